@@ -27,7 +27,6 @@ from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
 from ._options.target import name_of
-from ._sources.source import Block
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
@@ -301,18 +300,10 @@ default="auto"
         arguments = X, y, sample_weight, sample_noise_variance
         X, y, weights, variances = self._validate_rows(*arguments, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
-        check_outputs(targets.shape[1], self.n_outputs_)
-        check_support(self.laplace_.likelihood, targets[weights > 0])
-        check_noisy_rows(variances is not None, scale.noisy_rows)
-        return self._scaled(X, scale.transformed(targets), weights, variances, scale)
-
-    def _prepare_block(self, block: Block, scale: TargetScale) -> PreparedData:
-        y = check_targets(block.y, numeric=True)
-        X, y, weights, _ = self._validate_rows(block.X, y, block.sample_weight, None, y_numeric=True, reset=False)
-        targets = y.astype(np.float64).reshape(len(y), -1)
         check_outputs(targets.shape[1], len(scale.mean))
         check_support(self._options().likelihood, targets[weights > 0])
-        return self._scaled(X, scale.transformed(targets), weights, None, scale)
+        check_noisy_rows(variances is not None, scale.noisy_rows)
+        return self._scaled(X, scale.transformed(targets), weights, variances, scale)
 
     @staticmethod
     def _scaled(

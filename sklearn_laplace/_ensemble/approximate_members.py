@@ -46,10 +46,11 @@ from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
+from .bag import Bag
 from .intervals import HoldingOut
 from .request import FitRequest
 from .streamed import fits_of_stream
-from .train_members import Bag, fit_of, learnt_of
+from .train_members import fit_of, learnt_of
 
 SCORED_ROWS = 125
 """Number of held-out rows of each member for selecting the prior precision, which is a single number."""

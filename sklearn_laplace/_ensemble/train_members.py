@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from numbers import Integral
 from typing import Any
 
@@ -28,19 +28,21 @@ from .._data.rows import PreparedData
 from .._data.summary import TableShape
 from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options, is_auto, is_number
-from .._runtime.budget import SINGLE_THREAD_PASS, SMALL_ROWS
+from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Task
 from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
-from .._training.batched import RowNoise, Stacked, mean_squares, seconds_of_step, train_members
+from .._training.batched import mean_squares, seconds_of_step, train_members
+from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.deals import N_DEALS, held_out_rows
 from .._training.fit_map import ROWS_FOR_MEMBERS
 from .._training.plan import NOISELESS
 from .._training.random_weights import grouped, posterior_layout
-from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
+from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, of_part, recipes_for
 from .._training.request import TrainingRequest
 from .._training.schedule import Schedule
+from .._training.stacked import Stacked
 from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import LaplaceFit, fit_laplace
@@ -51,13 +53,14 @@ from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
 from ..laplace.subsets._base import Subset
 from ..nets import TableMLP
+from .bag import Bag, average
 from .encodings import exact_kinds
 
 EM_STEPS = 100
 """Steps of expectation maximisation for the weights of the deals."""
-LEAST_SHARE, DECISIVE = 0.1, 2.0
-"""Minimum weight of a deal, and maximum ratio of its squared errors to those of the other deal. Members with very
-different errors cannot share one noise model."""
+DECISIVE = 2.0
+"""Maximum ratio of the squared errors of a deal to those of the other deal. Members with very different errors cannot
+share one noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
@@ -70,6 +73,7 @@ EXACT_WEIGHTS = 512
 PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
 It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
+
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """Errors after which constant noise is used, unless varying noise was explicitly requested."""
 
@@ -102,79 +106,6 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
     return built_in and many and gaussian and by_held_out and not of_one_net
 
 
-@dataclass(frozen=True)
-class Bag:
-    """Trained members.
-
-    Parameters
-    ----------
-    arguments : tuple of dict
-        Keyword arguments of each net.
-    states : tuple of dict of str to Tensor
-        Weights of each net.
-    held_out : Tensor of shape (K, n), bool
-        True for rows that were held out from the training of a net.
-    shares : tuple of float
-        Weight of each net in the mixture.
-    noise : tuple of Tensor of shape (n, C)
-        Noise variances, up to a factor; their powers weight the rows in the last cycles. Empty for constant noise.
-    n_steps : int
-        Number of steps of a net.
-    places : tuple of int
-        Position of each net among the folds of all deals.
-    """
-
-    arguments: tuple[dict[str, Any], ...]
-    states: tuple[dict[str, Tensor], ...]
-    held_out: Tensor
-    shares: tuple[float, ...]
-    noise: tuple[Tensor, ...]
-    n_steps: int
-    places: tuple[int, ...]
-
-    @classmethod
-    def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
-        """Members of several deals with the weights of the deals; deals with less than ``LEAST_SHARE`` are omitted."""
-        kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
-        total = sum(share for _, share in kept)
-        return cls(
-            tuple(chain.from_iterable(deal.arguments for deal, _ in kept)),
-            tuple(chain.from_iterable(deal.states for deal, _ in kept)),
-            torch.cat([deal.held_out for deal, _ in kept]),
-            tuple(chain.from_iterable([share / total * within for within in deal.shares] for deal, share in kept)),
-            tuple(chain.from_iterable(deal.noise for deal, _ in kept)),
-            max(deal.n_steps for deal, _ in kept),
-            tuple(chain.from_iterable(deal.places for deal, _ in kept)),
-        )
-
-    @property
-    def is_small(self) -> bool:
-        """True if a single thread is fastest in a pass over the rows."""
-        n_weights = sum(tensor.numel() for tensor in self.states[0].values())
-        return self.held_out.shape[1] * n_weights <= SINGLE_THREAD_PASS
-
-    @property
-    def n_deals(self) -> int:
-        """Number of deals, which is the number of members from which each row was held out."""
-        return int(self.held_out[:, 0].sum())
-
-    @property
-    def deal_shares(self) -> Tensor:
-        """Weight of each deal in the mixture, shape (D,), float64."""
-        shares = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
-        return shares.view(self.n_deals, -1).sum(1)
-
-    @property
-    def average_noise(self) -> Tensor | None:
-        """Geometric mean of the noise variances, shape (n, C); None for constant noise."""
-        return _average(self.noise)
-
-
-def _average(noise: Sequence[Tensor]) -> Tensor | None:
-    """Geometric mean of variances; None for an empty sequence."""
-    return torch.stack(list(noise)).log().mean(0).exp() if noise else None
-
-
 def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Bag | None:
     """Train the members; None if nets with exact steps are affordable and the targets are almost free of noise.
 
@@ -194,11 +125,12 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     recipes = _recipes(request.parameters, data, len(data.X) if stream is None else stream.n_rows)
     held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
-    n_members, deals, prior = len(held_out) // len(recipes), [], 0.0
+    n_members, prior = len(held_out) // len(recipes), 0.0
+    deals: list[tuple[Bag, Tensor]] = []
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
             timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
-            recipes = _of_part(recipes, request.saved.result("part of the steps", timed))
+            recipes = of_part(recipes, request.saved.result("part of the steps", timed))
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         for together in _programs(recipes):
             first = len(deals) * n_members
@@ -215,7 +147,7 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     bags, outputs = zip(*deals, strict=True)
     if len(bags) == 1:
         return bags[0]
-    noise = _average([variances for bag in bags for variances in bag.noise])
+    noise = average([variances for bag in bags for variances in bag.noise])
     return Bag.of_deals(bags, _shares(rows, outputs, noise))
 
 
@@ -237,7 +169,7 @@ def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
     return [tuple(together) for _, together in groupby(recipes, lambda recipe: recipe.program)]
 
 
-def _arguments(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
+def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
     """Keyword arguments of a member's net."""
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
     return table_net(shape, data, options.likelihood, recipe.n_bins)
@@ -289,7 +221,7 @@ class _Program:
     ) -> _Program:
         """Program of the deals with these recipes, from the member at position ``first`` on."""
         n_members = len(held_out) // N_DEALS
-        arguments = [_arguments(recipe, request.data, options) for recipe in recipes for _ in range(n_members)]
+        arguments = [arguments_of(recipe, request.data, options) for recipe in recipes for _ in range(n_members)]
         seed = request.seeds[0] + first
         modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
         masks = held_out[first : first + len(modules)]
@@ -301,9 +233,9 @@ class _Program:
         return self.request.seeds[1] % 2**31
 
     def prior(self, progress: Callable[..., Steps]) -> tuple[float, float]:
-        """Prior precision of the members, and the held-out error of its trial; see :func:`_prior`."""
+        """Prior precision of the members, and the held-out error of its trial; see :func:`best_prior`."""
         schedule, seed = self.recipes[0].schedule, self.request.seeds[0]
-        return _prior(self.arguments[0], schedule, self.rows, self.held_out[0], seed, self.order, progress)
+        return best_prior(self.arguments[0], schedule, self.rows, self.held_out[0], seed, self.order, progress)
 
     def trained(self, prior: float, steps: Steps) -> list[tuple[Bag, Tensor]]:
         """Train the members; for each deal, return them and their outputs for held-out rows (n, C)."""
@@ -335,35 +267,7 @@ class _Program:
         return {"states": stacked.written(), "outputs": outputs, "noise": None if noise is None else noise.values}
 
 
-def _of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:
-    """Recipes with a part of the steps."""
-    if part >= 1:
-        return tuple(recipes)
-    return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)
-
-
-def _in_time(
-    recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
-) -> float:
-    """Part of the steps that the time limit allows; the passes over the rows afterwards need time as well."""
-    needed, passes = 0.0, 0.0
-    few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
-    for place, together in enumerate(_programs(recipes)):
-        schedule = together[0].schedule
-        arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
-        stacked = Stacked([TableMLP(**of_net, seed=0).to(rows.weights) for of_net in arguments])
-        with single_thread(stacked.is_small(schedule)):
-            step = seconds_of_step(stacked, rows, schedule)
-            network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
-            fit_of(network, few, options)
-        needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
-        passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
-    part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
-    clock.was_cut |= part < 1
-    return clock.group.of_first(part)
-
-
-def _prior(
+def best_prior(
     arguments: dict[str, Any],
     schedule: Schedule,
     rows: TrainingRows,
@@ -386,49 +290,6 @@ def _prior(
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
     prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
     return prior, float(errors.min())
-
-
-def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
-    """Weights of two deals that maximise the density of held-out rows under their mixture (stacking, by EM).
-
-    Each deal predicts normal distributions, with its outputs (n, C) as means. Their variances are the noise variances
-    times a common factor. A deal has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
-    times that of the other.
-    """
-    variances = rows.noise if noise is None else noise
-    weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
-    errors = torch.stack([(rows.targets.double() - of_deal).square() for of_deal in outputs])
-    tiny = torch.finfo(torch.float64).tiny
-    squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
-    # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
-    sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
-    if sizes.max() > DECISIVE * sizes.min():
-        return (sizes == sizes.min()).double().tolist()
-    distances = squares.sum(2)
-    share = torch.full_like(sizes, 0.5)
-    level = float(share @ distances @ weights) / float(weights.sum() * n_outputs)
-    for _ in range(EM_STEPS):
-        part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
-        share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)
-        level = float((part * distances).sum()) / float(weights.sum() * n_outputs)
-    return (share / share.sum()).tolist()
-
-
-def _recipes(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:
-    """Default recipes for a number of rows, with the user's options in place of the defaults."""
-    n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
-    changed: dict[str, Any] = {}
-    if not is_auto(parameters["hidden_layer_sizes"]):
-        changed["hidden_layer_sizes"] = tuple(parameters["hidden_layer_sizes"])
-    if not is_auto(parameters["activation"]):
-        changed["activation"] = parameters["activation"]
-    if not is_auto(parameters["n_bins"]):
-        changed["n_bins"] = parameters["n_bins"]
-    schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
-    if schedule.get("batch_size") == -1:
-        schedule["batch_size"] = len(data.X)
-    recipes = recipes_for(n_rows, n_numbers)
-    return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **changed) for recipe in recipes)
 
 
 def _noise_so_far(
@@ -476,6 +337,70 @@ def learnt_of(
     with suppress(*(() if options.varying_noise else FAILURES)):
         return learnt_noise(*arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
     return None
+
+
+def _in_time(
+    recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
+) -> float:
+    """Part of the steps that the time limit allows; the passes over the rows afterwards need time as well."""
+    needed, passes = 0.0, 0.0
+    few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
+    for place, together in enumerate(_programs(recipes)):
+        schedule = together[0].schedule
+        arguments = [arguments_of(recipe, data, options) for recipe in together for _ in range(n_members)]
+        stacked = Stacked([TableMLP(**of_net, seed=0).to(rows.weights) for of_net in arguments])
+        with single_thread(stacked.is_small(schedule)):
+            step = seconds_of_step(stacked, rows, schedule)
+            network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
+            fit_of(network, few, options)
+        needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
+        passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
+    part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
+    clock.was_cut |= part < 1
+    return clock.group.of_first(part)
+
+
+def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
+    """Weights of two deals that maximise the density of held-out rows under their mixture (stacking, by EM).
+
+    Each deal predicts normal distributions, with its outputs (n, C) as means. Their variances are the noise variances
+    times a common factor. A deal has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
+    times that of the other.
+    """
+    variances = rows.noise if noise is None else noise
+    weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
+    errors = torch.stack([(rows.targets.double() - of_deal).square() for of_deal in outputs])
+    tiny = torch.finfo(torch.float64).tiny
+    squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
+    # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
+    sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
+    if sizes.max() > DECISIVE * sizes.min():
+        return (sizes == sizes.min()).double().tolist()
+    distances = squares.sum(2)
+    share = torch.full_like(sizes, 0.5)
+    level = float(share @ distances @ weights) / float(weights.sum() * n_outputs)
+    for _ in range(EM_STEPS):
+        part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
+        share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)
+        level = float((part * distances).sum()) / float(weights.sum() * n_outputs)
+    return (share / share.sum()).tolist()
+
+
+def _recipes(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:
+    """Default recipes for a number of rows, with the user's options in place of the defaults."""
+    n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
+    changed: dict[str, Any] = {}
+    if not is_auto(parameters["hidden_layer_sizes"]):
+        changed["hidden_layer_sizes"] = tuple(parameters["hidden_layer_sizes"])
+    if not is_auto(parameters["activation"]):
+        changed["activation"] = parameters["activation"]
+    if not is_auto(parameters["n_bins"]):
+        changed["n_bins"] = parameters["n_bins"]
+    schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
+    if schedule.get("batch_size") == -1:
+        schedule["batch_size"] = len(data.X)
+    recipes = recipes_for(n_rows, n_numbers)
+    return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **changed) for recipe in recipes)
 
 
 def fit_of(network: Network, rows: TrainingRows, options: Options) -> LaplaceFit:

@@ -8,7 +8,7 @@ estimator unchanged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
@@ -34,19 +34,18 @@ from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, is_list
 from .._options import members as _members
+from .._options.options import Options
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.group import Group
 from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
-from .._sources.recognise import SAMPLE_ROWS, source_of
-from .._sources.sample import Sample, sample_of
-from .._sources.source import Block, RowSource
+from .._sources.recognise import source_of
+from .._sources.sample import Sample
 from .._storage.stored import StoredEstimator
-from .._training.checkpoint import checkpoint_of
+from .._training.checkpoint import NoCheckpoint, checkpoint_of
 from .._training.folds import N_FOLDS
-from .._training.stream import RowStream
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -54,14 +53,15 @@ from .._validation.values import random_numbers
 from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
-from .sources import check_options, check_streamed
+from .sources import SourceFits, check_options
 
 
 @explained
-class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator, BaseEstimator, ABC):
+class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, ShownEstimator, BaseEstimator, ABC):
     """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
+    checkpoint: Any
     prior: Any
     memory_budget: Any
     n_members: Any
@@ -193,27 +193,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             diagnose(self._ensemble, self._options())
         return self
 
-    def _fit_source(self, source: RowSource) -> Self:
-        """Fit to the rows of a source; all ranks of a process group end with the model of rank 0."""
-        group = Group.current()
-        with self._unchanged_on_failure():
-            self._prior_scores = None
-            self._options()
-            sample = sample_of(source, group, SAMPLE_ROWS if is_regressor(self) else source.n_rows * group.size)
-            rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
-            if sample.is_all:
-                self._fit_rows(*rows)
-            else:
-                check_streamed(rule_for(expanded(self.get_params(deep=False)), None, None))
-                self._fit(lambda: self._prepare(*rows, None), *rows, sample=sample)
-            if not group.is_alone:
-                self._take(group.of_first(self))
-        return self
-
-    def _prepare_block(self, block: Block, scale: TargetScale) -> PreparedData:
-        """Validate rows of a source, and convert them to the units of a scale; only regressors train on a stream."""
-        raise NotImplementedError
-
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
         """Fit to prepared rows, which may be a sample; callbacks receive the X, y and weights that the user passed."""
         parameters = expanded(self.get_params(deep=False))
@@ -232,22 +211,18 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
-            saved = checkpoint_of(parameters, data, clock.group)
+            saved = NoCheckpoint() if self.checkpoint is None else checkpoint_of(parameters, data, clock.group)
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
-            deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
-            by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
-            self._weight_unit = data.weight_unit() if by_held_out else 1.0
-            data = data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
+            data = self._rescaled(data, parameters, options)
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
-            kept, data = data.unmerged, replace(data, unmerged=None)
             request = FitRequest(
                 kind=self._kind,
                 parameters=parameters,
-                data=data,
+                data=replace(data, unmerged=None),
                 seeds=seeds,
                 resolved=options,
-                kept=kept,
+                kept=data.unmerged,
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
                 stream=None if sample is None else self._stream(sample, data),
@@ -261,16 +236,16 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         clock.warn_if_cut(stacklevel=6)
         return self
 
+    def _rescaled(self, data: PreparedData, parameters: Mapping[str, Any], options: Options) -> PreparedData:
+        """Rows with weights of mean 1 if the weights only count copies and held-out rows select the noise level."""
+        deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
+        by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
+        self._weight_unit = data.weight_unit() if by_held_out else 1.0
+        return data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
+
     def _without_rule(self, rows: GivenRows) -> Any:
         """Unfitted estimator for the candidates of a rule, with the options that do not depend on the candidate."""
         return without_rule(self)
-
-    def _stream(self, sample: Sample, data: PreparedData) -> RowStream:
-        """The whole table of a sample, whose prepared rows are given."""
-        weights = sample.rows.sample_weight
-        unit = data.total_weight / float(len(sample.rows) if weights is None else np.sum(weights))
-        arguments = sample.n_rows, sample.total_weight * unit, Group.current()
-        return RowStream(sample.shard, lambda block: self._prepare_block(block, data.scale).weighted(unit), *arguments)
 
     def _clock(self) -> Clock:
         """Clock with the time limit of a training that starts now."""

@@ -46,6 +46,7 @@ from ..laplace.evidence import log_evidence
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import centred
 from .cross_validation import settled
+from .sources import by_block
 
 
 class Fitted:
@@ -259,6 +260,7 @@ class FittedModel(ABC):
         check_is_fitted(self)
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
 
+    @by_block
     def score_samples(self, X: Any) -> np.ndarray:
         """Similarity of each row to the training data: −log of the mean epistemic variance.
 

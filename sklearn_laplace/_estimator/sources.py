@@ -1,13 +1,33 @@
-"""Which options a fit supports whose rows are read from a source."""
+"""Fits and predictions whose rows are read from a source; ``_sources`` reads them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
+import numpy as np
+from sklearn.base import clone, is_regressor
+
+from .._data.rows import PreparedData
+from .._options.variants import expanded
+from .._runtime.group import Group
+from .._sources.arrow import ArrowSource
+from .._sources.collections import DaskSource, is_collection, lazily
+from .._sources.recognise import SAMPLE_ROWS, source_of
+from .._sources.sample import Sample, sample_of
+from .._sources.source import Block, RowSource
+from .._training.stream import RowStream
 from ..errors import UnsupportedCombinationError
+from .cross_validation import rule_for
+from .on_workers import client_of, fit_on_workers
 
-NEEDS = "Omit it, or read the rows into memory."
-"""Cure in the error about an option."""
+F = TypeVar("F", bound=Callable[..., Any])
+PREDICTIONS = {
+    *("predict", "predict_std", "predict_interval", "predict_quantiles"),
+    *("predict_proba", "predict_log_proba", "predict_entropy"),
+}
+"""Methods that predict one result per row, and accept a source as X."""
 
 
 def check_options(**arguments: Any) -> None:
@@ -23,7 +43,9 @@ def check_options(**arguments: Any) -> None:
     """
     for name, value in arguments.items():
         if value is not None:
-            raise UnsupportedCombinationError(f"{name} is not supported for rows that are read from a source. {NEEDS}")
+            raise UnsupportedCombinationError(
+                f"{name} is not supported for rows that are read from a source. Omit it, or read the rows into memory."
+            )
 
 
 def check_streamed(rule: object) -> None:
@@ -38,3 +60,81 @@ def check_streamed(rule: object) -> None:
             "prior_precision='cv' and 'validation' need all rows in memory, and X is a large source. Use "
             "prior_precision='auto', which selects it on held-out rows."
         )
+
+
+def by_block(method: F) -> F:
+    """Let a prediction read the rows of a source block by block; the results are arrays in memory.
+
+    Of files and of dask dataframes, only the columns of the fit are read. For a collection of dask, the results are
+    lazy arrays of dask.
+    """
+
+    @wraps(method)
+    def call(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
+        names = getattr(self, "feature_names_in_", None)
+        if is_collection(X):
+            if names is not None and getattr(X, "columns", None) is not None:
+                X = X[list(names)]
+            return lazily(lambda rows: method(self, rows, *args, **kwargs), X)
+        source = source_of(X)
+        if source is None:
+            return method(self, X, *args, **kwargs)
+        check_options(X_std=kwargs.get("X_std"))
+        if isinstance(source, ArrowSource) and names is not None:
+            source = source.only(tuple(names))
+        return _joined([method(self, block.X, *args, **kwargs) for block in source.all_blocks()])
+
+    return call  # type: ignore[return-value]
+
+
+def _joined(results: Sequence[Any]) -> Any:
+    """Results of several blocks as one: arrays, or tuples or bunches of arrays."""
+    first = results[0]
+    if isinstance(first, tuple):
+        return tuple(_joined(parts) for parts in zip(*results, strict=True))
+    if isinstance(first, dict):
+        return type(first)(**{name: _joined([result[name] for result in results]) for name in first})
+    return np.concatenate(results)
+
+
+class SourceFits:
+    """Fits and predictions of an estimator whose rows are read from a source."""
+
+    _prior_scores: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in PREDICTIONS & set(vars(cls)):
+            setattr(cls, name, by_block(vars(cls)[name]))
+
+    def _fit_source(self: Any, source: RowSource) -> Any:
+        """Fit to the rows of a source; all ranks of a process group end with the model of rank 0."""
+        group = Group.current()
+        with self._unchanged_on_failure():
+            if isinstance(source, DaskSource) and (client := client_of()) is not None:
+                self._take(fit_on_workers(clone(self), source, client))
+                return self
+            self._prior_scores = None
+            self._options()
+            sample = sample_of(source, group, SAMPLE_ROWS if is_regressor(self) else source.n_rows * group.size)
+            rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
+            if sample.is_all:
+                self._fit_rows(*rows)
+            else:
+                check_streamed(rule_for(expanded(self.get_params(deep=False)), None, None))
+                self._fit(lambda: self._prepare(*rows, None), *rows, sample=sample)
+            if not group.is_alone:
+                self._take(group.of_first(self))
+        return self
+
+    def _stream(self: Any, sample: Sample, data: PreparedData) -> RowStream:
+        """The whole table of a sample, whose prepared rows are given."""
+        weights = sample.rows.sample_weight
+        unit = data.total_weight / float(len(sample.rows) if weights is None else np.sum(weights))
+        arguments = sample.n_rows, sample.total_weight * unit, Group.current()
+
+        def read(block: Block) -> PreparedData:
+            rows = block.X, block.y, block.sample_weight, None
+            return self._prepare_more(*rows, scale=data.scale).weighted(unit)
+
+        return RowStream(sample.shard, read, *arguments)

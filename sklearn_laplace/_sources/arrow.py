@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,20 @@ class ArrowSource(RowSource):
             raise ValueError("Found array with 0 feature(s) while a minimum of 1 is required: no columns remain for X.")
         return cls(fragments, lengths, inputs, targets, sample_weight, single)
 
+    def only(self, names: tuple[str, ...]) -> ArrowSource:
+        """Source with some of the columns of X, in this order.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing.
+        """
+        if missing := [name for name in names if name not in self.columns]:
+            raise ValueError(
+                f"X has no column {missing[0]!r}, which the fit had; its columns are {list(self.columns)}."
+            )
+        return replace(self, columns=names)
+
     def blocks(self, part: int) -> Iterator[Block]:
         """Yield the rows of a part in order."""
         names = [*self.columns, *self.targets, *([] if self.weight is None else [self.weight])]
@@ -109,7 +123,8 @@ def _names(y: Any) -> tuple[str, ...]:
 
 def _parts(fragment: Any) -> list[Any]:
     """Row groups of a Parquet file; any other file as a whole."""
-    return list(fragment.split_by_row_group()) if hasattr(fragment, "split_by_row_group") else [fragment]
+    split = getattr(fragment, "split_by_row_group", None)
+    return [fragment] if split is None else list(split())
 
 
 def is_dataset(X: Any) -> bool:

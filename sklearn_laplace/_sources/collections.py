@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from .arrays import ArraySource
 from .source import Block, RowSource
@@ -42,7 +44,8 @@ class DaskSource(RowSource):
         ValueError
             If there is no such column, or the partitions differ in their numbers of rows.
         """
-        import dask
+        from dask.base import compute
+        from dask.delayed import delayed
 
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
@@ -54,9 +57,9 @@ class DaskSource(RowSource):
                   for value, name in ((y, "y"), (sample_weight, "sample_weight"))]  # fmt: skip
         parts = _delayed(X, "X")
         others = [[None] * len(parts) if part is None else part for part in beside]
-        counts = [dask.delayed(_lengths)(*row) for row in zip(parts, *others, strict=True)]
+        counts = [delayed(_lengths)(*row) for row in zip(parts, *others, strict=True)]
         lengths = []
-        for place, (n, *rest) in enumerate(dask.compute(*counts)):
+        for place, (n, *rest) in enumerate(compute(*counts)):
             if any(other != n for other in rest if other is not None):
                 raise ValueError(f"partition {place} of X has {n} rows, and those of y and sample_weight have {rest}.")
             lengths.append(n)
@@ -68,19 +71,10 @@ class DaskSource(RowSource):
 
     def blocks(self, part: int) -> Iterator[Block]:
         """Compute a partition and yield its rows in order."""
-        import dask
+        from dask.base import compute
 
-        yield from self.of_values(*dask.compute(*self.partitions[part], scheduler="synchronous"))
-
-    def of_values(self, X: Any, y: Any, sample_weight: Any) -> Iterator[Block]:
-        """Yield the rows of a computed partition."""
-        named = [*([self.targets] if isinstance(self.targets, str) else self.targets or ())]
-        named += [] if self.weight is None else [self.weight]
-        if self.targets is not None:
-            y = X[self.targets if isinstance(self.targets, str) else list(self.targets)]
-        if self.weight is not None:
-            sample_weight = X[self.weight]
-        yield from ArraySource(X.drop(columns=named) if named else X, y, sample_weight).all_blocks()
+        X, y, sample_weight = compute(*self.partitions[part], scheduler="synchronous")
+        yield from _rows(X, y, sample_weight, self.targets, self.weight).all_blocks()
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -93,9 +87,82 @@ class DaskSource(RowSource):
         return tuple(str(X.key) for X, _, _ in self.partitions), self.counts
 
 
+@dataclass(frozen=True)
+class Partitions(RowSource):
+    """Computed partitions of a collection, on one rank.
+
+    Parameters
+    ----------
+    partitions : list of list
+        X, targets and weights of each partition; targets and weights may be None.
+    targets, weight
+        As for :class:`DaskSource`.
+    """
+
+    partitions: list[list[Any]]
+    targets: Any
+    weight: str | None
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Number of rows of each partition."""
+        return [len(X) for X, _, _ in self.partitions]
+
+    def blocks(self, part: int) -> Iterator[Block]:
+        """Yield the rows of a partition in order."""
+        X, y, sample_weight = self.partitions[part]
+        yield from _rows(X, y, sample_weight, self.targets, self.weight).all_blocks()
+
+    @property
+    def identity(self) -> object:
+        """None: these rows belong to one rank."""
+        return None
+
+
+def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) -> ArraySource:
+    """Rows of a computed partition, whose targets and weights may be columns of X."""
+    named = [*([targets] if isinstance(targets, str) else targets or ()), *([] if weight is None else [weight])]
+    if targets is not None:
+        y = X[targets if isinstance(targets, str) else list(targets)]
+    if weight is not None:
+        sample_weight = X[weight]
+    return ArraySource(X.drop(columns=named) if named else X, y, sample_weight)
+
+
 def is_collection(value: Any) -> bool:
     """True for a dask dataframe, series or array; dask itself is not imported."""
-    return type(value).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(value, "to_delayed")
+    return (
+        type(value).__module__.split(".")[0] in ("dask", "dask_expr") and getattr(value, "to_delayed", None) is not None
+    )
+
+
+def lazily(function: Callable[[Any], Any], X: Any) -> Any:
+    """Apply a function of rows to each partition of a collection: a lazy array of dask, or a tuple of them.
+
+    Parameters
+    ----------
+    function : callable
+        Maps a table of rows to an array with one entry per row, or to a tuple of such arrays.
+    X : dask dataframe or array
+    """
+    import dask.array as da
+    from dask.base import compute
+    from dask.delayed import delayed
+
+    parts = _delayed(X, "X")
+    few = compute(parts[0], scheduler="synchronous")[0][:2]
+    example = function(few)
+    results = [delayed(function)(part) for part in parts]
+
+    def array(values: list[Any], like: np.ndarray) -> Any:
+        shape = (np.nan, *like.shape[1:])
+        return da.concatenate(
+            [da.from_delayed(part, shape, like.dtype) for part in values], allow_unknown_chunksizes=True
+        )
+
+    if not isinstance(example, tuple):
+        return array(results, example)
+    return tuple(array([part[k] for part in results], like) for k, like in enumerate(example))
 
 
 def _is_names(value: Any) -> bool:
@@ -117,10 +184,10 @@ def _delayed(value: Any, name: str) -> list[Any]:
             f"{name} is of type {type(value).__name__}, and X is a collection of dask. Pass a collection of dask with "
             "the same partitions, or the name of a column of X."
         )
-    if getattr(value, "ndim", 1) == 2 and hasattr(value, "rechunk"):
+    if getattr(value, "ndim", 1) == 2 and getattr(value, "rechunk", None) is not None:
         value = value.rechunk({1: -1})
     parts = value.to_delayed()
-    return list(parts.ravel() if hasattr(parts, "ravel") else parts)
+    return list(parts.ravel() if isinstance(parts, np.ndarray) else parts)
 
 
 def _lengths(*values: Any) -> list[int | None]:

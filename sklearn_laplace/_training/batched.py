@@ -25,227 +25,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim.adamw import adamw
+from torch import Tensor
 
 from .._host.rows import TrainingRows
-from .._runtime.budget import SINGLE_THREAD_FLOPS
 from .._runtime.steps import Steps
-from ..nets import MLP, TableMLP
+from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
 from .checkpoint import Checkpoint, NoCheckpoint
 from .schedule import Schedule
+from .stacked import Adam, Stacked
 from .stream import StreamedBatches
 
-BETAS, EPSILON = (0.9, 0.95), 1e-8
-SCALE_RATE = 6.0
-"""Learning rate of the column scales, relative to that of the weights."""
-LEAST_SCALE = 1e-3
-"""Minimum magnitude of a column scale after the training, when the encoding's divisor is divided by it."""
 NOISE_AT_START = 0.1
 """φ of the first cycle, in units of the target variance."""
-ENCODED_BYTES = 2**28
-"""Maximum size of encoded rows that are kept in memory. Larger data are encoded batch by batch."""
 REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
 TRIAL_STEPS = 5
 """Number of timed steps of a speed measurement, after the same number of warm-up steps."""
-CHUNK = 4096
-"""Number of rows per chunk in encoding and in forward passes without a gradient."""
-
-
-class Stacked:
-    """Stacked weights of K nets of the same shape.
-
-    Parameters
-    ----------
-    modules : sequence of MLP with hidden layers, or of TableMLP
-        Nets of the same shape, which are not changed. Nets with the same activation are consecutive.
-    dtype : torch.dtype
-        Dtype of the stacked weights.
-    learns_scales : bool
-        If True, each encoded column has a learnable scale.
-
-    Examples
-    --------
-    >>> nets = [TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(5,), seed=seed) for seed in (0, 1)]
-    >>> stacked, x = Stacked(nets), torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
-    >>> outputs = stacked(*Encoded.of(nets[0], x, torch.float32).taken(torch.arange(2)))
-    >>> torch.allclose(outputs, torch.stack([net(x) for net in nets]), atol=1e-6)
-    True
-    """
-
-    def __init__(
-        self,
-        modules: Sequence[MLP] | Sequence[TableMLP],
-        dtype: torch.dtype = torch.float32,
-        *,
-        learns_scales: bool = True,
-    ) -> None:
-        first: MLP | TableMLP = modules[0]
-        self.modules: tuple[MLP | TableMLP, ...] = tuple(modules)
-        self.dtype, self.factor = dtype, first.factor
-        runs = [list(run) for _, run in groupby(modules, lambda module: [type(layer) for layer in module.behind])]
-        self.behind = [module.behind for module, *_ in runs]
-        self.counts = [len(run) for run in runs]
-        numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
-        embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
-        places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
-        self.layers = [*numbers, *embeddings, *([module.behind[k] for module in modules] for k in places)]
-        self.n_numeric, self.n_first = len(numbers), len(numbers) + len(embeddings)
-        self.weights = [self._stacked(layers, "weight") for layers in self.layers]
-        self.biases = [None if layers[0].bias is None else self._stacked(layers, "bias") for layers in self.layers]
-        with_scales = self.n_numeric if learns_scales else 0
-        self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[:with_scales]]
-
-    def _stacked(self, layers: Sequence[Any], name: str) -> Tensor:
-        return torch.stack([getattr(layer, name).detach().to(self.dtype) for layer in layers])
-
-    def is_small(self, schedule: Schedule) -> bool:
-        """Return True if a step of this schedule is too small to benefit from several threads."""
-        return schedule.batch_size * sum(weight.numel() for weight in self.weights) <= SINGLE_THREAD_FLOPS
-
-    def start(self, *, from_zero: bool) -> None:
-        """Require gradients of all tensors; if ``from_zero``, first set the weights of the last layer to zero."""
-        if from_zero:
-            self.weights[-1].zero_()
-        for tensor in self.tensors:
-            tensor.requires_grad_()
-
-    def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Outputs (K, n, C) for encoded rows: numbers (n, D) and category codes (n, q)."""
-        hidden = self._first(numbers, codes)
-        layers = zip(self.weights[self.n_first :], self.biases[self.n_first :], strict=True)
-        for several in zip(*self.behind, strict=True):
-            if isinstance(several[0], nn.Linear):
-                weight, bias = next(layers)
-                assert bias is not None
-                hidden = torch.baddbmm(bias[:, None], hidden, weight.mT)
-            elif len(several) == 1:
-                hidden = several[0](hidden)
-            else:
-                parts = zip(several, hidden.split(self.counts), strict=True)
-                hidden = torch.cat([layer(part) for layer, part in parts])
-        return hidden
-
-    def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Pre-activations (K, n, h) of the first hidden layer."""
-        parts = []
-        if self.n_numeric:
-            scale = self.scales[0] * self.factor if self.scales else self.factor
-            weight, bias = self.weights[0] * scale, self.biases[0]
-            assert bias is not None
-            # All nets share these inputs: one product with the weights of all nets is faster than one per net.
-            product = torch.addmm(bias.flatten(), numbers, weight.flatten(0, 1).mT)
-            parts.append(product.view(len(numbers), *bias.shape).transpose(0, 1))
-        for place in range(self.n_numeric, self.n_first):
-            looked_up = self.weights[place].mT[:, codes[:, place - self.n_numeric]] * self.factor
-            bias = self.biases[place]
-            parts.append(looked_up if bias is None else looked_up + bias[:, None])
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Trainable tensors: column scales, weights and biases."""
-        return [*self.scales, *self.weights, *(bias for bias in self.biases if bias is not None)]
-
-    def copied(self) -> list[Tensor]:
-        """Copies of the trainable tensors."""
-        return [tensor.detach().clone() for tensor in self.tensors]
-
-    @torch.no_grad()
-    def put(self, values: Sequence[Tensor]) -> None:
-        """Set the trainable tensors."""
-        for tensor, value in zip(self.tensors, values, strict=True):
-            tensor.copy_(value)
-
-    @torch.no_grad()
-    def written(self) -> list[dict[str, Tensor]]:
-        """State dict of each net with the trained weights, in the net's dtype; scales are merged into the encoding."""
-        return [self._state(k, module) for k, module in enumerate(self.modules)]
-
-    def _state(self, k: int, module: MLP | TableMLP) -> dict[str, Tensor]:
-        state = {name: value.clone() for name, value in module.state_dict().items()}
-        names = {id(layer): name for name, layer in module.named_modules()}
-        for layers, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
-            name = names[id(layers[k])]
-            state[f"{name}.weight"] = weight[k].to(state[f"{name}.weight"])
-            if bias is not None:
-                state[f"{name}.bias"] = bias[k].to(state[f"{name}.bias"])
-        for scale in self.scales:
-            _absorb(state, scale[k, 0].double())
-        return state
-
-
-def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
-    """Merge column scales (D,) into a net's state dict.
-
-    The magnitudes of the scales of numeric columns go into the divisors of the encoding. Their signs, and the scales of
-    indicator columns, go into the weights of the first layer.
-    """
-    divisor, weight = state["standardise.scale"], state["first.weight"]
-    n_numbers = len(divisor)
-    sign = torch.where(scale < 0, -1.0, 1.0).to(scale)
-    state["first.weight"] = weight * torch.cat([sign[:n_numbers], scale[n_numbers:]]).to(weight)
-    state["standardise.scale"] = divisor / scale[:n_numbers].abs().clamp_min(LEAST_SCALE).to(divisor)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Rows encoded as inputs of the first layer.
-
-    Parameters
-    ----------
-    module : MLP or TableMLP
-        Net that encodes the rows.
-    inputs : Tensor of shape (n, d), float64
-        Inputs of the net: numbers and category codes.
-    dtype : torch.dtype
-        Dtype of the encoded numbers.
-    numbers : Tensor of shape (n, D) or None
-        Encoded numbers of all rows; None if they are too large to keep.
-    """
-
-    module: MLP | TableMLP
-    inputs: Tensor
-    dtype: torch.dtype
-    numbers: Tensor | None
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, module: MLP | TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
-        """Encode the rows, unless the result would be larger than ``ENCODED_BYTES``."""
-        width = 0 if module.first is None else module.first.weight.shape[1]
-        if 4 * len(inputs) * width > ENCODED_BYTES:
-            return cls(module, inputs, dtype, None)
-        parts = [module.numbers(chunk).to(dtype) for chunk in inputs.split(CHUNK)]
-        return cls(module, inputs, dtype, torch.cat(parts))
-
-    @torch.no_grad()
-    def taken(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded numbers and category codes of the rows with these indices."""
-        inputs = self.inputs[chosen]
-        numbers = self.module.numbers(inputs).to(self.dtype) if self.numbers is None else self.numbers[chosen]
-        return numbers, inputs[:, self.module.categorical].long()
-
-
-@dataclass(frozen=True)
-class RowNoise:
-    """Noise variances, up to a factor.
-
-    Parameters
-    ----------
-    values : Tensor of shape (n, C)
-        Variances of the rows of a training.
-    of : callable
-        Maps inputs (m, d) to variances (m, C).
-    """
-
-    values: Tensor
-    of: Callable[[Tensor], Tensor]
 
 
 def train_members(
@@ -302,8 +101,8 @@ def train_members(
             continue
         if cycle == begun.cycle and begun.errors:
             before, error = begun.errors
-        save = partial(training.save, saved, cycle, (before, error))
-        training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done.pop(cycle, 0), save)
+        at_step = partial(training.save, saved, cycle, (before, error))
+        training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done.pop(cycle, 0), at_step)
         outputs = training.outputs()
         training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
         errors = mean_squares(rows, outputs, held_out)
@@ -353,67 +152,6 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Mini-batch: encoded numbers and codes of n rows, and their targets, shares (K, n) and precisions."""
-
-    numbers: Tensor
-    codes: Tensor
-    targets: Tensor
-    shares: Tensor
-    precision: Tensor
-
-
-class StreamedRows:
-    """Mini-batches of a larger table than its sample in memory; an iterator, so that all cycles read on.
-
-    Parameters
-    ----------
-    module : MLP or TableMLP
-        Net that encodes the rows.
-    batches : StreamedBatches
-    unit : Tensor of shape (K, 1)
-        Factor of the row weights of each net.
-    rows : TrainingRows
-        Sample of the rows, whose dtypes and device the batches have.
-    """
-
-    def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:
-        self.module, self.batches, self.unit, self.like = module, batches, unit, rows
-        self.precision_of: Callable[[Tensor], Tensor] = lambda inputs: torch.ones(1, 1)
-        self.n_read, self._skipped = 0, 0
-        self._all = self._yielded()
-
-    def skip(self, n_batches: int) -> None:
-        """Begin after a number of mini-batches."""
-        self.n_read = self._skipped = n_batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        batch = next(self._all)
-        self.n_read += 1
-        return batch
-
-    def _yielded(self) -> Iterator[Batch]:
-        dtype, size = self.unit.dtype, self.batches.rows_of_rank
-        for data, seen in self.batches.buffers():
-            n_whole = max(len(data.X) // size, 1)
-            if self._skipped >= n_whole:
-                self._skipped -= n_whole
-                continue
-            rows = data.tensors(self.like.inputs.dtype, dtype, self.like.inputs.device)
-            shares = torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit
-            encoded = Encoded.of(self.module, rows.inputs, dtype)
-            whole = torch.arange(len(rows), device=rows.inputs.device).split(size)
-            for chosen in islice(whole, self._skipped, n_whole):
-                numbers, codes = encoded.taken(chosen)
-                precision = self.precision_of(rows.inputs[chosen]).to(shares)
-                yield Batch(numbers, codes, rows.targets[chosen], shares[:, chosen], precision)
-            self._skipped = 0
-
-
-@dataclass(frozen=True)
 class Begun:
     """Place at which a training begins: its cycle, the steps done in cycles, and the last two held-out errors."""
 
@@ -437,7 +175,7 @@ class Training:
         Weight of each row for each net, with mean 1 per net.
     precision : Tensor of shape (n, 1) or (n, C)
         Factor of the squared errors: inverse noise variances, or 1.
-    optimisers : list of _Adam
+    optimisers : list of Adam
         Optimisers of all trainable tensors.
     generator : Generator
         Generator of the mini-batch order.
@@ -457,7 +195,7 @@ class Training:
     targets: Tensor
     shares: Tensor
     precision: Tensor
-    optimisers: list[_Adam]
+    optimisers: list[Adam]
     generator: torch.Generator
     batch_size: int
     prior: Tensor
@@ -493,7 +231,7 @@ class Training:
             rows.targets.to(dtype),
             weights * unit,
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
-            _Adam.of(stacked, schedules),
+            Adam.of(stacked, schedules),
             torch.Generator().manual_seed(seed),
             min(schedules[0].batch_size, n),
             torch.tensor(prior).to(weights) / (more * weights.sum(1)),
@@ -515,12 +253,12 @@ class Training:
         places: range,
         steps: Steps,
         done: int = 0,
-        save: Callable[[int], None] | None = None,
+        at_step: Callable[[int], None] | None = None,
     ) -> None:
         """Take the steps of these places; ``rate`` and ``decay`` map a place to fractions of their maxima.
 
-        The first ``done`` places were taken before the process was killed. ``save`` is called after each step with the
-        number of places that have been taken.
+        The first ``done`` places were taken before the process was killed. ``at_step`` is called after each step with
+        the number of places that have been taken.
         """
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
@@ -534,7 +272,7 @@ class Training:
             loss = (losses * batch.shares).sum() / len(batch.targets)
             loss.backward()
             if self.streamed is not None:
-                self.streamed.batches.average_([tensor.grad for tensor in self.stacked.tensors])
+                self.streamed.batches.average_([t.grad for t in self.stacked.tensors if t.grad is not None])
             if is_penalised:
                 for weight in self.stacked.weights:
                     assert weight.grad is not None
@@ -545,8 +283,8 @@ class Training:
                 tensor.grad = None
             if steps.is_shown:
                 steps.advance(loss / len(self.shares))
-            if save is not None:
-                save(place + 1 - places.start)
+            if at_step is not None:
+                at_step(place + 1 - places.start)
 
     def save(self, saved: Checkpoint | NoCheckpoint, cycle: int, errors: tuple[float, float], done: int) -> None:
         """Save the state after a number of steps of a cycle, if the last one is old enough."""
@@ -608,62 +346,3 @@ def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision
     """Weighted mean (K,) of precision · squared error for each net's outputs (K, n, C), with row weights (K, n)."""
     squares = ((outputs - rows.targets.double()).square() * precision).mean(-1)
     return (weights * squares).sum(1) / weights.sum(1)
-
-
-class _Adam:
-    """AdamW for some tensors of some nets, with one maximum learning rate and one maximum weight decay.
-
-    Calls torch's functional ``adamw``: an optimiser object would import torch's compiler, which takes a second.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor of shape (K, ...)
-        Stacked tensors.
-    nets : slice
-        Nets whose tensors are updated.
-    rate, decay : float
-        Maximum learning rate and weight decay.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor], nets: slice, rate: float, decay: float) -> None:
-        self.leaves, self.nets, self.rate, self.decay = list(tensors), nets, rate, decay
-        with torch.no_grad():
-            self.tensors = [tensor[nets] for tensor in tensors]
-        self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
-
-    @torch.no_grad()
-    def step(self, rate: float, decay: float) -> None:
-        """Take one step; ``rate`` and ``decay`` are fractions of the maximum learning rate and weight decay."""
-        adamw(
-            self.tensors,
-            [leaf.grad[self.nets] for leaf in self.leaves if leaf.grad is not None],
-            self.first,
-            self.second,
-            [],
-            self.counts,
-            fused=True,
-            amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=rate * self.rate,
-            weight_decay=decay * self.decay,
-            eps=EPSILON,
-            maximize=False,
-        )
-
-    @classmethod
-    def of(cls, stacked: Stacked, schedules: Sequence[Schedule]) -> list[_Adam]:
-        """Return the optimisers of all trainable tensors; each schedule applies to an equal group of nets."""
-        biases = [bias for bias in stacked.biases if bias is not None]
-        size, optimisers = len(stacked.modules) // len(schedules), []
-        for place, schedule in enumerate(schedules):
-            nets = slice(place * size, (place + 1) * size)
-            parts = (
-                (stacked.scales, SCALE_RATE, 0.0),
-                (stacked.weights, 1.0, schedule.weight_decay),
-                (biases, schedule.bias_rate, 0.0),
-            )
-            optimisers += [cls(tensors, nets, rate * schedule.lr, decay) for tensors, rate, decay in parts if tensors]
-        return optimisers

@@ -137,10 +137,8 @@ def _read(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any] | None] 
     return finished, state
 
 
-def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Group) -> Checkpoint | NoCheckpoint:
-    """State of the fit with these parameters and rows, if ``checkpoint`` is given."""
-    if parameters["checkpoint"] is None:
-        return NoCheckpoint()
+def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Group) -> Checkpoint:
+    """State of the fit with these parameters and rows."""
     texts = {name: repr(value) for name, value in parameters.items() if name not in UNRELATED}
     return Checkpoint.of(parameters["checkpoint"], joblib.hash((texts, data.X, data.targets, data.weights)), group)
 

@@ -19,9 +19,10 @@ from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
-from .batched import Stacked, Training, mean_squares
+from .batched import Training, mean_squares
 from .plan import Plan
 from .schedule import Schedule
+from .stacked import Stacked
 from .starts import has_groups
 
 SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.0)

@@ -6,6 +6,7 @@ keep the fit short. ``docs/decisions.md`` compares other values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,3 +109,10 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
         Recipe((units,) * N_LAYERS, activation, count if count > 1 else None, schedule)
         for activation, count, schedule in zip(activations, counts, schedules, strict=True)
     )
+
+
+def of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:
+    """Recipes with a part of the steps."""
+    if part >= 1:
+        return tuple(recipes)
+    return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)

@@ -19,9 +19,11 @@ from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.weights import of_kinds
 from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._training.batched import Encoded, Stacked, train_members
+from sklearn_laplace._training.batched import train_members
+from sklearn_laplace._training.batches import Encoded
 from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.schedule import Schedule
+from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import NotPositiveDefiniteError
 from sklearn_laplace.laplace.selection import HeldOutErrors
 from sklearn_laplace.nets import TableMLP

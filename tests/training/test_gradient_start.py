@@ -13,9 +13,10 @@ import torch
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._runtime.budget import SMALL_ROWS
-from sklearn_laplace._training.batched import Encoded, Stacked
+from sklearn_laplace._training.batches import Encoded
 from sklearn_laplace._training.gradient_start import gradient_start, may_start_by_gradients
 from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan, WarmStart
+from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace._training.train import begin
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace

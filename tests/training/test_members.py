@@ -19,10 +19,12 @@ from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train_members as train
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
-from sklearn_laplace._training.batched import Encoded, Stacked, train_members
+from sklearn_laplace._training.batched import train_members
+from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.deals import held_out_rows
 from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.schedule import Schedule
+from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.nets import TableMLP
 from sklearn_laplace.options import MonteCarlo
@@ -117,13 +119,18 @@ def test_column_scales_become_constants_of_the_encoding():
         assert bool((module.standardise.scale > 0).all())
 
 
+def row_noise(values: torch.Tensor) -> RowNoise:
+    """Noise variances of the rows of a training in memory."""
+    return RowNoise(values, lambda inputs: pytest.fail("no other rows"))
+
+
 @pytest.mark.parametrize("noise", [None, "varies"])
 def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
     x, n = coded(40), 40
     y = torch.randn(n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     seen = torch.ones(2, n)
     seen[0, :10] = 0
-    variances = None if noise is None else torch.linspace(0.1, 2, n, dtype=torch.float64)[:, None]
+    variances = None if noise is None else row_noise(torch.linspace(0.1, 2, n, dtype=torch.float64)[:, None])
 
     def trained(targets: torch.Tensor) -> torch.Tensor:
         stacked = Stacked(nets(2), torch.float64)
@@ -168,10 +175,12 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
         start = batched.Training.of
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                batched.Training, "of", lambda *args, start=start, t=trainings: t.append(start(*args)) or t[-1]
+                batched.Training,
+                "of",
+                lambda *args, start=start, t=trainings, **kw: t.append(start(*args, **kw)) or t[-1],
             )
             schedule = Schedule(30, noise_power=power, most_further=0)
-            train_members(Stacked(nets(2)), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: noise)
+            train_members(Stacked(nets(2)), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: row_noise(noise))
         weighted[power] = trainings[0].precision
     torch.testing.assert_close(weighted[1.0], noise.mean() / noise)
     torch.testing.assert_close(weighted[0.5], (noise.mean() / noise).sqrt())

@@ -1,0 +1,153 @@
+"""Fit on the workers of a dask cluster: one rank per worker, each with the partitions that it holds.
+
+The partitions are computed on the workers, and one task per worker joins a process group of torch (gloo). The address
+of the first worker is the meeting point. All ranks end with the same model, and the client receives that of rank 0. If
+a worker dies, the other ranks lose their connections and fail too, so that the fit ends in an error and not in a hang.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch.distributed as dist
+
+from .._sources.collections import DaskSource, Partitions
+
+SILENCE = timedelta(minutes=30)
+"""Time after which a rank gives up waiting for the others."""
+POLL = 1.0
+"""Seconds between two checks that all workers are alive."""
+
+
+def client_of() -> Any:
+    """The client of dask that is in use, if it has several workers; otherwise None."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client, get_worker
+
+    with suppress(ValueError):
+        get_worker()
+        return None  # inside a task, whose worker computes the partitions itself
+    with suppress(ValueError):
+        client = default_client()
+        return client if len(_workers(client)) > 1 else None
+    return None
+
+
+def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
+    """Fit an estimator on all workers, and return the fitted copy of rank 0.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Unfitted copy.
+    source : DaskSource
+        Rows; partitions that are not computed yet are computed on the workers.
+    client : distributed.Client
+
+    Raises
+    ------
+    ValueError
+        If several workers share a process.
+    RuntimeError
+        If a worker is lost, or a rank fails.
+    """
+    from distributed import wait
+
+    workers = _workers(client)
+    processes = client.run(os.getpid, workers=workers)
+    hosts = [(urlsplit(worker).hostname, process) for worker, process in processes.items()]
+    if len(set(hosts)) < len(hosts):
+        raise ValueError("several workers of the cluster share a process; start it with processes=True.")
+    partitions = [client.compute(list(part), workers=None) for part in _delayed(source)]
+    wait([future for part in partitions for future in part])
+    shares = _shares(client, partitions, workers)
+    used = [worker for worker in workers if shares[worker]]
+    host = urlsplit(used[0]).hostname
+    port = client.submit(_free_port, workers=[used[0]], pure=False).result()
+    tasks = []
+    for rank, worker in enumerate(used):
+        arguments = rank, len(used), f"tcp://{host}:{port}", shares[worker], source.targets, source.weight
+        tasks.append(client.submit(_fit_rank, estimator, *arguments, workers=[worker], pure=False, retries=0))
+    return _result(client, tasks, used)
+
+
+def _delayed(source: DaskSource) -> list[tuple[Any, Any, Any]]:
+    """Partitions as delayed objects; missing targets and weights are delayed Nones."""
+    from dask.delayed import delayed
+
+    nothing = delayed(None)
+    return [(X, nothing if y is None else y, nothing if w is None else w) for X, y, w in source.partitions]
+
+
+def _workers(client: Any) -> list[str]:
+    """Addresses of all workers."""
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _shares(client: Any, partitions: list[list[Any]], workers: list[str]) -> dict[str, list[list[Any]]]:
+    """Partitions of each worker: those that it holds, up to an equal number."""
+    holders = client.who_has([part[0] for part in partitions])
+    most = -(-len(partitions) // len(workers))
+    shares: dict[str, list[list[Any]]] = {worker: [] for worker in workers}
+    left = []
+    for part in partitions:
+        holder = next(iter(holders.get(part[0].key, ())), None)
+        if holder in shares and len(shares[holder]) < most:
+            shares[holder].append(part)
+        else:
+            left.append(part)
+    for part in left:
+        min(shares.values(), key=len).append(part)
+    return shares
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        return int(listening.getsockname()[1])
+
+
+def _fit_rank(
+    estimator: Any, rank: int, size: int, address: str, parts: list[list[Any]], targets: Any, weight: str | None
+) -> Any:
+    """Fit as one rank; rank 0 returns the fitted estimator."""
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=SILENCE)
+    try:
+        estimator._fit_source(Partitions(parts, targets, weight))
+    finally:
+        dist.destroy_process_group()
+    return estimator if rank == 0 else None
+
+
+def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
+    """Result of rank 0, as soon as all ranks have ended.
+
+    Raises
+    ------
+    RuntimeError
+    """
+    from distributed import wait
+
+    while not all(task.done() for task in tasks):
+        with suppress(TimeoutError):
+            wait(tasks, timeout=POLL, return_when="FIRST_COMPLETED")
+        lost = [worker for worker in workers if worker not in _workers(client)]
+        failed = [task for task in tasks if task.status in ("error", "cancelled", "lost")]
+        if lost or failed:
+            client.cancel(tasks, force=True)
+            if lost:
+                raise RuntimeError(f"{AGAIN.format(what=f'the worker {lost[0]} was lost during the fit')}")
+            error = failed[0].exception() if failed[0].status == "error" else None
+            raise RuntimeError(AGAIN.format(what=f"rank {tasks.index(failed[0])} has failed: {error}")) from error
+    return client.gather(tasks)[0]
+
+
+AGAIN = "{what}. Call fit again; with checkpoint= it goes on where it was."
+"""Message about a fit that has ended because of a worker."""
