@@ -143,27 +143,28 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
-    if not is_bagged(request.parameters, shape, options):
-        check_in_memory(request)
+    together = is_bagged(request.parameters, shape, options)
+    check_in_memory(request, options, is_bagged=together)
+    if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
-    together = _fit_bag(request, task)
+    part = _fit_bag(request, task)
     if request.stream is not None:  # exact steps go over all rows
-        assert together is not None
-        alone = [together.holding_out], [together.members], together.weights
-        return mixture_of_kinds(request, *alone, rows=together.rows)
-    kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=together is not None)
-    if together is None:
+        assert part is not None
+        alone = [part.holding_out], [part.members], part.weights
+        return mixture_of_kinds(request, *alone, rows=part.rows)
+    kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=part is not None)
+    if part is None:
         best = _best_kind(of_one, kinds, task)
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)
     joint = None
     if kinds and not task.clock.is_over():
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
-            joint = _beside(together, of_one, kinds, n_stages, task)
+            joint = _beside(part, of_one, kinds, n_stages, task)
     if joint is None:
-        alone = [together.holding_out], [together.members], together.weights
-        return mixture_of_kinds(request, *alone, rows=together.rows)
+        alone = [part.holding_out], [part.members], part.weights
+        return mixture_of_kinds(request, *alone, rows=part.rows)
     issue(caught, of_others=True)
     return joint
 

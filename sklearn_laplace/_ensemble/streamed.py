@@ -23,14 +23,21 @@ SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a fit that are sums over rows."""
 
 
-def check_in_memory(request: FitRequest) -> None:
-    """Refuse a fit of nets that train one after the other on a stream.
+def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:
+    """Refuse a stream for nets that train one after the other, or for a curvature that is no sum over rows.
 
     Raises
     ------
     UnsupportedCombinationError
     """
-    if request.stream is not None:
+    if request.stream is None:
+        return
+    if options.structure is not None and not options.structure.is_monoid:
+        raise UnsupportedCombinationError(
+            f"hessian_structure={request.parameters['hessian_structure']!r} is no sum over rows, and X is a large "
+            "source. Use 'kron', 'ekfac', 'diag' or 'full', or read the rows into memory."
+        )
+    if not is_bagged:
         raise UnsupportedCombinationError(
             f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
             "default ensemble with normal noise trains while it reads: leave net, n_members, prior, prior_precision, "
@@ -71,18 +78,8 @@ def fits_of_stream(
         Noise variances of the rows, up to a factor.
     like : Tensor
         Tensor with the dtype and the device of the rows.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If a structure needs several passes over the rows.
     """
     structure = type(fits[0].curvature)
-    if not structure.is_monoid:
-        raise UnsupportedCombinationError(
-            f"hessian_structure={structure.__name__.lower()!r} is no sum over rows, and the rows are read from a "
-            "source. Use 'kron', 'diag' or 'full', or read the rows into memory."
-        )
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
     step = options.memory.pass_rows(structure, fits[0].network, n_columns, 0)
     sums: list[LaplaceFit | None] = [None] * len(fits)

@@ -75,7 +75,7 @@ def by_block(method: F) -> F:
         if is_collection(X):
             if names is not None and getattr(X, "columns", None) is not None:
                 X = X[list(names)]
-            return lazily(lambda rows: method(self, rows, *args, **kwargs), X)
+            return lazily(lambda model, rows: method(model, rows, *args, **kwargs), self, X)
         source = source_of(X)
         if source is None:
             return method(self, X, *args, **kwargs)

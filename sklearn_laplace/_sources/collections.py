@@ -136,13 +136,15 @@ def is_collection(value: Any) -> bool:
     )
 
 
-def lazily(function: Callable[[Any], Any], X: Any) -> Any:
-    """Apply a function of rows to each partition of a collection: a lazy array of dask, or a tuple of them.
+def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
+    """Predict each partition of a collection: a lazy array of dask, or a tuple of them.
 
     Parameters
     ----------
     function : callable
-        Maps a table of rows to an array with one entry per row, or to a tuple of such arrays.
+        Maps the model and a table of rows to an array with one entry per row, or to a tuple of such arrays.
+    model : estimator
+        Sent to the workers once.
     X : dask dataframe or array
     """
     import dask.array as da
@@ -151,8 +153,8 @@ def lazily(function: Callable[[Any], Any], X: Any) -> Any:
 
     parts = _delayed(X, "X")
     few = compute(parts[0], scheduler="synchronous")[0][:2]
-    example = function(few)
-    results = [delayed(function)(part) for part in parts]
+    example, shared = function(model, few), delayed(model, pure=False)
+    results = [delayed(function)(shared, part) for part in parts]
 
     def array(values: list[Any], like: np.ndarray) -> Any:
         shape = (np.nan, *like.shape[1:])

@@ -1,0 +1,173 @@
+"""Fits of tables that are read while they train: the same quality, exact sums over all rows, and clear errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace._estimator import sources
+from sklearn_laplace._sources import recognise
+from sklearn_laplace._training import recipe, stream
+from sklearn_laplace._training.stream import held_out_by_hash
+from sklearn_laplace.errors import CutWarning, UnsupportedCombinationError
+from sklearn_laplace.laplace.fit import fit_laplace
+
+N, SAMPLE = 4000, 1000
+
+
+def waves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 3))
+    return X, np.sin(6 * X[:, 0]) + X[:, 1] + (0.1 + 0.4 * X[:, 2]) * rng.normal(size=n)
+
+
+def mapped(X: np.ndarray, path) -> np.memmap:
+    file = np.memmap(path, np.float64, "w+", shape=X.shape)
+    file[:] = X
+    return file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_steps():
+    """A third of the default steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "STEPS_AT_1000", (160, 150))
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fit of 4,000 rows that holds a sample of 1,000, with the rows and the sums of its curvature pass."""
+    X, y = waves(N, 0)
+    patch = pytest.MonkeyPatch()
+    for module in (recognise, sources):
+        patch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    patch.setattr(stream, "BUFFER_ROWS", 700)
+    file = mapped(X, tmp_path_factory.mktemp("rows") / "x")
+    model = LaplaceRegressor(random_state=0).fit(file, y)
+    patch.undo()
+    return model, file, y
+
+
+def test_the_fit_is_as_good_as_that_in_memory(fitted):
+    """Log density of new rows; the noise varies from .1 to .5."""
+    model, X, y = fitted
+    X_new, y_new = waves(2000, 1)
+    whole = LaplaceRegressor(random_state=0).fit(np.array(X), y)
+    scores = [one.log_predictive_density(X_new, y_new).mean() for one in (model, whole)]
+    assert scores[0] > scores[1] - 0.03
+    assert model.noise_model_ is not None
+
+
+def test_the_curvature_is_the_sum_over_all_rows_that_a_member_has_seen(fitted):
+    """Against one dense pass over these rows, found by their hashes."""
+    model, X, y = fitted
+    data = model._prepare_more(np.array(X), y, None, None, scale=model._scale)
+    held_out = held_out_by_hash(data)
+    places = []
+    for member in model._ensemble.members:
+        fit = member.fit
+        under = data.under_noise(member.noise_model.ratios_of(data.X))
+        rows = under.tensors(torch.float64, next(fit.network.module.parameters()).dtype, fit.theta.device)
+
+        def dense(place, fit=fit, rows=rows):
+            chunks = rows.taken(torch.from_numpy(~held_out[place]).nonzero()[:, 0]).chunks(512)
+            structure = type(fit.curvature)
+            return fit_laplace(fit.network, fit.likelihood, fit.rule, structure, fit.prior, chunks, like=fit.curvature)
+
+        expected = [dense(place) for place in range(8) if (~held_out[place]).sum() == round(fit.total_weight)]
+        errors = [abs(fit.nll / other.nll - 1) for other in expected]
+        assert min(errors) < 1e-6
+        found = expected[int(np.argmin(errors))]
+        places.append(found.nll)
+        torch.testing.assert_close(fit.gradient, found.gradient, rtol=1e-4, atol=1e-3)
+        vector = torch.linspace(-1, 1, len(fit.theta), dtype=torch.float64)
+        torch.testing.assert_close(fit.curvature.times(vector), found.curvature.times(vector), rtol=1e-5, atol=1e-4)
+    assert len(set(places)) == len(places)
+
+
+def test_the_model_is_ordinary(fitted):
+    """It can be pickled, predicts from arrays, and has no reference to the source."""
+    model, X, y = fitted
+    text = pickle.dumps(model)
+    assert len(text) < 20e6
+    np.testing.assert_array_equal(pickle.loads(text).predict(np.array(X[:50])), model.predict(np.array(X[:50])))
+    before = model.predict_std(np.array(X[:50]), kind="epistemic")
+    more = pickle.loads(text).partial_fit(np.array(X[:200]), y[:200])
+    assert more.predict_std(np.array(X[:50]), kind="epistemic").mean() < before.mean()
+
+
+def test_a_fit_is_reproducible(fitted, monkeypatch):
+    model, X, y = fitted
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    monkeypatch.setattr(stream, "BUFFER_ROWS", 700)
+    again = LaplaceRegressor(random_state=0).fit(X, y)
+    np.testing.assert_array_equal(again.predict(np.array(X[:50])), model.predict(np.array(X[:50])))
+
+
+def test_predictions_read_a_source_block_by_block(fitted, monkeypatch):
+    model, X, _ = fitted
+    monkeypatch.setattr(recognise, "SAMPLE_ROWS", SAMPLE)
+    expected = model.predict(np.array(X), return_std=True)
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, expected[0], rtol=1e-6)
+    np.testing.assert_allclose(std, expected[1], rtol=1e-6)
+    values, intervals = model.predict_interval(X)
+    assert values.shape == (N,)
+    assert intervals.shape == (N, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({"n_members": 3}, {}, r"X is a source of 4,000 rows, and these options need all rows in memory"),
+        ({"hidden_layer_sizes": ()}, {}, r"leave net, n_members"),
+        ({"sigma_noise": 0.5}, {}, r"Only the default ensemble"),
+        ({"prior_precision": "cv"}, {}, r"need all rows in memory.*'auto', which selects it on held-out rows"),
+        ({"hessian_structure": "low_rank"}, {}, r"'low_rank' is no sum over rows"),
+        ({}, {"sample_noise_variance": np.ones(N)}, r"sample_noise_variance is not supported for rows that are read"),
+    ],
+)
+def test_what_needs_all_rows_is_refused(fitted, monkeypatch, options, arguments, message):
+    _, X, y = fitted
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    model = LaplaceRegressor(random_state=0, max_time=0.1, **options)
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        model.fit(X, y, **arguments)
+    assert not model.__sklearn_is_fitted__()
+
+
+def test_a_missing_target_is_named(fitted, monkeypatch):
+    _, X, y = fitted
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    y = y.copy()
+    y[2] = np.nan
+    with pytest.raises(ValueError, match=r"Input y contains NaN"):
+        LaplaceRegressor(random_state=0, max_time=0.1).fit(X, y)
+
+
+def test_the_time_limit_holds(fitted, monkeypatch):
+    """Without time for a pass over all rows, the curvature of the sample stands for that of the table."""
+    _, X, y = fitted
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    with pytest.warns(CutWarning, match=r"max_time=0\.01"):
+        model = LaplaceRegressor(random_state=0, max_time=0.01).fit(X, y)
+    assert 0.7 * N < model.laplace_.total_weight < 0.8 * N
+
+
+def test_weights_of_a_source_count_copies(fitted, monkeypatch):
+    """A row of weight two counts twice in the curvature."""
+    _, X, y = fitted
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    with pytest.warns(CutWarning):
+        model = LaplaceRegressor(random_state=0, max_time=0.01).fit(X, y, sample_weight=np.full(N, 0.5))
+    assert 0.7 * N < 2 * model.laplace_.total_weight < 0.8 * N
