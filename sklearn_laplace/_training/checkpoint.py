@@ -8,8 +8,8 @@ is stored with the state. A fit that ends removes it. In a process group, rank 0
 from __future__ import annotations
 
 import io
-import pickle
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,9 +123,11 @@ def _read(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any] | None] 
     if not path.exists():
         return None
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles of other programs
+            stored = torch.load(path, map_location="cpu", weights_only=True)
         version, stored_key, finished, state = (stored[name] for name in ("format", "key", "finished", "state"))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError, OSError) as error:
+    except Exception as error:  # other files may raise anything
         raise ValueError(
             f"checkpoint={str(path)!r} is no checkpoint of this package: {error}. Pass another path."
         ) from error
