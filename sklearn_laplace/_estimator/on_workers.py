@@ -7,6 +7,7 @@ a worker dies, the other ranks lose their connections and fail too, so that the 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import sys
@@ -21,6 +22,8 @@ from .._sources.collections import DaskSource, Partitions
 
 SILENCE = timedelta(minutes=30)
 """Time after which a rank gives up waiting for the others."""
+MMAP_THRESHOLD, TRIM_THRESHOLD, LARGEST_KEPT = -3, -1, 2**25
+"""Parameters of glibc's mallopt, and the largest value of the first."""
 POLL = 1.0
 """Seconds between two checks that all workers are alive."""
 
@@ -118,12 +121,25 @@ def _fit_rank(
     estimator: Any, rank: int, size: int, address: str, parts: list[list[Any]], targets: Any, weight: str | None
 ) -> Any:
     """Fit as one rank; rank 0 returns the fitted estimator."""
+    _keep_memory()
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=SILENCE)
     try:
         estimator._fit_source(Partitions(parts, targets, weight))
     finally:
         dist.destroy_process_group()
     return estimator if rank == 0 else None
+
+
+def _keep_memory() -> None:
+    """Let glibc keep the memory of freed tensors, which each step needs again.
+
+    A worker of dask starts with ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests each tensor of more than 128 kB
+    from the system and returns it afterwards, and the training takes several times longer.
+    """
+    with suppress(OSError, AttributeError):  # no glibc
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
+        libc.mallopt(TRIM_THRESHOLD, 8 * LARGEST_KEPT)
 
 
 def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:

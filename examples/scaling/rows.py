@@ -1,0 +1,75 @@
+"""Rows for the scripts of this folder: a folder of Parquet files, and what a perfect model would score.
+
+The function is that of Friedman (1991) with ten columns. The noise has a standard deviation of .5 to 1.5, which depends
+on another column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sklearn_laplace import LaplaceRegressor
+
+COLUMNS = [f"x{k}" for k in range(10)]
+FILE_ROWS, GROUP_ROWS, NEW_ROWS = 1_000_000, 100_000, 20_000
+
+
+def made(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """n rows with their target "y", and the mean and the standard deviation of the target."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 10))
+    mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
+    std = 0.5 + X[:, 5]
+    return pd.DataFrame(X, columns=COLUMNS).assign(y=mean + std * rng.normal(size=n)), mean, std
+
+
+def written(folder: Path, n: int) -> Path:
+    """Write n rows to Parquet files, unless they are there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, start in enumerate(range(0, n, FILE_ROWS)):
+        path = folder / f"{place:04d}.parquet"
+        if not path.exists():
+            rows, _, _ = made(min(FILE_ROWS, n - start), seed=1000 + place)
+            rows.to_parquet(path, row_group_size=min(GROUP_ROWS, max(n // 8, 1)), index=False)
+    return folder
+
+
+def scores(model: LaplaceRegressor) -> dict[str, Any]:
+    """Log-likelihood of new rows a row, that of the truth, error of the mean, and a digest of the predictions."""
+    rows, mean, std = made(NEW_ROWS, seed=1)
+    X, y = rows[COLUMNS], rows["y"].to_numpy()
+    predicted, total = model.predict(X, return_std=True)
+    truth = -0.5 * np.mean(((y - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
+    return {
+        "log_likelihood": float(model.log_predictive_density(X, y).mean()),
+        "of the truth": float(truth),
+        "error of the mean": float(np.sqrt(np.mean((predicted - mean) ** 2))),
+        "digest": sha256(predicted.tobytes() + total.tobytes()).hexdigest()[:16],
+    }
+
+
+def shown(model: LaplaceRegressor, **other: Any) -> None:
+    """Print the scores as a line of JSON."""
+    print(json.dumps({**other, **scores(model)}), flush=True)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Arguments that all scripts have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("rows"), help="folder of the Parquet files (default: rows)")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="number of rows (default: 1,000,000)")
+    parser.add_argument("--max-time", type=float, help="seconds of the training (default: no limit)")
+    parser.add_argument("--checkpoint", type=Path, help="file from which a killed fit goes on")
+    return parser
+
+
+def regressor(args: argparse.Namespace) -> LaplaceRegressor:
+    """Default regressor with the limits of the command line."""
+    return LaplaceRegressor(random_state=0, max_time=args.max_time, checkpoint=args.checkpoint)

@@ -1,0 +1,33 @@
+"""Fit on all processes that torchrun starts; without it, in this process alone.
+
+torchrun --nproc-per-node 2 examples/scaling/with_torchrun.py --rows 1000000
+
+Every rank passes the same folder, whose row groups the ranks divide among themselves, and ends with the same model.
+With ``--max-restarts 3 … --checkpoint state`` torchrun starts the ranks again if one of them dies, and the fit goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch.distributed as dist
+from rows import arguments, regressor, shown, written
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo", timeout=timedelta(minutes=10))
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if rank == 0:
+        written(args.folder, args.rows)
+    if dist.is_initialized():
+        dist.barrier()
+    shown(regressor(args).fit(args.folder, "y"), rank=rank)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
