@@ -33,10 +33,11 @@ from torch import Tensor
 
 from .._host.rows import TrainingRows
 from .._runtime.steps import Steps
+from .adam import Adam
 from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
 from .checkpoint import Checkpoint, NoCheckpoint
 from .schedule import Schedule
-from .stacked import Adam, Stacked
+from .stacked import Stacked
 from .stream import StreamedBatches
 
 NOISE_AT_START = 0.1
@@ -222,7 +223,8 @@ class Training:
         """Return a training at its start; if ``from_zero``, the last layer's weights start at zero."""
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
-        stacked.start(from_zero=from_zero)
+        if from_zero:
+            stacked.weights[-1].zero_()
         unit = n / weights.sum(1, keepdim=True)
         more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
         return cls(
@@ -246,6 +248,7 @@ class Training:
         if self.streamed is not None:
             self.streamed.precision_of = lambda inputs: (mean / noise.of(inputs)).pow(power)
 
+    @torch.no_grad()
     def run(
         self,
         rate: Callable[[int], float],
@@ -260,29 +263,23 @@ class Training:
         The first ``done`` places were taken before the process was killed. ``at_step`` is called after each step with
         the number of places that have been taken.
         """
-        penalty = (self.prior * self.noise)[:, None, None]
+        penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
         batches = self._batches(done) if self.streamed is None else self.streamed
         for place, batch in zip(places[done:], batches, strict=False):
             if steps.is_over():
                 break
-            outputs = self.stacked(batch.numbers, batch.codes)
-            squares = (outputs - batch.targets).square() * batch.precision
-            losses = 0.5 * squares.sum(-1)
-            loss = (losses * batch.shares).sum() / len(batch.targets)
-            loss.backward()
+            factors = batch.shares.mT[:, :, None] / len(batch.targets) * batch.precision
+            loss, gradients = self.stacked.gradients(batch.numbers, batch.codes, batch.targets, factors)
             if self.streamed is not None:
-                self.streamed.batches.average_([t.grad for t in self.stacked.tensors if t.grad is not None])
+                self.streamed.batches.average_(gradients)
             if is_penalised:
-                for weight in self.stacked.weights:
-                    assert weight.grad is not None
-                    weight.grad.addcmul_(penalty, weight.detach())
+                for gradient, weight in zip(gradients[first:], self.stacked.weights, strict=False):
+                    gradient.addcmul_(penalty, weight)
             for optimiser in self.optimisers:
-                optimiser.step(rate(place), decay(place))
-            for tensor in self.stacked.tensors:
-                tensor.grad = None
+                optimiser.step(gradients, rate(place), decay(place))
             if steps.is_shown:
-                steps.advance(loss / len(self.shares))
+                steps.advance(loss.sum() / len(self.shares))
             if at_step is not None:
                 at_step(place + 1 - places.start)
 
@@ -320,9 +317,10 @@ class Training:
 
     def _batches(self, done: int = 0) -> Iterator[Batch]:
         """Yield mini-batches without end, after the first ones; each epoch is a new random order."""
+        shares = self.shares.mT.contiguous()
         for chosen in islice(self._orders(), done, None):
-            numbers, codes = self.encoded.taken(chosen)
-            yield Batch(numbers, codes, self.targets[chosen], self.shares[:, chosen], self.precision[chosen])
+            parts = (part.index_select(0, chosen) for part in (self.targets, shares, self.precision))
+            yield Batch(*self.encoded.taken(chosen), *parts)
 
     def _orders(self) -> Iterator[Tensor]:
         """Yield the row indices of each mini-batch, without end."""

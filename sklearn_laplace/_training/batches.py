@@ -33,29 +33,34 @@ class Encoded:
         Dtype of the encoded numbers.
     numbers : Tensor of shape (n, D) or None
         Encoded numbers of all rows; None if they are too large to keep.
+    codes : Tensor of shape (n, q), int64
+        Category codes.
     """
 
     module: MLP | TableMLP
     inputs: Tensor
     dtype: torch.dtype
     numbers: Tensor | None
+    codes: Tensor
 
     @classmethod
     @torch.no_grad()
     def of(cls, module: MLP | TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
         """Encode the rows, unless the result would be larger than ``ENCODED_BYTES``."""
         width = 0 if module.first is None else module.first.weight.shape[1]
+        codes = inputs[:, module.categorical].long()
         if 4 * len(inputs) * width > ENCODED_BYTES:
-            return cls(module, inputs, dtype, None)
+            return cls(module, inputs, dtype, None, codes)
         parts = [module.numbers(chunk).to(dtype) for chunk in inputs.split(CHUNK)]
-        return cls(module, inputs, dtype, torch.cat(parts))
+        return cls(module, inputs, dtype, torch.cat(parts), codes)
 
     @torch.no_grad()
     def taken(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Encoded numbers and category codes of the rows with these indices."""
-        inputs = self.inputs[chosen]
-        numbers = self.module.numbers(inputs).to(self.dtype) if self.numbers is None else self.numbers[chosen]
-        return numbers, inputs[:, self.module.categorical].long()
+        codes = self.codes.index_select(0, chosen)
+        if self.numbers is not None:
+            return self.numbers.index_select(0, chosen), codes
+        return self.module.numbers(self.inputs[chosen]).to(self.dtype), codes
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class RowNoise:
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batch: encoded numbers and codes of n rows, and their targets, shares (K, n) and precisions."""
+    """Mini-batch: encoded numbers and codes of n rows, and their targets, shares (n, K) and precisions."""
 
     numbers: Tensor
     codes: Tensor
@@ -125,11 +130,11 @@ class StreamedRows:
                 self._skipped -= n_whole
                 continue
             rows = data.tensors(self.like.inputs.dtype, dtype, self.like.inputs.device)
-            shares = torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit
+            shares = (torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit).mT.contiguous()
             encoded = Encoded.of(self.module, rows.inputs, dtype)
             whole = torch.arange(len(rows), device=rows.inputs.device).split(size)
             for chosen in islice(whole, self._skipped, n_whole):
                 numbers, codes = encoded.taken(chosen)
                 precision = self.precision_of(rows.inputs[chosen]).to(shares)
-                yield Batch(numbers, codes, rows.targets[chosen], shares[:, chosen], precision)
+                yield Batch(numbers, codes, rows.targets[chosen], shares[chosen], precision)
             self._skipped = 0

@@ -1,24 +1,38 @@
-"""Stacked weights of several nets of the same shape, and Adam on them."""
+r"""Stacked weights of several nets of the same shape, with one forward and one backward pass for all nets.
+
+The gradient is written out instead of recorded by autograd: a step of small nets is mostly overhead, and takes about
+half the time. With inputs :math:`h_{l-1}` of layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation
+a and the cotangent :math:`g_l` of :math:`z_l`,
+
+.. math::
+    \nabla W_l = s_l\, g_l h_{l-1}^\top, \quad \nabla b_l = g_l \mathbf 1, \quad
+    g_{l-1} = a'(z_{l-1}) \odot s_l W_l^\top g_l.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from .._runtime.budget import SINGLE_THREAD_FLOPS
 from ..nets import MLP, TableMLP
+from ..nets.mlp import Scale, Shift
 from .schedule import Schedule
 
-BETAS, EPSILON = (0.9, 0.95), 1e-8
-SCALE_RATE = 6.0
-"""Learning rate of the column scales, relative to that of the weights."""
 LEAST_SCALE = 1e-3
 """Minimum magnitude of a column scale after the training, when the encoding's divisor is divided by it."""
+DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    nn.Tanh: lambda cotangent, inputs, outputs: torch.ops.aten.tanh_backward(cotangent, outputs),
+    nn.ReLU: lambda cotangent, inputs, outputs: torch.ops.aten.threshold_backward(cotangent, outputs, 0),
+    nn.GELU: lambda cotangent, inputs, outputs: torch.ops.aten.gelu_backward(cotangent, inputs),
+    nn.SiLU: lambda cotangent, inputs, outputs: torch.ops.aten.silu_backward(cotangent, inputs),
+    nn.Softplus: lambda cotangent, inputs, outputs: torch.ops.aten.softplus_backward(cotangent, inputs, 1, 20),
+}
+"""For each activation, the map from (cotangent, inputs, outputs) to the cotangent of its inputs."""
 
 
 class Stacked:
@@ -53,8 +67,11 @@ class Stacked:
         self.modules: tuple[MLP | TableMLP, ...] = tuple(modules)
         self.dtype, self.factor = dtype, first.factor
         runs = [list(run) for _, run in groupby(modules, lambda module: [type(layer) for layer in module.behind])]
-        self.behind = [module.behind for module, *_ in runs]
         self.counts = [len(run) for run in runs]
+        layers = list(zip(*(module.behind for module, *_ in runs), strict=True))
+        self.activations = [several for several in layers if type(several[0]) in DERIVATIVES]
+        self.factors = [several[0].factor for several in layers if isinstance(several[0], Scale)]
+        self.shift = layers[-1] if layers and isinstance(layers[-1][0], Shift) else None
         numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
         embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
         places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
@@ -72,44 +89,100 @@ class Stacked:
         """Return True if a step of this schedule is too small to benefit from several threads."""
         return schedule.batch_size * sum(weight.numel() for weight in self.weights) <= SINGLE_THREAD_FLOPS
 
-    def start(self, *, from_zero: bool) -> None:
-        """Require gradients of all tensors; if ``from_zero``, first set the weights of the last layer to zero."""
-        if from_zero:
-            self.weights[-1].zero_()
-        for tensor in self.tensors:
-            tensor.requires_grad_()
-
+    @torch.no_grad()
     def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:
         """Outputs (K, n, C) for encoded rows: numbers (n, D) and category codes (n, q)."""
-        hidden = self._first(numbers, codes)
-        layers = zip(self.weights[self.n_first :], self.biases[self.n_first :], strict=True)
-        for several in zip(*self.behind, strict=True):
-            if isinstance(several[0], nn.Linear):
-                weight, bias = next(layers)
-                assert bias is not None
-                hidden = torch.baddbmm(bias[:, None], hidden, weight.mT)
-            elif len(several) == 1:
-                hidden = several[0](hidden)
-            else:
-                parts = zip(several, hidden.split(self.counts), strict=True)
-                hidden = torch.cat([layer(part) for layer, part in parts])
-        return hidden
+        return self._forward(numbers, codes)[0]
+
+    def _forward(self, numbers: Tensor, codes: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Outputs (K, n, C), and inputs and outputs (K, n, h) of each activation."""
+        hidden, passed = self._first(numbers, codes), []
+        layers = zip(self.activations, self.factors, self.weights[self.n_first :], self._later_biases, strict=True)
+        for activations, factor, weight, bias in layers:
+            activated = self._parts(activations, hidden)
+            passed.append((hidden, activated))
+            hidden = torch.baddbmm(bias[:, None], activated, weight.mT, alpha=factor)
+        return hidden if self.shift is None else self._parts(self.shift, hidden), passed
+
+    def _parts(self, layers: Sequence[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
+        """Apply the layer of each run of nets to its part of the tensors (K, ...)."""
+        if len(layers) == 1:
+            return layers[0](*tensors)
+        parts = zip(*(tensor.split(self.counts) for tensor in tensors), strict=True)
+        return torch.cat([layer(*part) for layer, part in zip(layers, parts, strict=True)])
 
     def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
         """Pre-activations (K, n, h) of the first hidden layer."""
         parts = []
         if self.n_numeric:
-            scale = self.scales[0] * self.factor if self.scales else self.factor
-            weight, bias = self.weights[0] * scale, self.biases[0]
+            bias = self.biases[0]
             assert bias is not None
-            # All nets share these inputs: one product with the weights of all nets is faster than one per net.
-            product = torch.addmm(bias.flatten(), numbers, weight.flatten(0, 1).mT)
-            parts.append(product.view(len(numbers), *bias.shape).transpose(0, 1))
+            weight = self.weights[0] * self._first_scale
+            parts.append(torch.baddbmm(bias[:, None], numbers.expand(len(weight), -1, -1), weight.mT))
         for place in range(self.n_numeric, self.n_first):
-            looked_up = self.weights[place].mT[:, codes[:, place - self.n_numeric]] * self.factor
+            looked_up = self.weights[place].mT.index_select(1, codes[:, place - self.n_numeric]) * self.factor
             bias = self.biases[place]
             parts.append(looked_up if bias is None else looked_up + bias[:, None])
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    @torch.no_grad()
+    def gradients(
+        self, numbers: Tensor, codes: Tensor, targets: Tensor, factors: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Loss ½ Σ factor · squared error, and its gradient.
+
+        Parameters
+        ----------
+        numbers : Tensor of shape (n, D)
+            Encoded numbers.
+        codes : Tensor of shape (n, q), int64
+            Category codes.
+        targets : Tensor of shape (n, C)
+        factors : Tensor of shape (K, n, 1) or (K, n, C)
+            Factor of each squared error.
+
+        Returns
+        -------
+        loss : Tensor of shape (K, n, C)
+            Terms of the sum.
+        gradients : list of Tensor
+            Gradient of the loss for each tensor of ``tensors``.
+        """
+        outputs, passed = self._forward(numbers, codes)
+        errors = outputs - targets
+        slope: Tensor = errors * factors
+        loss = errors.mul_(slope).mul_(0.5)
+        of_weights: list[Tensor] = []
+        of_biases: list[Tensor] = []
+        later = zip(self.activations, self.factors, self.weights[self.n_first :], passed, strict=True)
+        for activations, factor, weight, (before, activated) in reversed(list(later)):
+            of_biases.insert(0, slope.sum(1))
+            slope = slope * factor
+            of_weights.insert(0, torch.bmm(slope.mT, activated))
+            derivatives = [DERIVATIVES[type(activation)] for activation in activations]
+            slope = self._parts(derivatives, torch.bmm(slope, weight), before, activated)
+        for place in reversed(range(self.n_numeric, self.n_first)):
+            weight, levels = self.weights[place], codes[:, place - self.n_numeric]
+            summed = weight.new_zeros(weight.shape[2], *weight.shape[:2])
+            summed.index_put_((levels,), slope.transpose(0, 1) * self.factor, accumulate=True)
+            of_weights.insert(0, summed.permute(1, 2, 0).contiguous())
+            of_biases[:0] = [] if self.biases[place] is None else [slope.sum(1)]
+        of_scales = []
+        if self.n_numeric:
+            of_scaled = torch.bmm(slope.mT, numbers.expand(len(slope), -1, -1))
+            of_scales = [(of_scaled * self.weights[0]).sum(1, keepdim=True) * self.factor for _ in self.scales]
+            of_weights.insert(0, of_scaled * self._first_scale)
+            of_biases.insert(0, slope.sum(1))
+        return loss, [*of_scales, *of_weights, *of_biases]
+
+    @property
+    def _first_scale(self) -> Tensor | float:
+        """Factor of the encoded columns, (K, 1, D) with column scales."""
+        return self.scales[0] * self.factor if self.scales else self.factor
+
+    @property
+    def _later_biases(self) -> list[Tensor]:
+        return [bias for bias in self.biases[self.n_first :] if bias is not None]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -155,62 +228,3 @@ def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
     sign = torch.where(scale < 0, -1.0, 1.0).to(scale)
     state["first.weight"] = weight * torch.cat([sign[:n_numbers], scale[n_numbers:]]).to(weight)
     state["standardise.scale"] = divisor / scale[:n_numbers].abs().clamp_min(LEAST_SCALE).to(divisor)
-
-
-class Adam:
-    """AdamW for some tensors of some nets, with one maximum learning rate and one maximum weight decay.
-
-    Calls torch's functional ``adamw``: an optimiser object would import torch's compiler, which takes a second.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor of shape (K, ...)
-        Stacked tensors.
-    nets : slice
-        Nets whose tensors are updated.
-    rate, decay : float
-        Maximum learning rate and weight decay.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor], nets: slice, rate: float, decay: float) -> None:
-        self.leaves, self.nets, self.rate, self.decay = list(tensors), nets, rate, decay
-        with torch.no_grad():
-            self.tensors = [tensor[nets] for tensor in tensors]
-        self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
-
-    @torch.no_grad()
-    def step(self, rate: float, decay: float) -> None:
-        """Take one step; ``rate`` and ``decay`` are fractions of the maximum learning rate and weight decay."""
-        adamw(
-            self.tensors,
-            [leaf.grad[self.nets] for leaf in self.leaves if leaf.grad is not None],
-            self.first,
-            self.second,
-            [],
-            self.counts,
-            fused=True,
-            amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=rate * self.rate,
-            weight_decay=decay * self.decay,
-            eps=EPSILON,
-            maximize=False,
-        )
-
-    @classmethod
-    def of(cls, stacked: Stacked, schedules: Sequence[Schedule]) -> list[Adam]:
-        """Return the optimisers of all trainable tensors; each schedule applies to an equal group of nets."""
-        biases = [bias for bias in stacked.biases if bias is not None]
-        size, optimisers = len(stacked.modules) // len(schedules), []
-        for place, schedule in enumerate(schedules):
-            nets = slice(place * size, (place + 1) * size)
-            parts = (
-                (stacked.scales, SCALE_RATE, 0.0),
-                (stacked.weights, 1.0, schedule.weight_decay),
-                (biases, schedule.bias_rate, 0.0),
-            )
-            optimisers += [cls(tensors, nets, rate * schedule.lr, decay) for tensors, rate, decay in parts if tensors]
-        return optimisers

@@ -26,7 +26,7 @@ from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import MemoryBudgetError
-from sklearn_laplace.nets import TableMLP
+from sklearn_laplace.nets import ACTIVATIONS, TableMLP
 from sklearn_laplace.options import MonteCarlo
 
 N_ROWS = 500
@@ -104,6 +104,22 @@ def test_stacked_nets_say_what_each_of_them_says():
     stacked = Stacked(modules, torch.float64)
     outputs = stacked(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20)))
     torch.testing.assert_close(outputs, torch.stack([module(x) for module in modules]))
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_gradients_are_those_of_automatic_differentiation(activation):
+    """Nets with two activations, categories and missing values, from random weights, scales and biases."""
+    modules = [*nets(2, activation=activation, output_shift=[0.5]), *nets(2, activation="silu", output_shift=[0.5])]
+    stacked, n, random = Stacked(modules, torch.float64), 20, torch.Generator().manual_seed(0)
+    for tensor in stacked.tensors:
+        tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64)).requires_grad_()
+    targets, factors = torch.rand(2, n, 1, generator=random, dtype=torch.float64)
+    encoded = Encoded.of(modules[0], coded(n), torch.float64).taken(torch.arange(n))
+    outputs, _ = stacked._forward(*encoded)
+    expected = 0.5 * factors * (outputs - targets).square()
+    loss, gradients = stacked.gradients(*encoded, targets, factors)
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
 
 
 def test_column_scales_become_constants_of_the_encoding():
