@@ -227,14 +227,16 @@ def keep_mode(
 
 def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, damping: float) -> Mode:
     """Refine the weights to the mode, in alternation with updates of a free dispersion."""
-    mode = refine(problem, fit, hyper, max_steps, damping)
+    # A few steps leave a net with noisy targets far from its mode.
+    is_far = plan.is_noisy and damping > 0
+    mode = refine(problem, fit, hyper, max_steps, damping, is_far=is_far)
     steps = mode.n_steps
     rounds = NOISY_ROUNDS if plan.is_noisy else CONVERGENCE_ROUNDS
     for _ in range(rounds if plan.free_dispersion else 0):
         updated = plan.update(mode.fit, mode.hyper)
         if abs(math.log(updated.dispersion / mode.hyper.dispersion)) < CONVERGED_DISPERSION:
             break
-        mode = refine(problem, mode.fit, updated, max_steps // 4, damping)
+        mode = refine(problem, mode.fit, updated, max_steps // 4, damping, is_far=is_far)
         steps += mode.n_steps
     return replace(mode, n_steps=steps)
 

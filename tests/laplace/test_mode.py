@@ -13,7 +13,16 @@ from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.evidence import log_evidence, mackay_fixed_point
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.laplace.mode import DataLoss, Problem, alternate, gauss_newton_step, newton_decrement, refine
+from sklearn_laplace.laplace.mode import (
+    DataLoss,
+    Problem,
+    alternate,
+    alternating,
+    gauss_newton_step,
+    lbfgs,
+    newton_decrement,
+    refine,
+)
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.prior import Prior
 from sklearn_laplace.laplace.structures import STRUCTURES
@@ -145,6 +154,16 @@ def test_refine_reaches_the_mode_that_newton_confirms(structure, kind):
     newton = oracles.gauss_newton_map(kind, settled, names, x, y, w, delta, noise)
     torch.testing.assert_close(flat, newton, rtol=0, atol=1e-5)
     assert search.objective(theta) < search.objective(search.network.theta)
+
+
+def test_refine_far_from_a_mode_factorises_once(monkeypatch):
+    """Otherwise the undamped metric is factorised first, and may be rejected."""
+    search, dampings = Search("gaussian", "full", seed=2), []
+    factorise = lbfgs._posterior
+    monkeypatch.setattr(lbfgs, "_posterior", lambda *a: dampings.append(a[2:]) or factorise(*a))
+    mode = refine(search.problem, search.fit, search.hyper, 400, 2.0, is_far=True)
+    assert dampings == [(2.0,)]
+    assert mode.decrement < 3e-5
 
 
 def test_refine_stays_at_a_mode():
@@ -279,3 +298,15 @@ def test_alternating_settles_the_dispersion_with_the_weights():
     mode = alternate(search.problem, search.fit, start, free_prior=False, update_dispersion=update, max_steps=80)
     assert mode.decrement < 0.3
     assert update(mode.fit, mode.hyper).dispersion == pytest.approx(mode.hyper.dispersion, rel=0.05)
+
+
+def test_alternating_under_a_fixed_prior_computes_no_evidence(monkeypatch):
+    """There is nothing to compare, and each evidence costs a factorisation."""
+    search = Search("gaussian", "full", seed=6, n=40)
+    problem = problem_of("gaussian", search.network.scalar_prior(), "full", search.x, search.y, search.w)
+    fit, start, calls = problem.linearise(search.network), Hyper(torch.ones(1, dtype=torch.float64)), []
+    monkeypatch.setattr(alternating, "log_evidence", lambda *arguments: calls.append(1) or log_evidence(*arguments))
+    for free in (False, True):
+        options = {"free_prior": free, "update_dispersion": dispersion_of("gaussian"), "max_steps": 80}
+        alternate(problem, fit, start, **options)
+        assert bool(calls) == free

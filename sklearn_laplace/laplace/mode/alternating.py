@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -57,9 +58,26 @@ class _State:
     fit: LaplaceFit
     hyper: Hyper
     damping: float
-    evidence: float
-    decrement: float
     n_steps: int
+
+    @property
+    def evidence(self) -> float:
+        """Log evidence, corrected for weights that have not quite settled. Fixed prior precisions do not need it."""
+        return self._measured[0]
+
+    @property
+    def decrement(self) -> float:
+        """Newton decrement."""
+        return self._measured[1]
+
+    @cached_property
+    def _measured(self) -> tuple[float, float]:
+        """Evidence and Newton decrement, by one factorisation."""
+        posterior = self.fit.posterior(replace(self.hyper, temperature=1.0), spectral=False)
+        gradient = self.fit.objective_gradient(self.hyper)
+        squared = float(gradient @ posterior.solve(gradient))
+        evidence = log_evidence(self.fit, self.hyper, posterior) + 0.5 * min(squared, MAX_CORRECTION**2)
+        return evidence, math.sqrt(max(squared, 0.0))
 
 
 def alternate(
@@ -181,18 +199,14 @@ def _settle(
         if moved.decrement < NEAR and change < NEAR_DISPERSION:
             break
     for _ in range(rounds):
-        mode = refine(problem, fit, hyper, rest_steps, damping)
+        mode = refine(problem, fit, hyper, rest_steps, damping, is_far=short)
         fit, steps = mode.fit, steps + mode.n_steps // STEPS_FOR_ONE
         updated = _limited(hyper, update_dispersion(fit, hyper))
         change = abs(math.log(updated.dispersion / hyper.dispersion))
         hyper = updated
         if change < NEAR_DISPERSION:
             break
-    posterior = fit.posterior(replace(hyper, temperature=1.0), spectral=False)
-    gradient = fit.objective_gradient(hyper)
-    squared = float(gradient @ posterior.solve(gradient))
-    evidence = log_evidence(fit, hyper, posterior) + 0.5 * min(squared, MAX_CORRECTION**2)
-    return _State(fit, hyper, damping, evidence, math.sqrt(max(squared, 0.0)), steps)
+    return _State(fit, hyper, damping, steps)
 
 
 def _moves(state: _State, ratio: float) -> list[Hyper]:

@@ -15,7 +15,15 @@ MEMORY = 20
 """Number of pairs of steps and gradient changes in the L-BFGS memory."""
 
 
-def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damping: float = 0.0) -> Mode:
+def refine(
+    problem: Problem,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    max_steps: int,
+    damping: float = 0.0,
+    *,
+    is_far: bool = False,
+) -> Mode:
     """Converge to the mode at fixed hyperparameters.
 
     Parameters
@@ -28,6 +36,8 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
         Maximum number of L-BFGS steps, each a few gradient passes over the data.
     damping : float
         Damping μ of the metric, used only if the undamped first step does not lower the objective.
+    is_far : bool
+        If True, the weights are too far from the mode for an undamped step, which is not tried.
 
     Returns
     -------
@@ -36,7 +46,11 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
-    metric, solved = _metric(objective, fit, hyper, value, gradient, damping)
+    if is_far:
+        metric = _posterior(fit, hyper, damping)
+        solved = metric.solve(gradient)
+    else:
+        metric, solved = _metric(objective, fit, hyper, value, gradient, damping)
     memory = _Memory()
     steps, size = 0, 1.0
     decrement = float(gradient @ solved)
