@@ -62,7 +62,7 @@ class ArrowSource(RowSource):
             if name not in columns:
                 raise ValueError(f"there is no column {name!r} in X; its columns are {', '.join(columns[:20])}.")
         parts = [part for fragment in dataset.get_fragments() for part in _parts(fragment)]
-        counted = [(part, part.count_rows()) for part in parts]
+        counted = [(part, _n_rows(part)) for part in parts]
         fragments, lengths = zip(*[(part, n) for part, n in counted if n] or [((), ())], strict=True)
         if not lengths or not sum(lengths):
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the dataset has no rows.")
@@ -125,6 +125,12 @@ def _parts(fragment: Any) -> list[Any]:
     """Row groups of a Parquet file; any other file as a whole."""
     split = getattr(fragment, "split_by_row_group", None)
     return [fragment] if split is None else list(split())
+
+
+def _n_rows(part: Any) -> int:
+    """Number of rows of a row group or a file; pyarrow's ``count_rows`` counts those of the whole file."""
+    groups = getattr(part, "row_groups", None)
+    return int(part.count_rows()) if groups is None else sum(group.num_rows for group in groups)
 
 
 def is_dataset(X: Any) -> bool:

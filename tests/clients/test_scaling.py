@@ -1,0 +1,179 @@
+"""The scripts of ``examples/scaling``: torchrun, dask and Ray fit the same model as one process, and no fit hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quick import client
+
+pyarrow = client("pyarrow")
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "examples" / "scaling"
+N, CLOSE = 20_000, 0.03
+"""Number of rows, and largest difference of log-likelihoods of two short trainings with other mini-batches."""
+LIMIT = 120
+"""Seconds after which a process counts as hanging."""
+
+
+def environment() -> dict[str, str]:
+    paths = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+        "DASK_DISTRIBUTED__WORKER__PRELOAD": "few_rows",
+        "RAY_DEDUP_LOGS": "0",
+    }
+
+
+def command(script: str, *options: str, ranks: int = 0, few: bool = True) -> list[str]:
+    start = [sys.executable]
+    if ranks:
+        start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    wrapped = [str(Path(__file__).parent / "few_rows.py")] if few else []
+    return [*start, *wrapped, str(SCRIPTS / script), *options]
+
+
+def results(text: str) -> list[dict]:
+    """Lines of JSON among the other output."""
+    lines = [line[line.index("{") :] for line in text.splitlines() if '{"' in line and line.endswith("}")]
+    return [json.loads(line) for line in lines]
+
+
+def run(*arguments: str, **options) -> list[dict]:
+    ended = subprocess.run(
+        command(*arguments, **options), env=environment(), capture_output=True, text=True, timeout=2 * LIMIT
+    )
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
+    return results(ended.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """One process."""
+    return run("with_torchrun.py", "--folder", folder, "--rows", str(N))[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo needs POSIX here")
+def test_ranks_of_torchrun_end_with_the_same_model(folder, alone):
+    """The same to the bit on both ranks, and as good as that of one process."""
+    ranks = run("with_torchrun.py", "--folder", folder, "--rows", str(N), ranks=2)
+    assert sorted(rank["rank"] for rank in ranks) == [0, 1]
+    assert ranks[0]["digest"] == ranks[1]["digest"]
+    assert abs(ranks[0]["log_likelihood"] - alone["log_likelihood"]) < CLOSE
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_of_dask_fit_one_model(folder, alone, workers):
+    client("distributed")
+    fitted = run("with_dask.py", "--folder", folder, "--rows", str(N), "--workers", str(workers))[0]
+    assert abs(fitted["log_likelihood"] - alone["log_likelihood"]) < CLOSE
+    assert 12 < fitted["mean"] < 17  # of the lazy predictions of all rows
+
+
+def test_ray_trains_on_two_workers(tmp_path):
+    """With the default sample, since Ray's workers are processes of its own."""
+    client("ray.train")
+    options = ["--folder", str(tmp_path / "rows"), "--rows", "205000", "--max-time", "5"]
+    ranks = run("with_ray.py", *options, "--model", str(tmp_path / "model.joblib"), few=False)
+    digests = {rank["digest"] for rank in ranks}
+    assert {rank["rank"] for rank in ranks} >= {0}
+    assert len(digests) == 1
+    assert (tmp_path / "model.joblib").exists()
+
+
+def test_all_rows_of_files_are_counted_once(folder, alone):
+    """Row by row, over files, row groups and blocks."""
+    import pandas as pd
+
+    from sklearn_laplace._sources.recognise import source_of
+    from sklearn_laplace._sources.source import joined
+
+    source = source_of(folder, "y")
+    assert source.n_rows == N
+    assert len(source.lengths) == 8
+    rows = joined(list(source.all_blocks()))
+    expected = pd.concat([pd.read_parquet(path) for path in sorted(Path(folder).glob("*.parquet"))])
+    np.testing.assert_array_equal(rows.X.to_numpy(), expected.drop(columns="y").to_numpy())
+    np.testing.assert_array_equal(rows.y, expected["y"].to_numpy())
+
+
+def test_a_path_is_read_like_its_rows(folder, alone):
+    """Up to the size of a sample, the fit of files is that of their rows, to the bit; predictions find the columns."""
+    import pandas as pd
+
+    from sklearn_laplace import LaplaceRegressor
+
+    table = pd.concat([pd.read_parquet(path) for path in sorted(Path(folder).glob("*.parquet"))])[:300]
+    path = Path(folder).parent / "few.parquet"
+    table.assign(w=np.linspace(0.5, 2, 300)).to_parquet(path, row_group_size=100)
+    model = LaplaceRegressor(random_state=0, n_members=1, prior_precision="evidence")
+    from_file = model.fit(path, "y", "w").predict(path, return_std=True)
+    X, y, w = table.drop(columns="y").reset_index(drop=True), table["y"].to_numpy(), np.linspace(0.5, 2, 300)
+    in_memory = model.fit(X, y, w).predict(X, return_std=True)
+    for one, other in zip(from_file, in_memory, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for X_, y_, message in (
+        (path, "z", r"there is no column 'z' in X; its columns are x0"),
+        (path, y, r"y is of type ndarray; with files as X it has to be the name of a column"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            model.fit(X_, y_)
+    table.drop(columns="x3").to_parquet(path)
+    with pytest.raises(ValueError, match=r"X has no column 'x3', as in the fit"):
+        model.predict(path)
+
+
+def started(*options: str, ranks: int = 0) -> subprocess.Popen:
+    arguments = command("with_torchrun.py", *options, ranks=ranks)
+    return subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path, seconds: float) -> None:
+    """Wait until the file exists."""
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_killed_driver_goes_on_to_the_same_model(folder, alone, tmp_path):
+    path = tmp_path / "state"
+    options = ["--folder", folder, "--rows", str(N), "--checkpoint", str(path)]
+    process = started(*options)
+    wait_for(path, LIMIT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert path.exists()
+    assert run("with_torchrun.py", *options)[0]["digest"] == alone["digest"]
+    assert not path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_the_ranks_end_when_one_is_killed(folder, tmp_path):
+    """Neither the launcher nor the other rank hangs, and the next call goes on."""
+    path = tmp_path / "state"
+    options = ["--folder", folder, "--rows", str(N), "--checkpoint", str(path)]
+    process = started(*options, ranks=2)
+    wait_for(path, LIMIT)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    process.communicate(timeout=LIMIT)
+    assert process.returncode != 0
+    ranks = run("with_torchrun.py", *options, ranks=2)
+    assert ranks[0]["digest"] == ranks[1]["digest"]
