@@ -43,9 +43,7 @@ def mixture_of_kinds(
     """
     options = request.resolved
     if factor != 1:
-        kinds = [
-            [one.conditioned(one.fit, mixed(one.hyper, factor, options), options) for one in kind] for kind in kinds
-        ]
+        kinds = [[_multiplied(one, factor, options) for one in kind] for kind in kinds]
     members = [member for kind in kinds for member in kind]
     ensemble = Ensemble.of(members, weights, factor)
     if not holding_out:
@@ -58,8 +56,14 @@ def mixture_of_kinds(
     return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, ensemble.weights, keys, left_out))
 
 
+def _multiplied(member: Member, factor: float, options: Options) -> Member:
+    """Multiply all variances of a member by a factor; without dispersion, only the posterior covariance."""
+    scaled = member if member.fit.likelihood.has_dispersion else replace(member, covariance_factor=factor)
+    return scaled.conditioned(member.fit, mixed(member.hyper, factor, options), options)
+
+
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
     """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
-    if factor == 1 or not all(options.by_held_out):
+    if factor == 1 or not (all(options.by_held_out) and options.likelihood.has_dispersion):
         return hyper
     return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)
