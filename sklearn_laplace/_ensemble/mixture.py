@@ -14,6 +14,7 @@ from .ensemble import Ensemble
 from .intervals import HoldingOut, held_out_mixture, left_out_errors
 from .member import Member
 from .request import FitRequest
+from .weights import of_all_nets
 
 
 def mixture_of_kinds(
@@ -37,12 +38,14 @@ def mixture_of_kinds(
     weights : ndarray of shape (K,), optional
         Weight of each member; equal by default.
     factor : float
-        Factor of all variances.
+        Factor of all variances; for classes and counts, that of a mixture of one net of each kind.
     rows : ndarray of int64, optional
         Positions of the rows that members hold out. By default further nets hold out all rows.
     """
     options = request.resolved
     if factor != 1:
+        if weights is not None and not options.likelihood.has_dispersion:
+            factor = of_all_nets(factor, np.split(weights, np.cumsum([len(kind) for kind in kinds[:-1]])))
         kinds = [[_multiplied(one, factor, options) for one in kind] for kind in kinds]
     members = [member for kind in kinds for member in kind]
     ensemble = Ensemble.of(members, weights, factor)

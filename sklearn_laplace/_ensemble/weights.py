@@ -79,6 +79,31 @@ def of_kinds(kinds: Sequence[Densities], row_weights: np.ndarray) -> tuple[np.nd
     return weights, float(np.exp(minimum.x)) if is_used else 1.0
 
 
+def of_all_nets(factor: float, weights: Sequence[np.ndarray]) -> float:
+    r"""Factor of the covariance for a mixture of several nets of each kind, from that for one net of each kind.
+
+    As in ``_approximation/calibration.py``, averaging with weights :math:`a_k` removes a fraction of the variance
+    between nets that is proportional to :math:`1 - \sum_k a_k^2`, and the logarithm of the factor with it.
+
+    Parameters
+    ----------
+    factor : float
+        Factor for one net of each kind.
+    weights : sequence of ndarray
+        Weights of the nets of each kind, at least two kinds; their total is 1.
+
+    Examples
+    --------
+    >>> of_all_nets(0.64, [np.array([0.5]), np.array([0.5])])  # one net of each kind
+    0.64
+    >>> round(of_all_nets(0.64, [np.full(10**5, 0.5e-5)] * 2), 3)  # the square, for many nets
+    0.41
+    """
+    of_nets = 1 - sum(float(np.square(part).sum()) for part in weights)
+    of_one_each = 1 - sum(float(part.sum()) ** 2 for part in weights)
+    return max(LEAST_FACTOR, factor ** (of_nets / of_one_each))
+
+
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
     """Weights (k,) in proportion to exp(log evidence).
 

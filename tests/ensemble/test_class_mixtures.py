@@ -22,14 +22,15 @@ from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical
 SMALL = {"hidden_layer_sizes": (4,), "random_state": 0, "n_bins": (None, 6)}
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(60, 2)), RNG.normal(size=(30, 2))
-LABELS = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1] + 0.5 * RNG.normal(size=60), [-0.6, 0.6])
-FACTOR = 0.4
+LABELS = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1] + 0.5 * np.random.default_rng(0).normal(size=60), [-0.6, 0.6])
+FACTOR_OF_TWO, FACTOR = 0.64, 0.64**1.5
+"""Factor for one net of each encoding, and for two: ``1 - Σ a²`` is 1/2 and 3/4."""
 
 
 def fitted(kind, y, **options):
     """A mixture of both encodings in equal parts, with a given factor."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ensemble_fit, "of_kinds", lambda *_: (np.array([0.5, 0.5]), FACTOR))
+        patch.setattr(ensemble_fit, "of_kinds", lambda *_: (np.array([0.5, 0.5]), FACTOR_OF_TWO))
         return kind(**SMALL, **options).fit(X, y)
 
 
@@ -115,14 +116,19 @@ def test_a_covariance_that_is_too_narrow_stays():
 
 
 def test_a_fit_takes_the_factor_of_its_held_out_rows(monkeypatch):
-    """The densities that a fit gives to the choice are those of the nets of each encoding."""
+    """That of one net of each encoding, extrapolated to the nets of the mixture."""
     seen, original = [], CrossFit.densities_of_rows
     monkeypatch.setattr(CrossFit, "densities_of_rows", lambda *a: seen.append(original(*a)) or seen[-1])
-    monkeypatch.setattr("sklearn_laplace._ensemble.weights.DECISIVE", -1.0)
-    monkeypatch.setattr("sklearn_laplace._ensemble.weights.LIKELY", 0.0)
-    model = LaplaceClassifier(**SMALL).fit(X, LABELS)
+    for name, value in {"DECISIVE": -1.0, "LIKELY": 0.0}.items():
+        monkeypatch.setattr(f"sklearn_laplace._ensemble.weights.{name}", value)
+    model = LaplaceClassifier(**SMALL, n_members=2).fit(X, LABELS)
     assert len(seen) == 2 and all(len(kind.scaled(1.0)) == len(X) for kind in seen)
-    assert model._ensemble.factor == of_kinds(seen, np.ones(len(X)))[1] < 1
+    factor = of_kinds(seen, np.ones(len(X)))[1]
+    of_kind = np.array([member.n_bins == 6 for member in model.members_])
+    weights, totals = model.member_weights_, [model.member_weights_[part].sum() for part in (~of_kind, of_kind)]
+    assert LEAST_FACTOR < factor**1.5 < factor < 0.9 and len(weights) == 4
+    reach = (1 - np.square(weights).sum()) / (1 - np.square(totals).sum())
+    assert model._ensemble.factor == pytest.approx(factor**reach, rel=1e-9)
 
 
 # ---------------------------------------------------------------------- what the factor changes
@@ -192,7 +198,7 @@ def test_it_is_in_the_graph(narrow):
 
 def test_counts_have_it_as_well():
     """The noise of counts is not scaled, neither by the fit nor afterwards."""
-    model = fitted(LaplaceRegressor, RNG.poisson(np.exp(X[:, 0])), likelihood="poisson", n_members=1)
+    model = fitted(LaplaceRegressor, RNG.poisson(np.exp(X[:, 0])), likelihood="poisson", n_members=2)
     for one, other in zip(latents(without_factor(model), NEW), latents(model, NEW), strict=True):
         torch.testing.assert_close(other.covariance, FACTOR * one.covariance, rtol=1e-6, atol=1e-9)
     before = model.predict_std(NEW)
