@@ -25,7 +25,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +35,7 @@ from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.network.network import Network
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores
-from .row_densities import RowDensities
+from .row_densities import Densities, LatentDensities, RowDensities
 
 LEAST_LEVEL = 1e-100
 """Minimum of the mean squared error over its variance, for constant targets without any errors."""
@@ -130,7 +129,7 @@ class CrossFit:
                 whole[self.fold == k] = torch.cat(values).double()
         return HeldOutErrors(*fields)
 
-    def densities_of_rows(self, hyper: Hyper, held_out: HeldOutErrors | None) -> RowDensities:
+    def densities_of_rows(self, hyper: Hyper, held_out: HeldOutErrors | None) -> Densities:
         """Log density of each row under the net that holds it out. Not available after :meth:`scored`.
 
         With a noise level, all variances are multiplied by the factor of largest density of these rows. The noise level
@@ -144,9 +143,8 @@ class CrossFit:
 
         Returns
         -------
-        RowDensities
+        Densities
         """
-        likelihood, device = self.parts[0][0].likelihood, self.fold.device
         if held_out is not None:
             variance = held_out.variance + hyper.dispersion * held_out.noise
             squares = held_out.errors.square() / variance
@@ -154,14 +152,14 @@ class CrossFit:
             squares = squares / factor
             logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
             return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])
-        logs, density = torch.zeros(len(self.fold), dtype=torch.float64, device=device), density_for(likelihood)
-        for k, (part, chunks) in enumerate(self.parts):
+        of_chunks = []
+        for part, chunks in self.parts:
             posterior = part.posterior(hyper, spectral=False)
-            rows = linear_rows(part.network, chunks)
-            latents = (LatentGaussian(chunk.outputs, posterior.covariance(chunk.jacobian)) for chunk in rows)
-            of_part = [density(latent, chunk.targets, 1.0) for latent, chunk in zip(latents, rows, strict=True)]
-            logs[self.fold == k] = torch.cat(of_part).double()
-        return RowDensities(logs.cpu().numpy(), np.zeros(len(logs)), 0)
+            for rows in linear_rows(part.network, chunks):
+                of_chunks.append((rows.outputs.double(), posterior.covariance(rows.jacobian), rows.targets))
+        place = self.fold.argsort(stable=True).argsort()  # of each row, after those of all folds before its own
+        mean, covariance, targets = (torch.cat(values)[place] for values in zip(*of_chunks, strict=True))
+        return LatentDensities(LatentGaussian(mean, covariance), targets, density_for(self.parts[0][0].likelihood))
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,13 @@ r"""Log densities of held-out rows, as functions of a factor of all variances.""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
+from torch import Tensor
+
+from ..laplace.latent import LatentGaussian
+from ..laplace.leave_one_out.densities import Density
 
 
 class Densities(Protocol):
@@ -13,7 +17,7 @@ class Densities(Protocol):
 
     @property
     def is_normal(self) -> bool:
-        """True if the densities have variances that can be scaled."""
+        """True if the densities are normal, so that a factor of the variances scales the noise as well."""
 
     def scaled(self, factor: float) -> np.ndarray:
         """Log density (n,) of each row, nats, with all variances multiplied by ``factor``."""
@@ -21,26 +25,22 @@ class Densities(Protocol):
 
 @dataclass(frozen=True)
 class RowDensities:
-    """Log densities of held-out rows, each under one net.
+    """Normal log densities of held-out rows, each under one net.
 
     Parameters
     ----------
     logs : ndarray of shape (n,)
         Log density of each row, nats.
     squares : ndarray of shape (n,)
-        Σ e²/v over the targets of a row: squared errors over variances. Zero if the densities are not Gaussian.
+        Σ e²/v over the targets of a row: squared errors over variances.
     n_targets : int
-        Number C of targets. Zero if the densities are not Gaussian.
+        Number C of targets.
     """
 
     logs: np.ndarray
     squares: np.ndarray
     n_targets: int
-
-    @property
-    def is_normal(self) -> bool:
-        """True if the densities are Gaussian."""
-        return self.n_targets > 0
+    is_normal: ClassVar[bool] = True
 
     def scaled(self, factor: float) -> np.ndarray:
         """Log density (n,) of each row, nats, with all variances multiplied by ``factor``.
@@ -53,3 +53,40 @@ class RowDensities:
         """
         scaled: np.ndarray = self.logs - 0.5 * (self.n_targets * np.log(factor) + self.squares * (1 / factor - 1))
         return scaled
+
+
+@dataclass(frozen=True)
+class LatentDensities:
+    """Log densities of held-out rows under a likelihood without dispersion, each under one net.
+
+    Parameters
+    ----------
+    latent : LatentGaussian
+        Distribution of the outputs of each row.
+    targets : Tensor of shape (n,) or (n, C)
+        Observed targets.
+    density : callable
+        Log density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
+    """
+
+    latent: LatentGaussian
+    targets: Tensor
+    density: Density
+    is_normal: ClassVar[bool] = False
+
+    def scaled(self, factor: float) -> np.ndarray:
+        """Log density (n,) of each row, nats, with the covariance of the outputs multiplied by ``factor``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from sklearn_laplace.laplace.leave_one_out.densities import class_density
+        >>> from sklearn_laplace.laplace.likelihoods import Bernoulli
+        >>> from sklearn_laplace.laplace.links import Probit
+        >>> latent = LatentGaussian(torch.tensor([[2.0]]), torch.tensor([[[24 / torch.pi]]]))
+        >>> row = LatentDensities(latent, torch.tensor([1]), class_density(Bernoulli(), Probit(torch.zeros(0, 0))))
+        >>> np.exp(row.scaled(1.0)).round(3), torch.tensor(2 / (1 + 3) ** 0.5).sigmoid()  # π/8 · 24/π = 3
+        (array([0.731], dtype=float32), tensor(0.7311))
+        """
+        latent = LatentGaussian(self.latent.mean, factor * self.latent.covariance)
+        return self.density(latent, self.targets, 1.0).cpu().numpy()

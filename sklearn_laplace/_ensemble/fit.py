@@ -24,7 +24,7 @@ from .._approximation.approximate import approximate
 from .._approximation.calibration import HeldOutDensities
 from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.noise_model import NoiseModel
-from .._approximation.row_densities import RowDensities
+from .._approximation.row_densities import Densities
 from .._data.rows import row_keys
 from .._host.given_net import is_list
 from .._options import members as _members
@@ -80,7 +80,7 @@ class FittedMember:
         The fitted member.
     start : WarmStart
         End state of its training and of the cross-fitted nets.
-    densities : RowDensities or None
+    densities : Densities or None
         Densities of held-out rows, if they were requested and there are cross-fitted nets.
     held_out : HeldOutErrors or None
         Errors of held-out rows, if there are cross-fitted nets and the noise is normal.
@@ -90,7 +90,7 @@ class FittedMember:
 
     member: Member
     start: WarmStart
-    densities: RowDensities | None
+    densities: Densities | None
     held_out: HeldOutErrors | None
     holding_out: HoldingOut | None
 

@@ -82,6 +82,9 @@ class Member:
         Number of epochs and steps of the training.
     is_later : bool
         True if an earlier member of the same kind has issued the warnings.
+    covariance_factor : float
+        Factor of the posterior covariance if held-out rows select the prior precision. It is selected for a mixture of
+        several kinds of nets for classes or counts; see ``weights.py``.
     """
 
     net: NeuralNet
@@ -104,10 +107,15 @@ class Member:
     history: list[dict[str, Any]]
     n_steps: int
     is_later: bool
+    covariance_factor: float = 1.0
 
     def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""
-        return replace(self, **conditioned(fit, hyper, self.scale, options))
+        return replace(self, **conditioned(fit, hyper, self.scale, options, self._factor(options)))
+
+    def _factor(self, options: Options) -> float:
+        """Factor of the posterior covariance under these options."""
+        return self.covariance_factor if options.by_held_out[0] else 1.0
 
     @property
     def prior_precision(self) -> float | np.ndarray:
@@ -247,7 +255,7 @@ class Member:
         """Leave-one-out moments of the targets of the stored rows."""
         with single_thread(self.is_small):
             left_out = self.left_out(options, "loo_predict")
-            latent, dispersion = left_out.latent(self.fit, self.hyper), self.hyper.dispersion
+            latent, dispersion = self._without_row(left_out, options), self.hyper.dispersion
             moments = self.fit.likelihood.predict(latent, dispersion, link)
             if (varying := self.noise_model) is None:
                 return moments
@@ -258,9 +266,14 @@ class Member:
         """Leave-one-out log densities (n,) of the stored rows, in nats."""
         with single_thread(self.is_small):
             left_out = self.left_out(options, needed_by)
-            latent = left_out.latent(self.fit, self.hyper)
+            latent = self._without_row(left_out, options)
             densities = left_out.density(latent, left_out.rows.observed, self.hyper.dispersion)
         return densities.cpu().numpy()
+
+    def _without_row(self, left_out: LeftOut, options: Options) -> LatentGaussian:
+        """Distribution of the outputs of each stored row under the model without that row."""
+        latent = left_out.latent(self.fit, self.hyper)
+        return replace(latent, covariance=self._factor(options) * latent.covariance)
 
     def under_noise(self, data: PreparedData) -> PreparedData:
         """Add the noise variances of the noise model to the rows, if the net was trained under it."""
@@ -311,11 +324,15 @@ class Member:
             raise not_finite(self.fit.network, [(part,) for part in chunks])
 
 
-def conditioned(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
-    """Fields of a :class:`Member` that depend on its fit and hyperparameters."""
-    posterior = fit.posterior(hyper)
-    # MacKay's formulas assume exact damping, so that other damping changes predictions but not the evidence.
-    used = fit.damped_posterior(hyper) if options.structure_options.damped else posterior
+def conditioned(
+    fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options, factor: float = 1.0
+) -> dict[str, Any]:
+    """Fields of a :class:`Member` that depend on its fit and hyperparameters; ``factor`` is that of the covariance."""
+    posterior = used = fit.posterior(hyper)
+    # MacKay's formulas assume exact damping and no factor: both change predictions but not the evidence.
+    if options.structure_options.damped or factor != 1:
+        scaled = replace(hyper, prior_precision=hyper.prior_precision / factor, temperature=hyper.temperature * factor)
+        used = (fit.damped_posterior if options.structure_options.damped else fit.posterior)(scaled)
     evidence = log_evidence(fit, hyper, posterior)
     return {
         "fit": fit,

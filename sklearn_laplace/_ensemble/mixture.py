@@ -14,6 +14,7 @@ from .ensemble import Ensemble
 from .intervals import HoldingOut, held_out_mixture, left_out_errors
 from .member import Member
 from .request import FitRequest
+from .weights import of_all_nets
 
 
 def mixture_of_kinds(
@@ -37,15 +38,15 @@ def mixture_of_kinds(
     weights : ndarray of shape (K,), optional
         Weight of each member; equal by default.
     factor : float
-        Factor of all variances.
+        Factor of all variances; for classes and counts, that of a mixture of one net of each kind.
     rows : ndarray of int64, optional
         Positions of the rows that members hold out. By default further nets hold out all rows.
     """
     options = request.resolved
     if factor != 1:
-        kinds = [
-            [one.conditioned(one.fit, mixed(one.hyper, factor, options), options) for one in kind] for kind in kinds
-        ]
+        if weights is not None and not options.likelihood.has_dispersion:
+            factor = of_all_nets(factor, np.split(weights, np.cumsum([len(kind) for kind in kinds[:-1]])))
+        kinds = [[_multiplied(one, factor, options) for one in kind] for kind in kinds]
     members = [member for kind in kinds for member in kind]
     ensemble = Ensemble.of(members, weights, factor)
     if not holding_out:
@@ -58,8 +59,14 @@ def mixture_of_kinds(
     return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, ensemble.weights, keys, left_out))
 
 
+def _multiplied(member: Member, factor: float, options: Options) -> Member:
+    """Multiply all variances of a member by a factor; without dispersion, only the posterior covariance."""
+    scaled = member if member.fit.likelihood.has_dispersion else replace(member, covariance_factor=factor)
+    return scaled.conditioned(member.fit, mixed(member.hyper, factor, options), options)
+
+
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
     """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
-    if factor == 1 or not all(options.by_held_out):
+    if factor == 1 or not (all(options.by_held_out) and options.likelihood.has_dispersion):
         return hyper
     return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)

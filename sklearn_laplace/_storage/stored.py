@@ -168,8 +168,9 @@ def _check_members(kind: type, held: Ensemble) -> None:
     for weights in (held.weights, held.shares):
         if weights is not None and not _are_weights(weights, len(held.members)):
             raise StateError(f"the state of a {kind.__name__} needs a weight for each member, of sum one.")
-    if not 0 < held.factor < math.inf:
-        raise StateError(f"the state of a {kind.__name__} multiplies variances by {held.factor!r}.")
+    for factor in (held.factor, *(member.covariance_factor for member in held.members)):
+        if not 0 < factor < math.inf:
+            raise StateError(f"the state of a {kind.__name__} multiplies variances by {factor!r}.")
 
 
 def _are_weights(values: np.ndarray, n_members: int) -> bool:

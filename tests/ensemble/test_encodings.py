@@ -16,16 +16,17 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._approximation.held_out import CrossFit
-from sklearn_laplace._approximation.row_densities import RowDensities
+from sklearn_laplace._approximation.row_densities import LatentDensities, RowDensities
 from sklearn_laplace._data.rows import PreparedData
 from sklearn_laplace._data.target_scale import TargetScale
 from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble.encodings import kinds_of_nets
 from sklearn_laplace._ensemble.fit import LEAST_SHARE
 from sklearn_laplace._ensemble.weights import of_kinds
+from sklearn_laplace._training.folds import density_for
 from sklearn_laplace.errors import BoundWarning, ClippedWarning, NotPositiveDefiniteError
 from sklearn_laplace.laplace.latent import LatentGaussian
-from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical, Gaussian
 from sklearn_laplace.laplace.links import Probit
 from sklearn_laplace.options import Members
 
@@ -139,7 +140,10 @@ def test_further_kinds_of_classes_have_to_be_worth_ten_nats(n, expected):
     """Each encoding fits one half of the rows: equal weights gain 0.5 nats a row. For regression any gain is taken."""
     sure, unsure = np.log(0.9), np.log(0.1)
     knows = np.where(np.arange(n) % 2, sure, unsure), np.where(np.arange(n) % 2, unsure, sure)
-    weights, factor = of_kinds([RowDensities(logs, np.zeros(n), 0) for logs in knows], np.ones(n))
+    ones, density = torch.ones(n, dtype=torch.int64), density_for(Bernoulli())
+    logits = [torch.from_numpy(logs - np.log1p(-np.exp(logs)))[:, None] for logs in knows]
+    latents = [LatentGaussian(mean, torch.zeros(n, 1, 1)) for mean in logits]
+    weights, factor = of_kinds([LatentDensities(latent, ones, density) for latent in latents], np.ones(n))
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     assert factor == 1
     of_numbers, _ = of_kinds([RowDensities(logs, np.ones(n), 1) for logs in knows], np.ones(n))
@@ -211,7 +215,7 @@ def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
             latent = LatentGaussian(mean.double(), jacobians @ inverse @ jacobians.mT)
             p = Probit(torch.zeros(0, 0)).mean(Categorical().class_logits(latent))
             expected[(cross.fold == k).numpy()] = p[torch.arange(len(y)), y].log()
-        np.testing.assert_allclose(cross.densities_of_rows(hyper, None).logs, expected, rtol=1e-6)
+        np.testing.assert_allclose(cross.densities_of_rows(hyper, None).scaled(1.0), expected, rtol=1e-6)
 
 
 def test_what_suits_the_table_counts_for_more():

@@ -80,22 +80,24 @@ def run(script: str) -> None:
 
 
 def test_a_forked_process_fits_and_predicts_as_its_parent():
-    """After a backward pass of autograd in the parent (epochs, gradients in X), and with workers in the child."""
+    """After a backward pass of autograd in the parent (epochs, gradients in X), and with workers in the child.
+
+    Then several members for classes, with the quadrature of the link. Last, a fork amid a fit: in the child, the end of
+    a single-thread block does not restore the two threads.
+    """
     run("""
 for options in ({}, {"max_epochs": 3, "batch_size": 50}, {"hessian_structure": "full", "n_jobs": 2}):
     expected = answers(fitted(**options))
     in_forked = in_child(lambda: answers(fitted(**options)))
     np.testing.assert_allclose(in_forked, expected, rtol=1e-6, atol=1e-6)  # sums over one or two threads
     assert torch.get_num_threads() == 2, "the parent keeps its threads"
-""")
 
+labels = (y > 0).astype(int) + (y > 0.5)
+fit = lambda: LaplaceClassifier(n_members=2, random_state=0).fit(X, labels).predict_proba(X[:50]).ravel()
+(big @ big).sum()
+np.testing.assert_allclose(in_child(fit), fit(), rtol=1e-3, atol=1e-4)
 
-def test_a_process_forked_amid_a_fit_keeps_one_thread():
-    """In the child, the end of a single-thread block does not restore the two threads."""
-    run("""
 from sklearn_laplace._runtime.threads import single_thread
-
-fitted()
 
 
 def rest_of_the_block():
@@ -126,14 +128,4 @@ alone = search.fit(X, y).cv_results_["mean_test_score"]
 with joblib.parallel_config("multiprocessing", n_jobs=2):
     in_forked = search.fit(X, y).cv_results_["mean_test_score"]
 np.testing.assert_allclose(in_forked, alone, rtol=1e-3)
-""")
-
-
-def test_classes_in_a_forked_process():
-    """Several ensemble members, and the quadrature of the link function."""
-    run("""
-labels = (y > 0).astype(int) + (y > 0.5)
-fit = lambda: LaplaceClassifier(n_members=2, random_state=0).fit(X, labels).predict_proba(X[:50]).ravel()
-(big @ big).sum()
-np.testing.assert_allclose(in_child(fit), fit(), rtol=1e-3, atol=1e-4)
 """)
