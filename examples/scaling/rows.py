@@ -18,7 +18,7 @@ import pandas as pd
 from sklearn_laplace import LaplaceRegressor
 
 COLUMNS = [f"x{k}" for k in range(10)]
-FILE_ROWS, GROUP_ROWS, NEW_ROWS = 1_000_000, 100_000, 20_000
+FILE_ROWS, GROUP_ROWS, NEW_ROWS = 1_000_000, 100_000, 5_000
 
 
 def made(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:

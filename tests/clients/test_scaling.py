@@ -112,7 +112,7 @@ def test_all_rows_of_files_are_counted_once(folder, alone):
 
 
 def test_a_path_is_read_like_its_rows(folder, alone):
-    """Up to the size of a sample, the fit of files is that of their rows, to the bit; predictions find the columns."""
+    """Up to the size of a sample, the fit of files is that of their rows; predictions find the columns."""
     import pandas as pd
 
     from sklearn_laplace import LaplaceRegressor
@@ -121,11 +121,11 @@ def test_a_path_is_read_like_its_rows(folder, alone):
     path = Path(folder).parent / "few.parquet"
     table.assign(w=np.linspace(0.5, 2, 300)).to_parquet(path, row_group_size=100)
     model = LaplaceRegressor(random_state=0, n_members=1, prior_precision="evidence")
-    from_file = model.fit(path, "y", "w").predict(path, return_std=True)
+    from_file = model.fit(path, "y", "w").predict(path, return_std=True)  # in blocks
     X, y, w = table.drop(columns="y").reset_index(drop=True), table["y"].to_numpy(), np.linspace(0.5, 2, 300)
     in_memory = model.fit(X, y, w).predict(X, return_std=True)
     for one, other in zip(from_file, in_memory, strict=True):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, other, rtol=1e-10)
     for X_, y_, message in (
         (path, "z", r"there is no column 'z' in X; its columns are x0"),
         (path, y, r"y is of type ndarray; with files as X it has to be the name of a column"),
