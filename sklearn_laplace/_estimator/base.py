@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -72,6 +73,11 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.net is None
         return tags
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        return super()._get_param_names()  # inspects the signature, a tenth of the time of a prediction of one row
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_ensemble" in vars(self)
