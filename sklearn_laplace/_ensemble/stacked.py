@@ -187,25 +187,29 @@ class Together:
         return Components.of_rows(self._chunked(x, options, answer))
 
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
-        """Values of a function of each chunk of rows; its second result is a sum, which has to be finite."""
-        memory = options.memory
-        n_jobs = memory.chunk_workers(self.width, self.used, joblib.effective_n_jobs(options.n_jobs))
+        """Values of a function of each chunk of rows; its second result is a sum, which has to be finite.
+
+        Each of torch's threads takes whole chunks. Threads that share one operation would wait for each other after
+        every one of a hundred short operations.
+        """
+        memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
+        n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
+        n_jobs = memory.chunk_workers(self.width, self.used, n_jobs)
         chunks = x.split(memory.chunk_rows(self.width, self.used, n_jobs))
-        n_jobs = min(n_jobs, len(chunks))
 
         def of_chunk(part: Tensor) -> tuple[T, Tensor]:
-            with single_thread(n_jobs > 1):
+            with single_thread(True):
                 return answer(part)
 
-        with single_thread(all(member.is_small for member in self.members)):
-            if n_jobs == 1:
-                results = [answer(part) for part in chunks]
-            else:
-                jobs = (joblib.delayed(of_chunk)(part) for part in chunks)
-                results = joblib.Parallel(n_jobs, require="sharedmem")(jobs)
-            if not bool(torch.isfinite(torch.stack([total for _, total in results])).all()):
-                for member in self.members:
-                    member.components(x, options)  # raises an error that names the layer and the rows
+        if len(chunks) == 1:
+            with single_thread(all(member.is_small for member in self.members)):
+                results = [answer(chunks[0])]
+        else:
+            jobs = (joblib.delayed(of_chunk)(part) for part in chunks)
+            results = joblib.Parallel(min(n_jobs, len(chunks)), require="sharedmem")(jobs)
+        if not bool(torch.isfinite(torch.stack([total for _, total in results])).all()):
+            for member in self.members:
+                member.components(x, options)  # raises an error that names the layer and the rows
         return [value for value, _ in results]
 
 

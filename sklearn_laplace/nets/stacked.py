@@ -25,14 +25,14 @@ from ..laplace.network.network import Network
 from .mlp import MLP, Scale, Shift, Standardise
 from .table import TableMLP
 
-SLOPES: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
-    nn.Tanh: lambda h: 1 - h.tanh().square(),
-    nn.ReLU: lambda h: (h > 0).to(h.dtype),
-    nn.GELU: lambda h: torch.ops.aten.gelu_backward(torch.ones_like(h), h),
-    nn.SiLU: lambda h: torch.ops.aten.silu_backward(torch.ones_like(h), h),
-    nn.Softplus: lambda h: h.sigmoid(),
+SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.Tanh: lambda g, h: g * (1 - h.tanh().square()),
+    nn.ReLU: lambda g, h: g * (h > 0),
+    nn.GELU: torch.ops.aten.gelu_backward,
+    nn.SiLU: torch.ops.aten.silu_backward,
+    nn.Softplus: lambda g, h: g * h.sigmoid(),
 }
-"""Derivative of each activation."""
+"""Product of a gradient g with the derivative of each activation at h; both broadcast."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class StackedNets:
             layers = zip(heads, self.weights[len(shared) :], self.activations, strict=False)
             for h, weight, activation in reversed(list(layers)):
                 pulled = cotangents[0].flatten(1, 2) @ weight
-                slope = SLOPES[type(activation)](h)[:, None]
-                cotangents.insert(0, pulled.unflatten(1, (n_outputs, -1)) * slope)
+                pulled = pulled.unflatten(1, (n_outputs, -1))
+                cotangents.insert(0, SLOPES[type(activation)](pulled, h[:, None]))
         return StackedPass(self._shifted(heads[-1]), tuple(shared), tuple(hidden), tuple(cotangents))
 
     def jacobian(self, line: StackedPass, k: int) -> FactoredJacobian:

@@ -11,8 +11,10 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._approximation.noise_model import NoiseModel
 from sklearn_laplace._ensemble.ensemble import Ensemble
 from sklearn_laplace._ensemble.stacked import Together
+from sklearn_laplace._runtime import memory as _memory
 from sklearn_laplace.errors import NonFiniteError
 from sklearn_laplace.laplace.network.network import Network
+from sklearn_laplace.nets.stacked import StackedNets
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3))
@@ -41,12 +43,11 @@ def check(model, rows, monkeypatch, rtol=1e-10):
         torch.testing.assert_close(model._outputs(rows), outputs, rtol=rtol, atol=1e-14)
 
 
-@pytest.mark.parametrize("rows", [X, TABLE], ids=["missing", "categories"])
 @pytest.mark.parametrize("structure", ["kron", "full", "functional", "diag"])
-def test_members_together_predict_as_each_alone(rows, structure, monkeypatch):
-    """In float64 the two ways differ by the rounding of sums; missing values and categories are encoded once."""
-    model = LaplaceRegressor(hessian_structure=structure, sigma_noise=0.3, **QUICK).fit(rows, Y)
-    check(model, rows[:40], monkeypatch, 1e-9)
+def test_members_together_predict_as_each_alone(structure, monkeypatch):
+    """In float64 the two ways differ by the rounding of sums; the table has missing values and categories."""
+    model = LaplaceRegressor(hessian_structure=structure, sigma_noise=0.3, **QUICK).fit(TABLE, Y)
+    check(model, TABLE[:40], monkeypatch, 1e-9)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "softplus"])
@@ -143,3 +144,20 @@ def test_new_hyperparameters_and_copies_have_stacks_of_their_own():
     wider = model.refit_laplace(prior_precision=0.01).predict_std(X)
     assert (wider > before).all()
     np.testing.assert_allclose(clone(model).set_params(prior_precision=1.0).fit(X, Y).predict_std(X), before)
+
+
+def test_each_thread_takes_whole_chunks(monkeypatch):
+    """Threads that share the operations of a chunk wait for each other after every one of them."""
+    monkeypatch.setattr(_memory, "CHUNK_ROWS", (8, 16))
+    model = LaplaceRegressor(hessian_structure="kron", sigma_noise=0.3, **QUICK).fit(X, Y)
+    threads, linearise, before = [], StackedNets.linearise, torch.get_num_threads()
+    monkeypatch.setattr(
+        StackedNets, "linearise", lambda *given: threads.append(torch.get_num_threads()) or linearise(*given)
+    )
+    expected = model.predict_std(X)
+    torch.set_num_threads(2)
+    try:
+        np.testing.assert_array_equal(model.predict_std(X), expected)
+    finally:
+        torch.set_num_threads(before)
+    assert set(threads) == {1} and len(threads) >= 12
