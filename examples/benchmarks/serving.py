@@ -6,8 +6,7 @@ calls, in processor time, which other programs on the machine affect less. *diff
 mean or a standard deviation between the graph and the estimator, in standard deviations of the targets.
 
 ``python examples/benchmarks/serving.py`` prints a markdown table. ``--rows`` is the number of predicted rows,
-``--threads`` the number of threads (2), ``--quick`` fits 200 rows and predicts
-2,000 rows. The columns of ONNX need the
+``--threads`` the number of threads (2). ``--quick`` fits 200 rows and predicts 2,000. The columns of ONNX need the
 packages onnx and onnxruntime.
 """
 

@@ -25,10 +25,17 @@ from ..laplace.network.network import Network
 from .mlp import MLP, Scale, Shift, Standardise
 from .table import TableMLP
 
+
+def _through_gelu(g: Tensor, h: Tensor) -> Tensor:
+    g, h = torch.broadcast_tensors(g, h)  # oneDNN, which torch uses in float32, refuses views that repeat values
+    product: Tensor = torch.ops.aten.gelu_backward(g.contiguous(), h.contiguous())
+    return product
+
+
 SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.Tanh: lambda g, h: g * (1 - h.tanh().square()),
     nn.ReLU: lambda g, h: g * (h > 0),
-    nn.GELU: torch.ops.aten.gelu_backward,
+    nn.GELU: _through_gelu,
     nn.SiLU: torch.ops.aten.silu_backward,
     nn.Softplus: lambda g, h: g * h.sigmoid(),
 }
