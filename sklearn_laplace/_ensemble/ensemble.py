@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._options.members import WEIGHTINGS
 from .._options.options import Options
+from .._runtime.memory import held
 from .._runtime.threads import single_thread
 from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, Predictive
@@ -92,12 +93,20 @@ class Ensemble:
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program; None if they have to predict one after the other."""
-        return self._stacked if issubclass(options.predictive, GLM) else None
+        """All members as one tensor program; None if they have to predict one after the other.
+
+        The program has copies of weights and posteriors, which need memory.
+        """
+        has_room = 2 * self._used <= options.memory.size
+        return self._stacked if has_room and issubclass(options.predictive, GLM) else None
+
+    @cached_property
+    def _used(self) -> int:
+        return held(*((member.posterior, member.fit.curvature) for member in self.members))
 
     @cached_property
     def _stacked(self) -> Together | None:
-        return Together.of(self.members)
+        return Together.of(self.members, self._used)
 
     def joined(self, parts: list[Components]) -> Components:
         """Mixture of the distributions of the members."""

@@ -117,7 +117,7 @@ class Together:
     width : int
         Elements of one row in all members.
     used : int
-        Memory of posteriors and curvatures in bytes.
+        Memory of posteriors, curvatures and their copies, in bytes.
     """
 
     stacks: tuple[Stack, ...]
@@ -125,8 +125,8 @@ class Together:
     used: int
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> Self | None:
-        """Stacks of all members; None if a member cannot be stacked."""
+    def of(cls, members: Sequence[Member], used: int) -> Self | None:
+        """Stacks of all members; None if a member cannot be stacked. ``used`` is the memory of their posteriors."""
         runs: list[list[Member]] = []
         stacks: list[Stack] = []
         for member in members:
@@ -141,7 +141,7 @@ class Together:
             max(member.posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
             for member, fit in zip(members, fits, strict=True)
         ]
-        return cls(tuple(stacks), sum(widths), held(*((one.posterior, one.fit.curvature) for one in members)))
+        return cls(tuple(stacks), sum(widths), used + held(*((stack.nets, stack.roots) for stack in stacks)))
 
     @property
     def members(self) -> list[Member]:

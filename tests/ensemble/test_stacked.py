@@ -75,7 +75,7 @@ def test_nets_of_other_shapes_are_stacks_of_their_own():
     """Members with and without pieces of the columns have first layers of different sizes."""
     kinds = [LaplaceRegressor(n_bins=kind, sigma_noise=0.3, **QUICK).fit(X, Y) for kind in (None, 4)]
     members = [member for model in kinds for member in model._ensemble.members]
-    together = Together.of(members)
+    together = Together.of(members, 0)
     assert together is not None and [len(stack.members) for stack in together.stacks] == [3, 3]
     with kinds[0]._asked(X) as (x, options):
         found = together.components(x, options, torch.full((6,), 1 / 6).double(), merged=True).mean
@@ -168,3 +168,14 @@ def test_each_thread_takes_whole_chunks(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert set(threads) == {1} and len(threads) >= 12
+
+
+def test_a_budget_for_the_posteriors_alone_is_enough():
+    """The copies of the program need as much memory as the posteriors; without it, each member predicts alone."""
+    options = {**QUICK, "hidden_layer_sizes": (60, 50), "hessian_structure": "kron", "sigma_noise": 0.3}
+    model = LaplaceRegressor(**options).fit(X, Y)
+    expected, used = model.predict_std(X), model._ensemble._used
+    for budget, has_room in ((3 * used, True), (1.5 * used, False)):
+        model.set_params(memory_budget=budget)
+        assert (model._ensemble._together(model._options()) is not None) == has_room
+        np.testing.assert_allclose(model.predict_std(X), expected, rtol=1e-10)
