@@ -52,16 +52,20 @@ def test_a_search_on_the_cluster_is_the_serial_one():
     np.testing.assert_array_equal(serial.best_estimator_.predict_std(X), spread.best_estimator_.predict_std(X))
 
 
-def test_scores_and_members_on_the_cluster_are_the_serial_ones():
-    """All scores of each fold, of an estimator that runs its own members with ``n_jobs``."""
-    table = np.repeat(X, 5, 0)  # large enough for the object store, whose arrays are read-only
-    target = np.repeat(Y, 5)
-    model = regressor(n_members=2, hessian_structure="kron", n_jobs=2, max_epochs=0)
-    spread = cross_validate_distribution(model, table, target, cv=2)
-    scored = cross_val_score(model, table, target, cv=2)
+def test_scores_on_the_cluster_are_the_serial_ones():
+    """The table is large enough for the object store, whose arrays are read-only."""
+    table, target, model = np.repeat(X, 5, 0), np.repeat(Y, 5), regressor(hessian_structure="kron", max_epochs=0)
+    spread = cross_val_score(model, table, target, cv=2)
     with parallel_config("sequential"):
-        serial = cross_validate_distribution(model, table, target, cv=2)
-        np.testing.assert_array_equal(scored, cross_val_score(model, table, target, cv=2))
+        np.testing.assert_array_equal(spread, cross_val_score(model, table, target, cv=2))
+
+
+def test_scores_of_distributions_on_the_cluster_are_the_serial_ones():
+    """All scores of each fold, of an estimator that runs its own members with ``n_jobs``."""
+    model = regressor(n_members=2, n_jobs=2, max_epochs=0)
+    spread = cross_validate_distribution(model, X, Y, cv=2)
+    with parallel_config("sequential"):
+        serial = cross_validate_distribution(model, X, Y, cv=2)
     scores = [name for name in serial if not name.endswith("_time")]
     np.testing.assert_array_equal(serial[scores], spread[scores])
 
