@@ -436,11 +436,11 @@ default="auto"
             gradients = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
             return *results, *(gradient[0] if len(gradient) == 1 else gradient for gradient in gradients)
         if return_std or self._scale.transforms:
-            mean, (std,) = self._mean_and_stds(self._components(X), (self.return_std_kind,))
+            mean, (std,) = self._mean_and_stds(self._moments(X), (self.return_std_kind,))
             return (mean, std) if return_std else mean
         # Additive noise has mean zero, so that forward passes are enough.
         is_additive = self.laplace_.likelihood.additive_noise
-        mean = self._in_units(self._outputs(X) if is_additive else self._components(X).moments.mean)
+        mean = self._in_units(self._outputs(X) if is_additive else self._moments(X).moments.mean)
         return (mean, self._covariance(X)) if return_cov else mean
 
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any:
@@ -483,7 +483,7 @@ default="auto"
         check_is_fitted(self)
         kinds = lookup("kind", kind, STD_REQUESTS)
         self._check_transformed(X_std=X_std)
-        parts = self._components(X) if X_std is None else Components.of(self._sloped(X, X_std)[0])
+        parts = self._moments(X) if X_std is None else Components.of(self._sloped(X, X_std)[0])
         return one_or_all(dict(zip(kinds, self._mean_and_stds(parts, kinds)[1], strict=True)))
 
     def predict_dist(self, X: Any) -> Any:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -49,6 +49,7 @@ from ..laplace.predictives import GLM
 from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
+from ..nets.stacked import StackedNets
 
 STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 2000
 """Maximum Gauss–Newton steps for few and for many rows, and the number of rows from which there are many. See
@@ -118,9 +119,20 @@ class NoiseModel:
 
     def log_ratio(self, inputs: Tensor) -> LatentGaussian:
         """Log noise ratio h at inputs (n, d), with mean (n, C): the log variance relative to that of an average row."""
-        chunks = [GLM().latent(self.fit.network, self.posterior, x) for x in inputs.split(CHUNK)]
+        chunks = [self._latent(x) for x in inputs.split(CHUNK)]
         mean = torch.cat([chunk.mean for chunk in chunks]) - self.log_level
         return LatentGaussian(mean, torch.cat([chunk.covariance for chunk in chunks]))
+
+    def _latent(self, x: Tensor) -> LatentGaussian:
+        """Distribution of the outputs of the net of h, in closed form unless rows require gradients."""
+        if self._nets is None or x.requires_grad:
+            return GLM().latent(self.fit.network, self.posterior, x)
+        line = self._nets.linearise(x)
+        return LatentGaussian(line.outputs[0].double(), self.posterior.covariance(self._nets.jacobian(line, 0)))
+
+    @cached_property
+    def _nets(self) -> StackedNets | None:
+        return StackedNets.of([self.fit.network])
 
     def ratios(self, inputs: Tensor) -> Tensor:
         """Noise ratios e^h at the mean of h, shape (n, C), which are used in training."""
@@ -144,14 +156,21 @@ class NoiseModel:
         values = log_ratio.mean[..., None] - self.spread**2 / 2 + deviation[..., None] * roots
         return weights, values.clamp(-REACH, REACH).exp()
 
-    def components(self, moments: Predictive, inputs: Tensor, dispersion: float) -> Components:
-        """Predictive of rows at inputs (n, d) under the noise φ e^h, as a Gaussian mixture.
+    def merged_nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`nodes`, with the single value E[e^h]: weights (1,) and values (n, C, 1)."""
+        weights, values = self.nodes(inputs)
+        return weights.new_ones(1), (values @ weights)[..., None]
+
+    @staticmethod
+    def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
+        """Predictive of rows under the noise φ e^h, as a Gaussian mixture.
 
         Parameters
         ----------
         moments : Predictive
             Moments of the outputs without noise.
-        inputs : Tensor of shape (n, d)
+        nodes : tuple of Tensor
+            Weights (J,) and values (n, C, J) of e^h, see :meth:`nodes`.
         dispersion : float
             Noise level φ.
 
@@ -159,7 +178,7 @@ class NoiseModel:
         -------
         Components
         """
-        weights, values = self.nodes(inputs)
+        weights, values = nodes
         mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
         return Components(weights, mean, epistemic, dispersion * values)
 
@@ -242,8 +261,13 @@ def sample_of(n_rows: int, most: int) -> Tensor:
 
 def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
     """Roots (J,) and weights (J,) of Gauss–Hermite quadrature over a standard normal variable."""
-    roots, weights = (torch.from_numpy(part).to(like) for part in np.polynomial.hermite_e.hermegauss(NODES))
+    roots, weights = (torch.tensor(part).to(like) for part in _hermite_nodes())
     return roots, weights / weights.sum()
+
+
+@cache
+def _hermite_nodes() -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.hermite_e.hermegauss(NODES)
 
 
 def believed(log_variance: Tensor) -> Tensor:

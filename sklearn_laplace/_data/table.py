@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -133,6 +134,11 @@ class Table:
         """Positions of the numeric columns."""
         return np.flatnonzero(np.asarray(self.levels) == 0)
 
+    @cached_property
+    def is_numeric(self) -> bool:
+        """True if finite numbers need no encoding in any column."""
+        return not any(column.n_levels or column.of_text or column.zoned is not None for column in self.columns)
+
     @classmethod
     def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Table:
         """Determine the encoding from the training rows.
@@ -188,6 +194,8 @@ class Table:
         TypeError
             For values that are neither strings nor numbers.
         """
+        if self.is_numeric and type(X) is np.ndarray and X.dtype == np.float64 and np.isfinite(X).all():
+            return X.copy()
         text = [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns]
         values, _, zoned = read_columns(X, text)
         coded = np.empty((len(values[0]), len(values)))

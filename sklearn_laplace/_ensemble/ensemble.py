@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 
 from .._options.members import WEIGHTINGS
 from .._options.options import Options
+from .._runtime.memory import held
 from .._runtime.threads import single_thread
 from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, Predictive
+from ..laplace.predictives import GLM
 from .intervals import HeldOutMixture
 from .member import Member
+from .stacked import Together
 from .weights import by_evidence, by_stacking
 
 LARGEST = torch.finfo(torch.float64).max
@@ -67,11 +71,42 @@ class Ensemble:
 
     def outputs(self, x: Tensor, options: Options) -> Tensor:
         """Mean of the outputs (n, C), float64."""
-        return self.mean_of(lambda member: member.outputs(x, options))
+        if (together := self._together(options)) is None:
+            return self.mean_of(lambda member: member.outputs(x, options))
+        answers = together.outputs(x, options)
+        return answers @ torch.from_numpy(self.weights).to(answers)
 
-    def components(self, x: Tensor, options: Options) -> Components:
-        """Moments of the targets, as a mixture over the members and over uncertain noise levels."""
-        return self.joined([member.components(x, options) for member in self.members])
+    def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
+        """Moments of the targets, as a mixture over the members and over uncertain noise levels.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, d)
+            Rows.
+        options : Options
+            Resolved options.
+        merged : bool
+            If True, the noise levels of a member may be merged to one component, which keeps all moments.
+        """
+        if (together := self._together(options)) is None:
+            return self.joined([member.components(x, options) for member in self.members])
+        return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
+
+    def _together(self, options: Options) -> Together | None:
+        """All members as one tensor program; None if they have to predict one after the other.
+
+        The program has copies of weights and posteriors, which need memory.
+        """
+        has_room = 2 * self._used <= options.memory.size
+        return self._stacked if has_room and issubclass(options.predictive, GLM) else None
+
+    @cached_property
+    def _used(self) -> int:
+        return held(*((member.posterior, member.fit.curvature) for member in self.members))
+
+    @cached_property
+    def _stacked(self) -> Together | None:
+        return Together.of(self.members, self._used)
 
     def joined(self, parts: list[Components]) -> Components:
         """Mixture of the distributions of the members."""

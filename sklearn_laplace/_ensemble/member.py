@@ -183,11 +183,18 @@ class Member:
         link = self.link(options)
         return Components.of_rows(self.answers(x, options, lambda latent, part: self.targets(latent, part, link)))
 
-    def targets(self, latent: LatentGaussian, x: Tensor, link: Link | None) -> Components:
-        """Moments of the targets of rows, given the distribution of their outputs."""
+    def targets(
+        self, latent: LatentGaussian, x: Tensor, link: Link | None, nodes: tuple[Tensor, Tensor] | None = None
+    ) -> Components:
+        """Moments of the targets of rows, given the distribution of their outputs.
+
+        ``nodes`` are the weights and noise ratios of the components, if another member of this noise model has them.
+        """
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)
-        return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
+        if varying is None:
+            return Components.of(moments)
+        return varying.components(moments, varying.nodes(x) if nodes is None else nodes, dispersion)
 
     def draws(self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of the outputs (n, C, n_samples), of the network or the linearised network."""

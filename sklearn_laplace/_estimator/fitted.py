@@ -144,10 +144,10 @@ class FittedModel(ABC):
             rows = rows if table is None else table.coded(rows, warn=not self._is_candidate)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
-    def _components(self, X: Any) -> Components:
-        """Predictive distribution of each row as a mixture, in the network's units."""
+    def _components(self, X: Any, *, merged: bool = False) -> Components:
+        """Predictive distribution of each row as a mixture, in the network's units; ``merged`` if moments suffice."""
         with self._asked(X) as (x, options):
-            return self._ensemble.components(x, options)
+            return self._ensemble.components(x, options, merged=merged)
 
     # ------------------------------------------------------------------ members
 

@@ -19,6 +19,7 @@ class InUnits:
     """Part of a regressor that converts outputs of its nets to the units of y."""
 
     _asked: Callable[..., Any]
+    _components: Callable[..., Components]
     _ensemble: Ensemble
     _scale: TargetScale
     _single_output: bool
@@ -26,6 +27,10 @@ class InUnits:
     def _outputs(self, X: Any) -> torch.Tensor:
         with self._asked(X) as (x, options):
             return self._ensemble.outputs(x, options)
+
+    def _moments(self, X: Any) -> Components:
+        """Mixture with the moments of the targets; transformed targets need all of its components."""
+        return self._components(X, merged=not self._scale.transforms)
 
     def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
         """Convert outputs (n, C) or (n, C, …) to units of y; without the shift, differences of outputs."""

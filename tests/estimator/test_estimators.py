@@ -147,7 +147,7 @@ def test_label_draws_follow_the_probabilities():
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 def test_the_training_knows_nothing_of_structure_and_subset(structure, subset, regressor):
-    """The mean does not depend on the posterior; ``structure_`` names the structure in use."""
+    """The mean does not depend on the posterior, up to rounding: nets with all weights random run as one program."""
     model = LaplaceRegressor(
         prior_precision="evidence",
         sigma_noise="evidence",
@@ -155,7 +155,7 @@ def test_the_training_knows_nothing_of_structure_and_subset(structure, subset, r
         subset_of_weights=subset,
         random_state=0,
     ).fit(X, Y)
-    np.testing.assert_array_equal(model.predict(X_NEW), regressor.predict(X_NEW))
+    np.testing.assert_allclose(model.predict(X_NEW), regressor.predict(X_NEW), rtol=1e-12)
     assert model.structure_ == structure
     assert 0 < model.n_effective_parameters_ < model.laplace_.network.n_parameters
 

@@ -349,3 +349,14 @@ def test_closed_forms_have_the_accuracy_that_the_docs_state():
     distances = {link.__name__: distance(link(NO_DRAWS).mean(latent), exact) for link in links}
     assert distances["Probit"] < 0.03
     assert distances["Moderated"] < distances["Probit"] < distances["Plugin"] < distances["Bridge"]
+
+
+def test_variances_do_not_depend_on_rounding():
+    """The sign of an eigenvector depends on the last digit of the covariance; the draws are not symmetric."""
+    generator = torch.Generator().manual_seed(0)
+    level = 0.1 + torch.rand(500, 1, 1, generator=generator, dtype=torch.float64)
+    covariance = level * torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    noise = 1e-15 * torch.randn(500, 2, 2, generator=generator, dtype=torch.float64)
+    link, mean = Moderated(standard_normals(100, 2, 0)), torch.tensor([[0.4, -0.4]], dtype=torch.float64).expand(500, 2)
+    first, second = (link.variance(LatentGaussian(mean, covariance + part)) for part in (noise, noise.mT.flip(0)))
+    torch.testing.assert_close(first, second, rtol=1e-10, atol=0)

@@ -75,9 +75,20 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
     if latent.samples is not None:
         return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)
-    root = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
+    root = vectors * (_signs(vectors) * values.clamp_min(0.0).sqrt())[:, None, :]
     draws = draws.to(latent.mean)
     return (latent.mean + torch.einsum("sk,nck->snc", draws, root)).softmax(-1)
+
+
+def _signs(vectors: Tensor) -> Tensor:
+    """Signs (n, C) that fix those of eigenvectors (n, C, C), which otherwise depend on rounding.
+
+    The first component of at least half of the largest magnitude becomes negative, as LAPACK mostly has it for two
+    classes. The components of two classes have equal magnitudes.
+    """
+    magnitudes = vectors.abs()
+    first = (magnitudes > 0.5 * magnitudes.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
+    return -vectors.gather(1, first)[:, 0].sign()
 
 
 def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,234 @@
+r"""Outputs and Jacobians of several built-in nets of the same shape, in closed form and as one tensor program.
+
+The nets read the same rows through the same encoding, up to the scale of each encoded column. The columns are encoded
+once, and the ratio of the scales becomes a factor of the first weights; so does the constant factor of the inputs of
+the other layers. With the pre-activations :math:`h_l`, the inputs :math:`a_{l+1} = \varphi(h_l)` and the weights
+:math:`W_l` after these factors, the cotangents follow from the last layer backwards,
+
+.. math:: g_L = e_c, \qquad g_l = \varphi'(h_l) \circ W_{l+1}^\top g_{l+1} .
+
+Without automatic differentiation, copies and hooks, the prediction of a single row is fast. This module is independent
+of posteriors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..laplace.jacobian import FactoredJacobian, LayerFactor
+from ..laplace.network.network import Network
+from .mlp import MLP, Scale, Shift, Standardise
+from .table import TableMLP
+
+
+def _through_gelu(g: Tensor, h: Tensor) -> Tensor:
+    g, h = torch.broadcast_tensors(g, h)  # oneDNN, which torch uses in float32, refuses views that repeat values
+    product: Tensor = torch.ops.aten.gelu_backward(g.contiguous(), h.contiguous())
+    return product
+
+
+SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.Tanh: lambda g, h: g * (1 - h.tanh().square()),
+    nn.ReLU: lambda g, h: g * (h > 0),
+    nn.GELU: _through_gelu,
+    nn.SiLU: torch.ops.aten.silu_backward,
+    nn.Softplus: lambda g, h: g * h.sigmoid(),
+}
+"""Product of a gradient g with the derivative of each activation at h; both broadcast."""
+
+
+@dataclass(frozen=True)
+class StackedPass:
+    """Inputs and cotangents of all layers of K nets for n rows.
+
+    Inputs are without the column of ones and without the factors of :class:`StackedNets`.
+
+    Parameters
+    ----------
+    outputs : Tensor of shape (K, n, C)
+        Outputs of the nets.
+    shared : tuple of Tensor of shape (n, I)
+        Inputs of the layers that read the columns, the same for all nets.
+    hidden : tuple of Tensor of shape (K, n, I)
+        Inputs of the other layers.
+    cotangents : tuple of Tensor of shape (K, C, n, O)
+        Derivatives of the outputs with respect to the first pre-activations, and to the outputs of the other layers.
+        The last one has n = 1, since it does not depend on the row.
+    """
+
+    outputs: Tensor
+    shared: tuple[Tensor, ...]
+    hidden: tuple[Tensor, ...]
+    cotangents: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StackedNets:
+    """Several built-in nets of the same shape; build it with :meth:`of`.
+
+    Parameters
+    ----------
+    nets : tuple of MLP or TableMLP
+        The nets, of one shape and with the same activation and encoding.
+    weights : tuple of Tensor of shape (K, O, I)
+        Weights of each layer, in the order of the parameters, times the factors of its inputs.
+    biases : tuple of Tensor of shape (K, O) or None
+        Biases of each layer.
+    factors : tuple of Tensor of shape (K, I) or float
+        Factors of the inputs of each layer. For the layer of the numbers, these are the column scales of the first net
+        over those of each net.
+    activations : tuple of nn.Module
+        Activation before each layer that does not read the columns.
+    shift : Tensor of shape (K, 1, C) or None
+        Constant added to the outputs.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> x = torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
+    >>> nets = [TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(5,), seed=seed).double() for seed in (0, 1)]
+    >>> networks = [trace(net, x) for net in nets]
+    >>> stacked = StackedNets.of(networks)
+    >>> torch.allclose(stacked.outputs(x), torch.stack([network(x) for network in networks]))
+    True
+    >>> jacobian, (_, expected) = stacked.jacobian(stacked.linearise(x), 1), networks[1].jacobian(x)
+    >>> torch.allclose(jacobian.rows(), expected.rows())
+    True
+    """
+
+    nets: tuple[MLP | TableMLP, ...]
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor | None, ...]
+    factors: tuple[Tensor | float, ...]
+    activations: tuple[nn.Module, ...]
+    shift: Tensor | None
+
+    @classmethod
+    def of(cls, networks: Sequence[Network]) -> Self | None:
+        """Stack of traced networks; None unless they are built-in nets of one kind with all weights random."""
+        if any(not _is_built_in(network) for network in networks):
+            return None
+        nets: tuple[Any, ...] = tuple(network.module for network in networks)
+        if any(not _is_same_kind(nets[0], net) for net in nets[1:]):
+            return None
+        columns = list(zip(*(_linear(net).values() for net in nets), strict=True))
+        weights = [torch.stack([layer.weight.detach() for layer in column]) for column in columns]
+        factors: list[Any] = [1.0] * len(nets[0].embeddings)
+        if nets[0].first is not None:
+            scales = torch.stack([_standardise(net).scale for net in nets])
+            factors = [scales.new_ones(len(nets), weights[0].shape[-1]), *factors]
+            factors[0][:, : scales.shape[1]] = scales[0] / scales
+        factors += [layer.factor for layer in nets[0].behind if isinstance(layer, Scale)]
+        weights = [
+            weight * (factor if isinstance(factor, float) else factor[:, None].to(weight))
+            for weight, factor in zip(weights, factors, strict=True)
+        ]
+        biases = [
+            None if column[0].bias is None else torch.stack([layer.bias.detach() for layer in column])
+            for column in columns
+        ]
+        behind = nets[0].behind
+        activations = tuple(layer for layer in behind if type(layer) in SLOPES)
+        shifts = [layer.values for net in nets for layer in net.behind if isinstance(layer, Shift)]
+        shift = torch.stack(shifts)[:, None] if shifts else None
+        return cls(nets, tuple(weights), tuple(biases), tuple(factors), activations, shift)
+
+    @property
+    def n_shared(self) -> int:
+        """Number of layers that read the columns."""
+        return len(self.weights) - len(self.activations)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Outputs (K, n, C) of rows (n, d)."""
+        with torch.no_grad():
+            return self._shifted(self._forward(x)[1][-1])
+
+    def linearise(self, x: Tensor) -> StackedPass:
+        """Outputs, inputs and cotangents of all layers for rows (n, d)."""
+        with torch.no_grad():
+            shared, heads, hidden = self._forward(x)
+            n_outputs = heads[-1].shape[-1]
+            unit = torch.eye(n_outputs, dtype=heads[-1].dtype, device=x.device)
+            cotangents = [unit[:, None].expand(len(self.nets), -1, -1, -1)]
+            layers = zip(heads, self.weights[len(shared) :], self.activations, strict=False)
+            for h, weight, activation in reversed(list(layers)):
+                pulled = cotangents[0].flatten(1, 2) @ weight
+                pulled = pulled.unflatten(1, (n_outputs, -1))
+                cotangents.insert(0, SLOPES[type(activation)](pulled, h[:, None]))
+        return StackedPass(self._shifted(heads[-1]), tuple(shared), tuple(hidden), tuple(cotangents))
+
+    def jacobian(self, line: StackedPass, k: int) -> FactoredJacobian:
+        """Jacobian of one net, in the order of its parameters."""
+        n, n_shared = line.outputs.shape[1], len(line.shared)
+        inputs = [*line.shared, *(a[k] for a in line.hidden)]
+        parts = []
+        for place, (a, bias, factor) in enumerate(zip(inputs, self.biases, self.factors, strict=True)):
+            a = a * (factor if isinstance(factor, float) else factor[k].to(a))
+            g = line.cotangents[max(place - n_shared + 1, 0)][k].transpose(0, 1)
+            a = a if bias is None else torch.cat([a, a.new_ones(n, 1)], 1)
+            parts.append(LayerFactor(a, g.expand(n, -1, -1)))
+        return FactoredJacobian(tuple(parts))
+
+    def _forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Inputs of the layers that read the columns, pre-activations, and inputs of the other layers."""
+        net = self.nets[0]
+        shared = [] if net.first is None else [net.numbers(x) * net.factor]
+        if isinstance(net, TableMLP):
+            columns = (x[:, k] for k in net.categorical.tolist())
+            shared += [codes(column, self.weights[0]) for codes, column in zip(net.codes, columns, strict=True)]
+        total: Any = 0.0
+        for a, weight, bias in zip(shared, self.weights, self.biases, strict=False):
+            flat = weight.flatten(0, 1).mT  # one product with the weights of all nets
+            total = total + a @ flat if bias is None else total + torch.addmm(bias.flatten(), a, flat)
+        heads, hidden = [total.unflatten(1, (len(self.nets), -1)).transpose(0, 1)], []
+        later = zip(self.activations, self.weights[len(shared) :], self.biases[len(shared) :], strict=True)
+        for activation, weight, bias in later:
+            assert bias is not None
+            hidden.append(activation(heads[-1]))
+            heads.append(torch.baddbmm(bias[:, None], hidden[-1], weight.mT))
+        return shared, heads, hidden
+
+    def _shifted(self, outputs: Tensor) -> Tensor:
+        return outputs if self.shift is None else outputs + self.shift
+
+
+def _linear(net: nn.Module) -> dict[str, nn.Linear]:
+    """Linear layers by name, in the order of the parameters."""
+    return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+
+
+def _standardise(net: MLP | TableMLP) -> Standardise:
+    layer = net[0] if isinstance(net, MLP) else net.standardise
+    assert isinstance(layer, Standardise)
+    return layer
+
+
+def _is_built_in(network: Network) -> bool:
+    """True for an unchanged built-in net of which all weights are random."""
+    net: Any = network.module
+    if type(net) not in (MLP, TableMLP) or network.generic is not None or network.layout.elements:
+        return False
+    behind = [layer for layer in net.behind if not isinstance(layer, Shift)]
+    triples = [behind[k : k + 3] for k in range(0, len(behind), 3)]
+    for activation, *others in triples:
+        is_plain = type(activation) in SLOPES and repr(activation) == repr(type(activation)())
+        if not is_plain or [type(layer) for layer in others] != [Scale, nn.Linear]:
+            return False
+    sizes = {name: layer.in_features + (layer.bias is not None) for name, layer in _linear(net).items()}
+    return {block.name: block.inputs for block in network.blocks if block.factored} == sizes
+
+
+def _is_same_kind(first: Any, other: Any) -> bool:
+    """True if two built-in nets differ in their weights, column scales and output shifts only."""
+    factors = [[m.factor for m in net.modules() if isinstance(m, Scale)] for net in (first, other)]
+    if repr(first) != repr(other) or first.factor != other.factor or factors[0] != factors[1]:
+        return False
+    own = [f"{name}.scale" for name, layer in first.named_modules() if isinstance(layer, Standardise)]
+    own += [f"{name}.values" for name, layer in first.named_modules() if isinstance(layer, Shift)]
+    pairs = zip(first.named_buffers(), other.named_buffers(), strict=True)
+    return all(name in own or torch.equal(a, b) for (name, a), (_, b) in pairs)

@@ -1,0 +1,84 @@
+"""Ray: fits on the workers of a local cluster are identical to serial fits, and a table is stored once."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from joblib import parallel_config
+from quick import X, Y, client, regressor
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from sklearn_laplace import register_ray
+from sklearn_laplace.metrics import cross_validate_distribution, neg_nlpd
+
+ray = client("ray")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning:ray")
+
+
+class Counted(np.ndarray):
+    """Array that counts how often it is serialised."""
+
+    pickled = 0
+
+    def __reduce__(self):
+        Counted.pickled += self.size > 1000
+        return np.asarray(self).__reduce__()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """Local cluster of two processes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        register_ray()
+    with parallel_config("ray", n_jobs=2):
+        yield
+    ray.shutdown()
+
+
+def test_a_search_on_the_cluster_is_the_serial_one():
+    """Equal scores, and equal predictions of the best estimator."""
+    grid = {"prior_precision": [0.1, 10.0]}
+    spread = GridSearchCV(regressor(), grid, cv=2, scoring=neg_nlpd).fit(X[:80], Y[:80])
+    with parallel_config("sequential"):
+        serial = GridSearchCV(regressor(), grid, cv=2, scoring=neg_nlpd).fit(X[:80], Y[:80])
+    for split in (0, 1):
+        scores = serial.cv_results_[f"split{split}_test_score"], spread.cv_results_[f"split{split}_test_score"]
+        np.testing.assert_array_equal(*scores)
+    np.testing.assert_array_equal(serial.best_estimator_.predict_std(X), spread.best_estimator_.predict_std(X))
+
+
+def test_scores_on_the_cluster_are_the_serial_ones():
+    """The table is large enough for the object store, whose arrays are read-only."""
+    table, target, model = np.repeat(X, 5, 0), np.repeat(Y, 5), regressor(hessian_structure="kron", max_epochs=0)
+    spread = cross_val_score(model, table, target, cv=2)
+    with parallel_config("sequential"):
+        np.testing.assert_array_equal(spread, cross_val_score(model, table, target, cv=2))
+
+
+def test_scores_of_distributions_on_the_cluster_are_the_serial_ones():
+    """All scores of each fold, of an estimator that runs its own members with ``n_jobs``."""
+    model = regressor(n_members=2, n_jobs=2, max_epochs=0)
+    spread = cross_validate_distribution(model, X, Y, cv=2)
+    with parallel_config("sequential"):
+        serial = cross_validate_distribution(model, X, Y, cv=2)
+    scores = [name for name in serial if not name.endswith("_time")]
+    np.testing.assert_array_equal(serial[scores], spread[scores])
+
+
+def test_a_table_is_stored_once():
+    """Eight tasks share one copy; Ray's own backend serialises the table for each of them."""
+    table = np.tile(X, (40, 1)).view(Counted)
+    Counted.pickled = 0
+    scores = cross_val_score(Ridge(), table, np.tile(Y, 40), cv=8)
+    assert Counted.pickled == 1 and scores.shape == (8,)
+
+
+def test_an_error_of_a_worker_is_raised_here():
+    """The message of the estimator reaches the caller."""
+    with pytest.raises(ValueError, match="prior_precision"):
+        cross_val_score(regressor(prior_precision="unknown"), X[:80], Y[:80], cv=2, error_score="raise")
