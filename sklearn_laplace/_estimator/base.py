@@ -103,11 +103,11 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Training inputs. The built-in net standardises and encodes the columns itself.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or class labels of any type.
-        sample_weight : array-like of shape (n_samples,), optional
+        X : array-like of shape (n_samples, n_features), path, pyarrow Dataset, or dask collection
+            Training inputs. The built-in net standardises and encodes the columns itself. A path names Parquet files.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), str or list of str
+            Targets, or class labels of any type. With files as X: names of their columns.
+        sample_weight : array-like of shape (n_samples,), or str, optional
             Non-negative row weights. A weight of k is equivalent to k copies of the row. Small and large weights may be
             rescaled, see Notes.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
@@ -147,6 +147,10 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 
         Notes
         -----
+        Files, datasets of pyarrow, dask collections and large memory-mapped arrays are read in blocks. Under an initialised
+        process group of ``torch.distributed`` every rank passes its own rows, or the same files, and ends with the same
+        model. See the page "Beyond one process".
+
         Weights whose sum is at most 1, such as AdaBoost's, are shares. They are rescaled to a sum of (Σw)² / Σw², the
         effective number of rows (Kish 1965). Weights with a mean above 1 are divided by it if held-out rows select
         prior precision and noise level, because copies of rows carry no new information. They are not divided if rows

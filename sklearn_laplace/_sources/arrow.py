@@ -62,13 +62,13 @@ class ArrowSource(RowSource):
             if name not in columns:
                 raise ValueError(f"there is no column {name!r} in X; its columns are {', '.join(columns[:20])}.")
         parts = [part for fragment in dataset.get_fragments() for part in _parts(fragment)]
-        counted = [(part, _n_rows(part)) for part in parts]
-        fragments, lengths = zip(*[(part, n) for part, n in counted if n] or [((), ())], strict=True)
-        if not lengths or not sum(lengths):
+        counted = [(part, n) for part in parts if (n := _n_rows(part))]
+        if not counted:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the dataset has no rows.")
         inputs = tuple(name for name in columns if name not in named)
         if not inputs:
             raise ValueError("Found array with 0 feature(s) while a minimum of 1 is required: no columns remain for X.")
+        fragments, lengths = zip(*counted, strict=True)
         return cls(fragments, lengths, inputs, targets, sample_weight, single)
 
     def only(self, names: tuple[str, ...]) -> ArrowSource:
