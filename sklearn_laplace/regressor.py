@@ -76,9 +76,9 @@ default="auto"
     max_time : float or None, default=None
         Seconds after which training ends with the best state.
     n_jobs : int or None, default=None
-        Parallel workers, as in joblib.
+        Parallel workers.
     random_state : int, RandomState or None, default=None
-        Seed of all random numbers.
+        Seed.
     verbose : int or "bar", default=0
         0: silent. 1: a line per stage. 2: epochs too. "bar": bars.
     [Advanced]
@@ -97,11 +97,11 @@ default="auto"
     map_prior_precision : "same" or float, default="same"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
-        Cache of trainings, as in ``Pipeline``; needs an integer ``random_state``.
+        Cache of trainings; needs an integer ``random_state``.
     checkpoint : str, path or None, default=None
         File from which a killed fit goes on.
     memory_budget : None, int or str, default=None
-        Bytes, or text such as "2GB", for posterior and rows.
+        Bytes, or "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
         "auto": the device of a given skorch net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"

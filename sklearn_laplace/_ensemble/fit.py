@@ -381,8 +381,10 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         member = _member(replace(request, data=bagged.data), trained, fit, bagged.hyper, origin, bagged.noise_model)
         unseen = np.unique(row_keys(data.X, data.targets)[bagged.held_out[place]])
         kept = None if request.kept is None else request.kept.without(unseen)
-        n_bins = bagged.n_bins[place]
-        members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_later=place > 0))
+        n_bins, streamed = bagged.n_bins[place], request.stream is not None
+        members.append(
+            replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_streamed=streamed, is_later=place > 0)
+        )
     return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored, bagged.holding_out)
 
 

@@ -85,6 +85,8 @@ class Member:
     covariance_factor : float
         Factor of the posterior covariance if held-out rows select the prior precision. It is selected for a mixture of
         several kinds of nets for classes or counts; see ``weights.py``.
+    is_streamed : bool
+        True if the rows were read from a source, so that ``unseen`` holds keys of a sample only.
     """
 
     net: NeuralNet
@@ -108,6 +110,7 @@ class Member:
     n_steps: int
     is_later: bool
     covariance_factor: float = 1.0
+    is_streamed: bool = False
 
     def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""

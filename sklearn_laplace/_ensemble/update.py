@@ -15,6 +15,7 @@ from .._options.few_rows import told_by_rows
 from .._options.options import Options
 from .._runtime.threads import single_thread
 from .._training.random_weights import fixed_dispersion
+from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
 from .diagnose import diagnose
@@ -84,7 +85,17 @@ def without_rows(member: Member, data: PreparedData, options: Options, copies: C
     """Member without some of its rows; the parameters are those of :func:`with_rows`.
 
     The stored rows are dropped, because a forgotten row cannot be matched to them reliably.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        If the rows were read from a source, because it is not stored which of them a member has seen.
     """
+    if member.is_streamed:
+        raise UnsupportedCombinationError(
+            "forget needs to know which rows each member has seen, and this fit has read its rows from a source. Fit "
+            "again without these rows."
+        )
     data = member.under_noise(data.without(member.unseen))
     changed = _changed(member, data.present(), options, copies, added=False)
     return replace(changed, origin=replace(changed.origin, cross=None), kept=None)

@@ -44,6 +44,7 @@ from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
 from .._sources.recognise import source_of
 from .._sources.sample import Sample
+from .._sources.source import Block
 from .._storage.stored import StoredEstimator
 from .._training.checkpoint import NoCheckpoint, checkpoint_of
 from .._training.folds import N_FOLDS
@@ -147,9 +148,9 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 
         Notes
         -----
-        Files, datasets of pyarrow, dask collections and large memory-mapped arrays are read in blocks. Under an initialised
-        process group of ``torch.distributed`` every rank passes its own rows, or the same files, and ends with the same
-        model. See the page "Beyond one process".
+        Files, datasets of pyarrow, dask collections and large memory-mapped arrays are read in blocks. Under a process
+        group of ``torch.distributed`` every rank passes its own rows, or the same files, and ends with the same model.
+        See the page "Beyond one process".
 
         Weights whose sum is at most 1, such as AdaBoost's, are shares. They are rescaled to a sum of (Σw)² / Σw², the
         effective number of rows (Kish 1965). Weights with a mean above 1 are divided by it if held-out rows select
@@ -339,8 +340,12 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
-        with self._unchanged_on_failure(X):
-            self._ensemble = self._changed(with_rows, X, y, sample_weight, sample_noise_variance)
+        source = source_of(X, y, sample_weight)
+        blocks = [Block(X, y, sample_weight)] if source is None else source.all_blocks()
+        with self._unchanged_on_failure(X if source is None else None):
+            for block in blocks:
+                rows = block.X, block.y, block.sample_weight, sample_noise_variance
+                self._ensemble = self._changed(with_rows, *rows)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:

@@ -1,6 +1,7 @@
-"""Fit on the workers of a dask cluster: one rank per worker, each with the partitions that it holds.
+"""Fit on the workers of a dask cluster: one rank per worker, each with consecutive partitions.
 
-The partitions are computed on the workers, and one task per worker joins a process group of torch (gloo). The address
+The partitions are computed on their workers. Which worker has which partitions depends on their numbers only, so that a
+fit can be repeated, and can go on after a crash. One task per worker joins a process group of torch (gloo). The address
 of the first worker is the meeting point. All ranks end with the same model, and the client receives that of rank 0. If
 a worker dies, the other ranks lose their connections and fail too, so that the fit ends in an error and not in a hang.
 """
@@ -16,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import torch.distributed as dist
 
 from .._sources.collections import DaskSource, Partitions
@@ -68,15 +70,18 @@ def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
     hosts = [(urlsplit(worker).hostname, process) for worker, process in processes.items()]
     if len(set(hosts)) < len(hosts):
         raise ValueError("several workers of the cluster share a process; start it with processes=True.")
-    partitions = [client.compute(list(part), workers=None) for part in _delayed(source)]
-    wait([future for part in partitions for future in part])
-    shares = _shares(client, partitions, workers)
-    used = [worker for worker in workers if shares[worker]]
+    places = [place for place in np.array_split(np.arange(len(source.partitions)), len(workers)) if len(place)]
+    used, partitions = workers[: len(places)], _delayed(source)
+    shares = [
+        [client.compute(list(partitions[place]), workers=[worker]) for place in chosen]
+        for worker, chosen in zip(used, places, strict=True)
+    ]
+    wait([future for share in shares for part in share for future in part])
     host = urlsplit(used[0]).hostname
     port = client.submit(_free_port, workers=[used[0]], pure=False).result()
     tasks = []
     for rank, worker in enumerate(used):
-        arguments = rank, len(used), f"tcp://{host}:{port}", shares[worker], source.targets, source.weight
+        arguments = rank, len(used), f"tcp://{host}:{port}", shares[rank], source.targets, source.weight
         tasks.append(client.submit(_fit_rank, estimator, *arguments, workers=[worker], pure=False, retries=0))
     return _result(client, tasks, used)
 
@@ -92,23 +97,6 @@ def _delayed(source: DaskSource) -> list[tuple[Any, Any, Any]]:
 def _workers(client: Any) -> list[str]:
     """Addresses of all workers."""
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
-
-
-def _shares(client: Any, partitions: list[list[Any]], workers: list[str]) -> dict[str, list[list[Any]]]:
-    """Partitions of each worker: those that it holds, up to an equal number."""
-    holders = client.who_has([part[0] for part in partitions])
-    most = -(-len(partitions) // len(workers))
-    shares: dict[str, list[list[Any]]] = {worker: [] for worker in workers}
-    left = []
-    for part in partitions:
-        holder = next(iter(holders.get(part[0].key, ())), None)
-        if holder in shares and len(shares[holder]) < most:
-            shares[holder].append(part)
-        else:
-            left.append(part)
-    for part in left:
-        min(shares.values(), key=len).append(part)
-    return shares
 
 
 def _free_port() -> int:

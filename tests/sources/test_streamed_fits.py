@@ -10,7 +10,7 @@ import torch
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._sources import recognise
+from sklearn_laplace._sources import arrays, recognise
 from sklearn_laplace._training import recipe, stream
 from sklearn_laplace._training.stream import held_out_by_hash
 from sklearn_laplace.errors import CutWarning, UnsupportedCombinationError
@@ -99,6 +99,21 @@ def test_the_model_is_ordinary(fitted):
     before = model.predict_std(np.array(X[:50]), kind="epistemic")
     more = pickle.loads(text).partial_fit(np.array(X[:200]), y[:200])
     assert more.predict_std(np.array(X[:50]), kind="epistemic").mean() < before.mean()
+
+
+def test_rows_are_added_from_a_source_and_not_forgotten(fitted, monkeypatch):
+    """Added block by block, as their blocks are; which rows a member has seen is not stored, so that none is removed."""
+    model, X, y = fitted
+    monkeypatch.setattr(recognise, "SAMPLE_ROWS", SAMPLE)
+    monkeypatch.setattr(arrays, "BLOCK_ROWS", 1500)
+    text = pickle.dumps(model)
+    whole, parts = pickle.loads(text).partial_fit(X, y), pickle.loads(text)
+    for start in range(0, N, 1500):
+        parts.partial_fit(np.array(X[start : start + 1500]), y[start : start + 1500])
+    np.testing.assert_array_equal(whole.predict(np.array(X[:20])), parts.predict(np.array(X[:20])))
+    assert whole.laplace_.total_weight > model.laplace_.total_weight + N - 1
+    with pytest.raises(UnsupportedCombinationError, match=r"this fit has read its rows from a source"):
+        whole.forget(np.array(X[:5]), y[:5])
 
 
 def test_a_fit_is_reproducible(fitted, monkeypatch):
