@@ -102,7 +102,7 @@ def test_the_model_is_ordinary(fitted):
 
 
 def test_rows_are_added_from_a_source_and_not_forgotten(fitted, monkeypatch):
-    """Added block by block, as their blocks are; which rows a member has seen is not stored, so that none is removed."""
+    """Added block by block. Which rows a member has seen is not stored, so that none is removed."""
     model, X, y = fitted
     monkeypatch.setattr(recognise, "SAMPLE_ROWS", SAMPLE)
     monkeypatch.setattr(arrays, "BLOCK_ROWS", 1500)
