@@ -214,14 +214,14 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         most = n_given if is_list(self.net) else _members.n_members(parameters["n_members"], n_folds)
         n_fits = most_kinds(parameters, arguments[0]) * most + options.likelihood.is_overdispersed * ROUNDS * n_given
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
-        clock = self._clock()
+        clock = self._clock(Group() if sample is None else Group.current())
         cached = parameters["memory"] is not None and parameters["max_time"] is None
         interruptible = nullcontext() if cached else clock.interruptible()
         with interruptible, self._reported(clock, n_fits, *arguments) as task:
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
-            saved = NoCheckpoint() if self.checkpoint is None else checkpoint_of(parameters, data, clock.group)
+            saved = checkpoint_of(parameters, data, clock.group) if self._is_saved(sample) else NoCheckpoint()
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
             data = self._rescaled(data, parameters, options)
@@ -257,10 +257,14 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         """Unfitted estimator for the candidates of a rule, with the options that do not depend on the candidate."""
         return without_rule(self)
 
-    def _clock(self) -> Clock:
-        """Clock with the time limit of a training that starts now."""
-        group = Group.current()
-        return Clock(self.max_time, *(verbosity(self.verbose) if group.rank == 0 else (0, False)), group)
+    def _is_saved(self, sample: Sample | None) -> bool:
+        """True if a checkpoint is written; ranks that all fit the same rows in memory leave it to the first one."""
+        return self.checkpoint is not None and (sample is not None or Group.current().rank == 0)
+
+    def _clock(self, group: Group | None = None) -> Clock:
+        """Clock with the time limit of a training that starts now; only rank 0 prints."""
+        printing = verbosity(self.verbose) if Group.current().rank == 0 else (0, False)
+        return Clock(self.max_time, *printing, group or Group())
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, also those of option objects and of a net (``hessian_structure__damping``, ``net__lr``).

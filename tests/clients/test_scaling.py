@@ -17,7 +17,7 @@ from quick import client
 pyarrow = client("pyarrow")
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scaling"
-N, CLOSE = 20_000, 0.03
+N, CLOSE = 10_000, 0.05
 """Number of rows, and largest difference of log-likelihoods of two short trainings with other mini-batches."""
 LIMIT = 120
 """Seconds after which a process counts as hanging."""
@@ -74,6 +74,14 @@ def test_ranks_of_torchrun_end_with_the_same_model(folder, alone):
     assert sorted(rank["rank"] for rank in ranks) == [0, 1]
     assert ranks[0]["digest"] == ranks[1]["digest"]
     assert abs(ranks[0]["log_likelihood"] - alone["log_likelihood"]) < CLOSE
+
+
+def test_ranks_fit_a_small_table_as_one_process_does(tmp_path):
+    """Every rank has all rows then, and the model is that of one process, to the bit."""
+    options = ["--folder", str(tmp_path / "rows"), "--rows", "300", "--checkpoint", str(tmp_path / "state")]
+    alone = run("with_torchrun.py", *options)[0]
+    assert {rank["digest"] for rank in run("with_torchrun.py", *options, ranks=2)} == {alone["digest"]}
+    assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.parametrize("workers", [2, 4])
