@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -104,8 +105,10 @@ class SourceFits:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in PREDICTIONS & set(vars(cls)):
-            setattr(cls, name, by_block(vars(cls)[name]))
+        methods = {name: vars(cls).get(name) for name in PREDICTIONS}
+        for name, method in methods.items():
+            if isinstance(method, FunctionType):
+                setattr(cls, name, by_block(method))
 
     def _fit_source(self: Any, source: RowSource) -> Any:
         """Fit to the rows of a source; all ranks of a process group end with the model of rank 0."""
