@@ -49,7 +49,7 @@ from ..nets import TableMLP
 from .bag import Bag
 from .intervals import HoldingOut
 from .request import FitRequest
-from .streamed import fits_of_stream
+from .streamed import curvature_rows, fits_of_stream
 from .train_members import fit_of, learnt_of
 
 SCORED_ROWS = 125
@@ -286,7 +286,7 @@ def _two_passes(
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
         started = clock.elapsed
         fits, held_out = _fits(networks, bag, under, options, copies)
-        if stream is not None and not clock.lacks((clock.elapsed - started) * stream.share / len(rows)):
+        if stream is not None and not clock.lacks((clock.elapsed - started) * curvature_rows(stream) / len(rows)):
             fits = fits_of_stream(fits, bag.places, stream, options, model, rows.weights)
         if model is None or not is_short:
             scores, hyper = _scored(fits, held_out, hyper)

@@ -1,4 +1,4 @@
-"""Curvatures of all members over all rows of a stream, each in one pass; ranks add up their sums.
+"""Curvatures of all members over the rows of a stream, in one pass; ranks add up their sums.
 
 A block is read once for all members. Each member's fit of the block is merged with its fit of the earlier ones, which
 is exact for structures that are sums over rows.
@@ -19,6 +19,9 @@ from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit, fit_laplace
 from .request import FitRequest
 
+CURVATURE_ROWS = 2_000_000
+"""Number of rows of all ranks up to which the curvature is the sum over all of them. Of more rows, a random choice of
+this number is weighted like all."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a fit that are sums over rows."""
 
@@ -56,6 +59,11 @@ def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:
     ]
 
 
+def curvature_rows(stream: RowStream) -> int:
+    """Number of rows of this rank in the pass."""
+    return min(stream.share, CURVATURE_ROWS // stream.group.size)
+
+
 def fits_of_stream(
     fits: Sequence[LaplaceFit],
     places: Sequence[int],
@@ -83,7 +91,7 @@ def fits_of_stream(
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
     step = options.memory.pass_rows(structure, fits[0].network, n_columns, 0)
     sums: list[LaplaceFit | None] = [None] * len(fits)
-    for data in stream.blocks():
+    for data in stream.some(curvature_rows(stream)):
         held_out = held_out_by_hash(data)[list(places)]
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
         rows = under.tensors(torch.float64, like.dtype, like.device)

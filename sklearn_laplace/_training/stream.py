@@ -59,6 +59,18 @@ class RowStream:
         """Yield the rows of this rank in order, about ``BUFFER_ROWS`` at a time."""
         yield from _ahead(self._buffers(self.shard.all_blocks()))
 
+    def some(self, most: int) -> Iterator[PreparedData]:
+        """Yield all rows of this rank, or a random choice of at most this number, weighted like all of them."""
+        if self.share <= most:
+            yield from self.blocks()
+            return
+        left = most
+        for rows in self.shuffled(0):
+            yield rows.taken(np.arange(min(left, len(rows.X)))).weighted(self.share / most)
+            left -= len(rows.X)
+            if left <= 0:
+                return
+
     def shuffled(self, seed: int) -> Iterator[PreparedData]:
         """Yield buffers of rows in random order, without end."""
         of_parts, of_rows = (np.random.default_rng([seed, self.group.rank, k]) for k in range(2))  # of two threads

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace._ensemble import streamed
 from sklearn_laplace._estimator import sources
 from sklearn_laplace._sources import arrays, recognise
 from sklearn_laplace._training import recipe, stream
@@ -176,6 +177,20 @@ def test_the_time_limit_holds(fitted, monkeypatch):
     with pytest.warns(CutWarning, match=r"max_time=0\.01"):
         model = LaplaceRegressor(random_state=0, max_time=0.01).fit(X, y)
     assert 0.7 * N < model.laplace_.total_weight < 0.8 * N
+
+
+def test_a_choice_of_rows_stands_for_many(fitted, monkeypatch):
+    """The curvature of 2,000 of 4,000 rows, weighted like all of them, is close to that of all."""
+    model, X, y = fitted
+    monkeypatch.setattr(streamed, "CURVATURE_ROWS", 2000)
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    monkeypatch.setattr(stream, "BUFFER_ROWS", 700)
+    some = LaplaceRegressor(random_state=0).fit(X, y)
+    assert 0.7 * N < some.laplace_.total_weight < 0.8 * N
+    spread, expected = (one.predict_std(np.array(X[:200]), kind="epistemic") for one in (some, model))
+    assert not np.array_equal(spread, expected)
+    assert abs(np.log(spread / expected)).mean() < 0.05
 
 
 def test_weights_of_a_source_count_copies(fitted, monkeypatch):
