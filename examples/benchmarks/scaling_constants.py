@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from sklearn_laplace._ensemble.streamed import CURVATURE_ROWS
 from sklearn_laplace._ensemble.train_members import fit_of
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._options.resolve import resolve
@@ -122,8 +123,8 @@ def projection(read: float, times: list[float], n_values: int, passed: float) ->
         compute = fewer * (times[0] + a_row * (batch / WORKERS - BATCHES[0]))
         network = fewer * (2 * sent / BANDWIDTH + 2 * (WORKERS - 1) * LATENCY)
         reads = fewer * batch / WORKERS * read
-        passes = ROWS / WORKERS * (2 * read + passed)
-        hours = [f"{value / 3600:.2f}" for value in (reads, compute, network, passes)]
+        passes = (ROWS * read + min(ROWS, CURVATURE_ROWS) * passed) / WORKERS
+        hours = [f"{value / 3600:.3f}" for value in (reads, compute, network, passes)]
         found.append([f"{batch:,}", f"{fewer:,.0f}", f"{fewer * 2 * sent / 1e12:.1f}", *hours])
     return found
 
