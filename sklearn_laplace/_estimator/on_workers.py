@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch.distributed as dist
 
-from .._sources.collections import DaskSource, Partitions
+from .._sources.dask_collections import DaskSource, Partitions
 
 SILENCE = timedelta(minutes=30)
 """Time after which a rank gives up waiting for the others."""

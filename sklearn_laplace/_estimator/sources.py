@@ -14,7 +14,7 @@ from .._data.rows import PreparedData
 from .._options.variants import expanded
 from .._runtime.group import Group
 from .._sources.arrow import ArrowSource
-from .._sources.collections import DaskSource, is_collection, lazily
+from .._sources.dask_collections import DaskSource, is_collection, lazily
 from .._sources.recognise import SAMPLE_ROWS, source_of
 from .._sources.sample import Sample, sample_of
 from .._sources.source import Block, RowSource

@@ -10,7 +10,7 @@ import numpy as np
 from .._runtime.group import Group
 from .arrays import ArraySource
 from .arrow import ArrowSource, dataset_of, is_dataset
-from .collections import DaskSource, is_collection
+from .dask_collections import DaskSource, is_collection
 from .source import RowSource, SomeParts
 
 SAMPLE_ROWS = 200_000

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -103,7 +103,7 @@ def train_members(
         if cycle == begun.cycle and begun.errors:
             before, error = begun.errors
         at_step = partial(training.save, saved, cycle, (before, error))
-        training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done.pop(cycle, 0), at_step)
+        training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done_in(cycle), at_step)
         outputs = training.outputs()
         training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
         errors = mean_squares(rows, outputs, held_out)
@@ -154,11 +154,15 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
 
 @dataclass(frozen=True)
 class Begun:
-    """Place at which a training begins: its cycle, the steps done in cycles, and the last two held-out errors."""
+    """Place at which a training begins: its cycle, the steps done in it, and the last two held-out errors."""
 
     cycle: int = 0
-    done: dict[int, int] = field(default_factory=dict)
+    done: int = 0
     errors: tuple[float, ...] = ()
+
+    def done_in(self, cycle: int) -> int:
+        """Number of steps of a cycle that were taken before."""
+        return self.done if cycle == self.cycle else 0
 
 
 @dataclass
@@ -313,7 +317,7 @@ class Training:
                     tensor.copy_(value)
         if self.streamed is not None:
             self.streamed.skip(state["n_read"])
-        return Begun(state["cycle"], {state["cycle"]: state["done"]}, state["errors"]), noise
+        return Begun(state["cycle"], state["done"], state["errors"]), noise
 
     def _batches(self, done: int = 0) -> Iterator[Batch]:
         """Yield mini-batches without end, after the first ones; each epoch is a new random order."""
