@@ -242,7 +242,7 @@ class HeldOutRule(ABC):
             )
         else:
             return
-        warnings.warn(f"prior_precision={self.name!r}: {message}", BoundWarning, stacklevel=6)
+        warnings.warn(f"prior_precision={self.name!r}: {message}", BoundWarning, stacklevel=7)
 
 
 class CrossValidation(HeldOutRule):

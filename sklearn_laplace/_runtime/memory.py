@@ -36,7 +36,7 @@ ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
     *("defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"),
-    *("without setting an exception", "without exception set"),
+    *("without setting an exception", "without exception set", "can't start new thread"),
 )
 """Phrases in torch's RuntimeError and Python's SystemError for a failed allocation, in lower case."""
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}

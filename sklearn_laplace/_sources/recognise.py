@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from glob import has_magic
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from .arrow import ArrowSource, dataset_of, is_dataset
 from .dask_collections import DaskSource, is_collection
 from .source import RowSource, SomeParts
 
+ENDINGS = (".parquet", ".pq")
+"""Ends of the names of Parquet files."""
 SAMPLE_ROWS = 200_000
 """Number of rows up to which the rows of a source are read into memory, and sampled from a larger one."""
 
@@ -32,7 +36,7 @@ def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | N
     ImportError
         If the library that reads X is missing.
     """
-    if isinstance(X, str | PathLike):
+    if _is_path(X):
         X = dataset_of(X)
     if is_dataset(X):
         return ArrowSource.of(X, y, sample_weight)
@@ -42,6 +46,13 @@ def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | N
     if is_large_map or (group is not None and not group.is_alone):
         return ArraySource(X, y, sample_weight)
     return None
+
+
+def _is_path(X: Any) -> bool:
+    """True for a path object, and for text that ends like a Parquet file, is a pattern, or names a folder."""
+    if isinstance(X, str):
+        return X.endswith(ENDINGS) or has_magic(X) or Path(X).is_dir()
+    return isinstance(X, PathLike)
 
 
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:

@@ -49,6 +49,7 @@ class Stacked:
 
     Examples
     --------
+    >>> from sklearn_laplace._training.batches import Encoded
     >>> nets = [TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(5,), seed=seed) for seed in (0, 1)]
     >>> stacked, x = Stacked(nets), torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
     >>> outputs = stacked(*Encoded.of(nets[0], x, torch.float32).taken(torch.arange(2)))

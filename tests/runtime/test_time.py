@@ -39,7 +39,7 @@ class CountingClock(Clock):
 
 
 def clock_of(limit: int):
-    def made(self) -> Clock:
+    def made(self, group: object = None) -> Clock:
         clock = CountingClock(self.max_time, self.verbose)
         clock.limit = limit
         return clock
