@@ -150,11 +150,9 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     part = _fit_bag(request, task)
-    if request.stream is not None:  # exact steps go over all rows
-        assert part is not None
-        alone = [part.holding_out], [part.members], part.weights
-        return mixture_of_kinds(request, *alone, rows=part.rows)
-    kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=part is not None)
+    kinds: tuple[int | None, ...] = ()
+    if request.stream is None:  # exact steps go over all rows
+        kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=part is not None)
     if part is None:
         best = _best_kind(of_one, kinds, task)
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)

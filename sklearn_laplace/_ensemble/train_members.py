@@ -195,8 +195,6 @@ class _Program:
         True for rows that were held out from the training of a net.
     first : int
         Position of the first member among the folds of all deals.
-    n_deals : int
-        Number of all deals.
     """
 
     request: TrainingRequest
@@ -207,7 +205,6 @@ class _Program:
     modules: tuple[TableMLP, ...]
     held_out: Tensor
     first: int
-    n_deals: int
 
     @classmethod
     def of(
@@ -225,7 +222,7 @@ class _Program:
         seed = request.seeds[0] + first
         modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
         masks = held_out[first : first + len(modules)]
-        return cls(request, options, rows, recipes, tuple(arguments), modules, masks, first, N_DEALS)
+        return cls(request, options, rows, recipes, tuple(arguments), modules, masks, first)
 
     @property
     def order(self) -> int:
@@ -259,7 +256,7 @@ class _Program:
         streamed = None
         if request.stream is not None:
             places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
-            streamed = StreamedBatches(request.stream, places, self.n_deals, schedules[0].batch_size, seed)
+            streamed = StreamedBatches(request.stream, places, schedules[0].batch_size, seed)
         with single_thread(stacked.is_small(schedules[0])):
             outputs, noise = train_members(
                 *arguments, partial(noise_of, request.seeds[0]), steps, streamed=streamed, saved=request.saved

@@ -26,6 +26,8 @@ SILENCE = timedelta(minutes=30)
 """Time after which a rank gives up waiting for the others."""
 MMAP_THRESHOLD, TRIM_THRESHOLD, LARGEST_KEPT = -3, -1, 2**25
 """Parameters of glibc's mallopt, and the largest value of the first."""
+AGAIN = "Call fit again; with checkpoint= it goes on where it was."
+"""Cure in the error about a fit that has ended because of a worker."""
 POLL = 1.0
 """Seconds between two checks that all workers are alive."""
 
@@ -147,11 +149,7 @@ def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
         if lost or failed:
             client.cancel(tasks, force=True)
             if lost:
-                raise RuntimeError(f"{AGAIN.format(what=f'the worker {lost[0]} was lost during the fit')}")
+                raise RuntimeError(f"the worker {lost[0]} was lost during the fit. {AGAIN}")
             error = failed[0].exception() if failed[0].status == "error" else None
-            raise RuntimeError(AGAIN.format(what=f"rank {tasks.index(failed[0])} has failed: {error}")) from error
+            raise RuntimeError(f"rank {tasks.index(failed[0])} has failed: {error}. {AGAIN}") from error
     return client.gather(tasks)[0]
-
-
-AGAIN = "{what}. Call fit again; with checkpoint= it goes on where it was."
-"""Message about a fit that has ended because of a worker."""

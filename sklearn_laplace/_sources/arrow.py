@@ -55,7 +55,10 @@ class ArrowSource(RowSource):
         single = isinstance(y, str)
         targets = () if y is None else (y,) if single else _names(y)
         if sample_weight is not None and not isinstance(sample_weight, str):
-            raise TypeError(f"sample_weight is of type {type(sample_weight).__name__}; {EXPECTED[1]}")
+            raise TypeError(
+                f"sample_weight is of type {type(sample_weight).__name__}; with files as X it has to be the name of a "
+                "column."
+            )
         named = [*targets, *([] if sample_weight is None else [sample_weight])]
         columns = dataset.schema.names
         for name in named:
@@ -108,17 +111,12 @@ class ArrowSource(RowSource):
         return tuple(str(getattr(fragment, "path", "")) for fragment in self.fragments), self.counts
 
 
-EXPECTED = (
-    "with files as X it has to be the name of a column, or a list of names.",
-    "with files as X it has to be the name of a column.",
-)
-"""Ends of messages about targets and weights."""
-
-
 def _names(y: Any) -> tuple[str, ...]:
     if isinstance(y, list | tuple | np.ndarray) and len(y) and all(isinstance(name, str) for name in y):
         return tuple(y)
-    raise TypeError(f"y is of type {type(y).__name__}; {EXPECTED[0]}")
+    raise TypeError(
+        f"y is of type {type(y).__name__}; with files as X it has to be the name of a column, or a list of names."
+    )
 
 
 def _parts(fragment: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,6 @@ class DaskSource(RowSource):
     ----------
     partitions : tuple of tuple
         Delayed X, targets and weights of each partition; targets and weights may be None.
-    counts : tuple of int
-        Number of rows of each partition.
     targets : str, tuple of str, or None
         Names of the columns of the targets, if they are in X.
     weight : str or None
@@ -29,7 +28,6 @@ class DaskSource(RowSource):
     """
 
     partitions: tuple[tuple[Any, Any, Any], ...]
-    counts: tuple[int, ...]
     targets: Any
     weight: str | None
 
@@ -42,11 +40,8 @@ class DaskSource(RowSource):
         TypeError
             If targets or weights are neither.
         ValueError
-            If there is no such column, or the partitions differ in their numbers of rows.
+            If there is no such column, or the numbers of partitions differ.
         """
-        from dask.base import compute
-        from dask.delayed import delayed
-
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
             if name not in list(getattr(X, "columns", ())):
@@ -56,18 +51,16 @@ class DaskSource(RowSource):
         beside = [None if value is None or _is_names(value) else _delayed(value, name)
                   for value, name in ((y, "y"), (sample_weight, "sample_weight"))]  # fmt: skip
         parts = _delayed(X, "X")
+        for name, part in zip(("y", "sample_weight"), beside, strict=True):
+            if part is not None and len(part) != len(parts):
+                raise ValueError(
+                    f"{name} has {len(part)} partitions, and X has {len(parts)}. Repartition them alike, or pass the "
+                    "name of a column of X."
+                )
         others = [[None] * len(parts) if part is None else part for part in beside]
-        counts = [delayed(_lengths)(*row) for row in zip(parts, *others, strict=True)]
-        lengths = []
-        for place, (n, *rest) in enumerate(compute(*counts)):
-            if any(other != n for other in rest if other is not None):
-                raise ValueError(f"partition {place} of X has {n} rows, and those of y and sample_weight have {rest}.")
-            lengths.append(n)
-        if not sum(lengths):
-            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: X has no rows.")
         names = [value if _is_names(value) else None for value in (y, sample_weight)]
         targets = tuple(names[0]) if isinstance(names[0], list) else names[0]
-        return cls(tuple(zip(parts, *others, strict=True)), tuple(lengths), targets, names[1])
+        return cls(tuple(zip(parts, *others, strict=True)), targets, names[1])
 
     def blocks(self, part: int) -> Iterator[Block]:
         """Compute a partition and yield its rows in order."""
@@ -76,15 +69,31 @@ class DaskSource(RowSource):
         X, y, sample_weight = compute(*self.partitions[part], scheduler="synchronous")
         yield from _rows(X, y, sample_weight, self.targets, self.weight).all_blocks()
 
-    @property
+    @cached_property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each part."""
-        return self.counts
+        """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it.
+
+        Raises
+        ------
+        ValueError
+            If there is no row, or the partitions differ in their numbers of rows.
+        """
+        from dask.base import compute
+        from dask.delayed import delayed
+
+        lengths = []
+        for place, (n, *rest) in enumerate(compute(*(delayed(_lengths)(*parts) for parts in self.partitions))):
+            if any(other != n for other in rest if other is not None):
+                raise ValueError(f"partition {place} of X has {n} rows, and those of y and sample_weight have {rest}.")
+            lengths.append(n)
+        if not sum(lengths):
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: X has no rows.")
+        return lengths
 
     @property
     def identity(self) -> object:
         """Keys of the partitions."""
-        return tuple(str(X.key) for X, _, _ in self.partitions), self.counts
+        return tuple(str(X.key) for X, _, _ in self.partitions)
 
 
 @dataclass(frozen=True)

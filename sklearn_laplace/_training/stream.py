@@ -141,8 +141,6 @@ class StreamedBatches:
     stream : RowStream
     members : range
         Positions of the members among those of all deals.
-    n_deals : int
-        Number of deals.
     batch_size : int
         Rows of all ranks in a mini-batch.
     seed : int
@@ -150,14 +148,13 @@ class StreamedBatches:
 
     stream: RowStream
     members: range
-    n_deals: int
     batch_size: int
     seed: int
 
     def buffers(self) -> Iterator[tuple[PreparedData, np.ndarray]]:
         """Yield rows in random order, without end, and the members that are trained on each of them, (K, n)."""
         for rows in self.stream.shuffled(self.seed):
-            yield rows, ~held_out_by_hash(rows, self.n_deals)[self.members.start : self.members.stop]
+            yield rows, ~held_out_by_hash(rows)[self.members.start : self.members.stop]
 
     @property
     def rows_of_rank(self) -> int:

@@ -92,6 +92,24 @@ def test_workers_of_dask_fit_one_model(folder, alone, workers):
     assert 12 < fitted["mean"] < 17  # of the lazy predictions of all rows
 
 
+def test_collections_with_other_partitions_are_refused():
+    """Each partition of X needs its targets; a dataframe of some rows is fitted as the rows themselves."""
+    client("dask.array")
+    import dask.array as da
+
+    from sklearn_laplace import LaplaceRegressor
+
+    X = np.random.default_rng(0).random((60, 3))
+    y, model = X[:, 0] + X[:, 1] ** 2, LaplaceRegressor(n_members=1, prior_precision="evidence", random_state=0)
+    lazy = da.from_array(X, chunks=(20, 2))
+    with pytest.raises(ValueError, match=r"y has 2 partitions, and X has 3\. Repartition them alike"):
+        model.fit(lazy, da.from_array(y, chunks=30))
+    with pytest.raises(ValueError, match=r"partition 0 of X has 20 rows"):
+        model.fit(lazy, da.from_array(y, chunks=((10, 20, 30),)))
+    from_dask = model.fit(lazy, da.from_array(y, chunks=20)).predict(lazy).compute()
+    np.testing.assert_allclose(from_dask, model.fit(X, y).predict(X), rtol=1e-10)
+
+
 def test_ray_trains_on_two_workers(tmp_path):
     """With the default sample, since Ray's workers are processes of its own."""
     client("ray.train")
