@@ -26,6 +26,8 @@ SILENCE = timedelta(minutes=30)
 """Time after which a rank gives up waiting for the others."""
 MMAP_THRESHOLD, TRIM_THRESHOLD, LARGEST_KEPT = -3, -1, 2**25
 """Parameters of glibc's mallopt, and the largest value of the first."""
+MISSED = 5
+"""Number of checks in a row without a worker, after which it counts as lost: a busy one may be absent for a moment."""
 AGAIN = "Call fit again; with checkpoint= it goes on where it was."
 """Cure in the error about a fit that has ended because of a worker."""
 POLL = 1.0
@@ -141,10 +143,13 @@ def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
     """
     from distributed import wait
 
+    missed = dict.fromkeys(workers, 0)
     while not all(task.done() for task in tasks):
         with suppress(TimeoutError):
             wait(tasks, timeout=POLL, return_when="FIRST_COMPLETED")
-        lost = [worker for worker in workers if worker not in _workers(client)]
+        present = _workers(client)
+        missed = {worker: 0 if worker in present else missed[worker] + 1 for worker in workers}
+        lost = [worker for worker, count in missed.items() if count >= MISSED]
         failed = [task for task in tasks if task.status in ("error", "cancelled", "lost")]
         if lost or failed:
             client.cancel(tasks, force=True)
