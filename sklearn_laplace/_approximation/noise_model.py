@@ -25,7 +25,6 @@ For a new x, h is Gaussian under the linearised net. The predictive is a mixture
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import ClassVar
@@ -35,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from .._runtime.budget import budget_for
+from .._warn import warn_user
 from ..errors import BoundWarning
 from ..laplace.curvatures import GGN
 from ..laplace.evidence import log_evidence
@@ -191,12 +191,11 @@ class NoiseModel:
         """
         at_bound = self.ratios(inputs).log().abs().amax(1) > REACH - 1e-6
         if bool(at_bound.any()):
-            warnings.warn(
+            warn_user(
                 f"the noise std of {int(at_bound.sum())} rows is at its bound, a thousandth of the average or a "
                 "thousand times the average. Some rows may be free of noise, such as duplicate rows or targets that "
                 "follow a rule. Check these rows, or use likelihood='gaussian' for a constant noise level.",
                 BoundWarning,
-                stacklevel=2,
             )
 
 

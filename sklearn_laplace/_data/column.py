@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .._validation.inputs import is_missing, shown
+from .._warn import warn_user
 from ..errors import TableWarning
 from .reading import _few, _kinds, _level, _numbers
 from .statistics import robust
@@ -159,12 +159,11 @@ def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.nda
     codes = np.array([absent if is_missing(v) else known.get(v, column.n_levels) for v in values.tolist()], dtype=float)
     unknown = np.flatnonzero(codes == column.n_levels)
     if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
-        warnings.warn(
+        warn_user(
             f"{len(unknown) / len(values):.0%} of the values of {column.name} of X are unknown categories, such as "
             f"{shown(values.tolist()[unknown[0]])}; the training rows had {_few([repr(level) for level in known])}. "
             "Check that the column has the same meaning and spelling as in the training rows.",
             TableWarning,
-            stacklevel=2,
         )
     codes[codes == absent] = column.missing
     return codes

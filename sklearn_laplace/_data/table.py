@@ -11,7 +11,6 @@ over rows are weighted, and rows of weight zero are ignored.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ import torch
 from sklearn.utils import check_array
 
 from .._validation.inputs import readable
+from .._warn import warn_user
 from ..errors import NonFiniteError, TableWarning
 from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of
 from .reading import NAMED, TIMES, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
@@ -172,7 +172,7 @@ class Table:
         """Warn of columns that are hardly useful as they are read."""
         for column in self.columns:
             if column.concern:
-                warnings.warn(column.concern, TableWarning, stacklevel=2)
+                warn_user(column.concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
         """Encode rows as numbers, shape (n, d), float64.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +16,7 @@ from .._data.rows import PreparedData, canonical_rows
 from .._options.few_rows import told_by_rows
 from .._options.options import Options
 from .._runtime.threads import single_thread
+from .._warn import warn_user
 from ..errors import InterpolationWarning, MemoryBudgetError
 from ..laplace.likelihoods._base import without_noise
 from .ensemble import Ensemble
@@ -54,12 +54,12 @@ def diagnose(ensemble: Ensemble, options: Options) -> None:
         return
     noise_is_free = options.sigma_noise.free and first.fit.likelihood.has_dispersion
     if noise_is_free and first.fit.total_weight < FEWEST_ROWS:
-        warnings.warn(single_row(first.fit.total_weight), InterpolationWarning, stacklevel=5)
+        warn_user(single_row(first.fit.total_weight), InterpolationWarning)
         return
     with single_thread(first.is_small):
         found = _findings(ensemble, options).warning()
     if found is not None:
-        warnings.warn(*found, stacklevel=5)
+        warn_user(*found)
 
 
 def _findings(ensemble: Ensemble, options: Options) -> Findings:

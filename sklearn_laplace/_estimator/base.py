@@ -243,7 +243,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             if not (self._is_candidate or clock.was_cut):
                 diagnose(self._ensemble, options)
         saved.remove()
-        clock.warn_if_cut(stacklevel=6)
+        clock.warn_if_cut()
         return self
 
     def _rescaled(self, data: PreparedData, parameters: Mapping[str, Any], options: Options) -> PreparedData:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from .._options.variants import expanded
 from .._runtime.progress import Task
 from .._validation.inputs import shown
 from .._validation.values import choice, lookup
+from .._warn import warn_user
 from ..errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from ..laplace.prior_groups import GROUPINGS
 from .scorers import REPORTED, SCORERS, Scorer
@@ -242,7 +242,7 @@ class HeldOutRule(ABC):
             )
         else:
             return
-        warnings.warn(f"prior_precision={self.name!r}: {message}", BoundWarning, stacklevel=7)
+        warn_user(f"prior_precision={self.name!r}: {message}", BoundWarning)
 
 
 class CrossValidation(HeldOutRule):

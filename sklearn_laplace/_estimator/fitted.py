@@ -6,7 +6,6 @@ and moments are returned in units of y.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ from .._runtime.threads import single_thread
 from .._training.random_weights import tempering
 from .._validation.arguments import explained
 from .._validation.values import choice
+from .._warn import warn_user
 from ..errors import IncompleteWarning, UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
 from ..laplace.latent import Components, LatentGaussian, Predictive
@@ -437,12 +437,11 @@ n_classes)
             start = baseline_of(baseline, self._kept, self.n_features_in_).to(x)
             attributions, missed = InputGradients(self._ensemble, options).attributions(start, x)
         if missed:
-            warnings.warn(
+            warn_user(
                 f"the attributions of {len(missed)} rows do not add up to the difference of their epistemic variances "
                 f"(rows {some(missed)}): the variance jumps on the path from the baseline, as it does at every kink of "
                 "activation='relu'. Use 'tanh', 'gelu', 'silu' or 'softplus', or a nearer baseline.",
                 IncompleteWarning,
-                stacklevel=3,
             )
         return self._per_column(attributions, 2)
 

@@ -8,7 +8,7 @@ test checks. For counts u is drawn between :math:`F_n(y_n - 1)` and :math:`F_n(y
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -224,18 +224,25 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
     if len(np.shape(columns)) != 2:
         return
     names = column_names(X)
-    for place, values in enumerate(read_columns(columns)[0]):
+    for place, (values, zoned) in enumerate(zip(*read_columns(columns)[::2], strict=True)):
         name = f"column {place}" if names is None else str(names[place])
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
-            yield from _quarters(name, values, ~missing)
+            yield from _quarters(name, values, ~missing, "{:.4g}".format if zoned is None else _as_date)
         else:
             yield from _levels(name, values, ~missing)
         yield f"{name} missing", missing
 
 
-def _quarters(name: str, values: np.ndarray, present: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Groups between the quartiles of a column of numbers."""
+def _as_date(days: float) -> str:
+    """Day or, for a part of a day, minute of a time in days since 1970."""
+    return str(np.datetime64(round(days * 1440), "m")).replace("T00:00", "").replace("T", " ")
+
+
+def _quarters(
+    name: str, values: np.ndarray, present: np.ndarray, written: Callable[[float], str]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Groups between the quartiles of a column of numbers or times."""
     if not present.any():
         return
     inner = weighted_quantiles(values[present], np.ones(present.sum()), np.arange(1, MOST_GROUPS) / MOST_GROUPS)
@@ -243,7 +250,7 @@ def _quarters(name: str, values: np.ndarray, present: np.ndarray) -> Iterator[tu
     edges: Sequence[float] = np.unique([low, *inner, high]).tolist()
     for k, (start, stop) in enumerate(pairwise(edges)):
         rows = present & (values <= stop) & ((values >= start) if k == 0 else (values > start))
-        yield f"{name} from {start:.4g} to {stop:.4g}", rows
+        yield f"{name} from {written(start)} to {written(stop)}", rows
 
 
 def _levels(name: str, values: np.ndarray, present: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

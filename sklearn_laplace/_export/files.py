@@ -44,8 +44,6 @@ from .trial import check_answers
 FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types of safetensors; all others are stored as bytes."""
-OTHER_FORMATS = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5")
-"""Suffixes of files that other packages would fail to read."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
 MOST_HEADER = 2**20
 """Bytes of the header of a file, which lists its arrays: about 14,000 of them."""
@@ -101,11 +99,7 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
             f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. For a "
             "pipeline, save the last step, and keep the other steps in another format."
         )
-    if file_path(path).suffix in OTHER_FORMATS:
-        raise ValueError(
-            f"path={str(path)!r} has the suffix of another format; save writes safetensors. Use "
-            f"{str(file_path(path).with_suffix('.safetensors'))!r}."
-        )
+    target = file_path(path, ".safetensors")
     safetensors = _safetensors()
     secret = _secret(key)
     describer = Describer({thing: tag for tag, thing in _known().items()})
@@ -123,7 +117,7 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     metadata = {"format": FORMAT, "version": VERSION, "checksum": str(_checksum(arrays[TREE]))}
     if secret is not None:
         metadata[MAC] = _mac(secret, arrays)
-    write_whole(file_path(path), safetensors.numpy.save(arrays, metadata))
+    write_whole(target, safetensors.numpy.save(arrays, metadata))
 
 
 @ordinary_tensors()

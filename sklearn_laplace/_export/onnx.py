@@ -84,6 +84,8 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     ------
     TypeError
         If the estimator is not a Laplace estimator.
+    ValueError
+        If ``path`` has the suffix of another format.
     NotFittedError
         If the estimator is not fitted.
     UnsupportedCombinationError
@@ -111,6 +113,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
             "Export the other steps of a pipeline with skl2onnx."
         )
     check_is_fitted(estimator)
+    target = None if path is None else file_path(path, ".onnx")
     onnx = _onnx()
     estimator._check_transformed(to_onnx=True)
     _check(estimator)
@@ -124,8 +127,8 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
         described["classes"] = json.dumps(estimator.classes_.tolist(), default=str)
     onnx.helper.set_model_props(model, described)
     onnx.checker.check_model(model)
-    if path is not None:
-        write_whole(file_path(path), model.SerializeToString())
+    if target is not None:
+        write_whole(target, model.SerializeToString())
     return model
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from .._runtime.progress import Task
 from .._runtime.steps import Steps
+from .._warn import warn_user
 from ..errors import HeldOutRowsWarning, NonFiniteError, NonFiniteLossError
 from ..laplace.network.network import Network
 from .batches import RowsDataset, SlicingIterator
@@ -146,10 +146,9 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
 def _warn_held_out(net: NeuralNet, data: RowsDataset, y: np.ndarray) -> None:
     train, valid = net.get_split_datasets(data, y)
     if valid is not None and get_len(valid):
-        warnings.warn(
+        warn_user(
             f"the given net holds out {len(valid)} of {len(data)} rows by its train_split, and its epochs train on the "
             f"other {len(train)}. The final Gauss–Newton steps and the curvature use all rows. Set train_split=None to "
             "train on all rows.",
             HeldOutRowsWarning,
-            stacklevel=2,
         )

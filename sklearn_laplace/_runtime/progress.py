@@ -26,12 +26,12 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from .._warn import warn_user
 from ..errors import CutWarning
 from .group import Group
 
@@ -122,15 +122,14 @@ class Clock:
         sys.stdout.write(f"{self.elapsed:7.1f} s  {text}\n")
         sys.stdout.flush()
 
-    def warn_if_cut(self, stacklevel: int) -> None:
+    def warn_if_cut(self) -> None:
         """Warn if a training has ended early."""
         if self.was_cut:
             cause = "Ctrl-C" if self.is_interrupted else f"max_time={self.max_time!r}"
-            warnings.warn(
+            warn_user(
                 f"the training was stopped after {self.elapsed:.3g} seconds by {cause}, and the best model so far is "
                 "kept. Allow more time for better means and narrower intervals.",
                 CutWarning,
-                stacklevel=stacklevel,
             )
 
     @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pickle import PicklingError
@@ -15,6 +14,7 @@ from sklearn.utils.validation import check_memory
 from .._options.options import is_number, trained_as
 from .._options.variants import DEFAULTS
 from .._runtime.progress import Task
+from .._warn import warn_user
 from ..errors import UncachedWarning
 from .request import TrainingRequest
 
@@ -93,11 +93,10 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     try:
         joblib.hash(net)
     except (PicklingError, AttributeError, TypeError) as error:
-        warnings.warn(
+        warn_user(
             f"the training is not cached although memory is set: net={type(net).__name__}(…) cannot be hashed "
             f"({error}). Define the class of its module in an importable file.",
             UncachedWarning,
-            stacklevel=4,
         )
         return train(request, budget, task)
     key = replace(request, parameters=neutral(parameters))

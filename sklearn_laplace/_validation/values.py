@@ -383,13 +383,24 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
     return Choice(numbers, "")
 
 
-def file_path(value: object) -> Path:
+SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5", ".safetensors")
+"""Suffixes of formats of files; other packages would fail to read a file that has the wrong one."""
+
+
+def file_path(value: object, suffix: str | None = None) -> Path:
     """Check for the name of a file and return it as a path.
+
+    Parameters
+    ----------
+    value : str or path
+        Name of the file.
+    suffix : str, optional
+        Suffix of the format that will be written. Suffixes of other formats are refused, unknown ones are accepted.
 
     Raises
     ------
     ValueError
-        If the value is not a string or path, or has no file name.
+        If the value is not a string or path, has no file name, or has the suffix of another format.
 
     Examples
     --------
@@ -398,6 +409,12 @@ def file_path(value: object) -> Path:
         ...
     ValueError: path=3 has to be the name of a file, as a string or a pathlib.Path.
     """
-    if isinstance(value, str | os.PathLike) and Path(value).name and "\0" not in str(value):
-        return Path(value)
-    raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
+    if not isinstance(value, str | os.PathLike) or not Path(value).name or "\0" in str(value):
+        raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
+    path = Path(value)
+    if suffix is not None and path.suffix in SUFFIXES and path.suffix != suffix:
+        raise ValueError(
+            f"path={str(path)!r} has the suffix of another format; {suffix[1:]} is written. Use "
+            f"{str(path.with_suffix(suffix))!r}."
+        )
+    return path

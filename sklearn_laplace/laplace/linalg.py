@@ -5,12 +5,12 @@ Every Cholesky and eigendecomposition of a large matrix uses this module. All ma
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from .._warn import warn_user
 from ..errors import ClippedWarning, JitterWarning, NotPositiveDefiniteError
 
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
@@ -76,11 +76,10 @@ def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
             shifted.diagonal().add_(jitter * size)
             factor, info = torch.linalg.cholesky_ex(shifted)
             if int(info) == 0:
-                warnings.warn(
+                warn_user(
                     f"a precision matrix of shape {tuple(matrix.shape)} is not positive definite in floating point; "
                     f"{jitter:g} times its mean diagonal was added to the diagonal. Use a larger prior_precision.",
                     JitterWarning,
-                    stacklevel=2,
                 )
                 return factor
     raise NotPositiveDefiniteError(
@@ -164,12 +163,11 @@ def clipped(values: Tensor) -> Tensor:
     size = float(values.abs().max()) if len(values) else 0.0
     negative = values < -CLIP_ROUNDING * size
     if bool(negative.any()):
-        warnings.warn(
+        warn_user(
             f"{int(negative.sum())} of {len(values)} eigenvalues of the curvature are negative, down to "
             f"{float(values.min()):.2g} (the largest is {float(values.max()):.2g}), and were set to zero: the exact "
             "Hessian of the loss may be indefinite. Use curvature='ggn', which never is, or train to a better fit.",
             ClippedWarning,
-            stacklevel=2,
         )
     return values.clamp_min(0.0)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -310,3 +311,15 @@ def test_few_or_repeated_texts_are_no_concern():
     assert concern([f"t{k}" for k in range(19)], "column 'a'") == ""
     assert concern([f"t{k % 10}" for k in range(100)], "column 'a'") == ""
     assert concern(["1", "2", "3"], "column 'a'") == ""
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_warning_points_to_the_line_that_called_the_fit(wrapped):
+    """Also from within a search of scikit-learn."""
+    X = np.array([[f"{k // 60:02}:{k % 60:02} h", k] for k in range(80)], dtype=object)
+    model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.5, n_members=1, random_state=0)
+    if wrapped:
+        model = GridSearchCV(model, {"temperature": [1.0]}, cv=2, scoring="r2")
+    with pytest.warns(TableWarning) as caught:
+        model.fit(X, np.arange(80.0))
+    assert {warning.filename for warning in caught} == {__file__}

@@ -97,6 +97,16 @@ def test_groups_of_numbers_are_quarters(regression):
     }
 
 
+def test_groups_of_times_have_dates():
+    """Quarters of 249 half days; the first quarter is the worst."""
+    days = np.datetime64("2024-01-01T12", "ns") + 12 * np.arange(249) * np.timedelta64(1, "h")
+    X, y = pd.DataFrame({"x": days}), np.random.default_rng(0).normal(size=249)
+    mean = np.where(np.arange(249) < 63, 9.0, 0.0)
+    groups = regression_report(norm(mean, np.ones(249)), X, y, 0, is_count=False).groups
+    assert groups[0].name == "90% intervals, x from 2024-01-01 12:00 to 2024-02-01 12:00"
+    assert any(entry.name.endswith("to 2024-05-04 12:00") for entry in groups)
+
+
 def test_each_of_several_targets_has_its_report():
     X, y = rows()
     targets = np.column_stack([y, 100 * y**2])

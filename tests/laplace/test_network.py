@@ -303,6 +303,7 @@ CASES = {
     ),
     "one linear layer": lambda: oracles.random_mlp((D, C)),
     "one number": lambda: built(Gain()),
+    "a learnt slope": lambda: built(nn.Sequential(linear(D, 4), nn.PReLU(), linear(4, C))),
 }
 
 FACTORED = {
@@ -331,6 +332,7 @@ FACTORED = {
     "weight norm": ["2"],
     "one linear layer": ["0"],
     "one number": ["outer"],
+    "a learnt slope": ["0", "2"],
 }
 
 
@@ -407,6 +409,7 @@ def test_no_kind_takes_a_layer_that_behaves_differently(case):
 def test_control_flow_that_looks_at_the_data_is_taken_row_by_row():
     """torch.func cannot batch it; the slower fallback is correct."""
     assert not trace(CASES["branching"](), X).generic.batched
+    assert not trace(CASES["a learnt slope"](), X).generic.batched
     assert trace(CASES["reused layer"](), X).generic.batched
 
 

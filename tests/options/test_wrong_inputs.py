@@ -370,6 +370,7 @@ FUNCTIONS = [
     ("labels", lambda m: CoverageDisplay.from_estimator(m.r, X, LABELS), ValueError,
      FIRST, "y holds values such", "use Laplace"),
     ("suffix", lambda m: save(m.r, m.folder / "m.pkl"), ValueError, "m.pkl", "path=", "m.safetensors"),
+    ("onnx-suffix", lambda m: to_onnx(m.r, m.folder / "m.pt"), ValueError, "m.pt", "path=", "m.onnx"),
     ("no folder", lambda m: save(m.r, m.folder / "no" / "m.safetensors"), OSError,
      "m.safetensors", "the folder", "Create it"),
     ("folder", lambda m: save(m.r, m.folder), OSError, "files", "is a folder", "pass the path of a file"),

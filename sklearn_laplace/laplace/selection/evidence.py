@@ -8,12 +8,12 @@ then ensures that no step decreases the evidence. A warning is issued if the opt
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ..._warn import warn_user
 from ...errors import BoundWarning
 from ..evidence import PRECISION_BOUNDS, diagonal_derivatives, evidence_derivatives, log_evidence
 from ..fit import Hyper, LaplaceFit
@@ -125,12 +125,11 @@ def warn_at_bounds(
     if at_bounds:
         n_more = len(at_bounds) - LISTED
         shown = [*at_bounds[:LISTED], f"{n_more} more"] if n_more > 1 else at_bounds
-        warnings.warn(
+        warn_user(
             f"{what} is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
             "targets). The data do not determine this value. Give it as a number, or check for targets that are "
             "constant, noise-free or unrelated to the inputs.",
             BoundWarning,
-            stacklevel=3,
         )
 
 

@@ -20,13 +20,13 @@ Two sums on a grid of ρ are therefore sufficient to select δ, φ or both, with
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ..._warn import warn_user
 from ...errors import BoundWarning
 from ..evidence import PRECISION_BOUNDS
 from ..fit import Hyper, LaplaceFit, Rows
@@ -136,12 +136,11 @@ class HeldOutScores:
         """
         factor = float(hyper.prior_precision[0] / self.unit[0])
         if self.freedom and abs(math.log10(factor)) > DECADES - 1e-6:
-            warnings.warn(
+            warn_user(
                 f"the density of held-out rows is largest at the end of the search, at {factor:.0e} times the "
                 "prior_precision of the training. A sigma_noise far from the true noise level causes this. Use "
                 "sigma_noise='auto', or give prior_precision as a number.",
                 BoundWarning,
-                stacklevel=4,
             )
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:

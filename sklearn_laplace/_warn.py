@@ -1,0 +1,27 @@
+"""Warnings that point to the line of the user's program that called the package."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
+"""Packages between the user's line and the warning: this one, and those that call it or wrap its functions."""
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib.
+
+    In a thread or process of joblib, where no line of the user is below, it is the outermost line.
+
+    Parameters
+    ----------
+    message : str
+        What was given, what follows from it, and what to do.
+    category : type of Warning
+        Class of the warning.
+    """
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
