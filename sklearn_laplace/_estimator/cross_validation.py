@@ -274,11 +274,12 @@ class CrossValidation(HeldOutRule):
                     self.random_state
                 )  # drawing folds must not advance the state, which seeds the fits
                 splitter = type(splitter)(N_FOLDS, shuffle=True, random_state=seed)
-            splits = list(splitter.split(rows.X, rows.y))
-        except ValueError as error:
+            splits = [(train, test) for train, test in splitter.split(rows.X, rows.y)]
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"cv={self.cv!r} of prior_precision={self.name!r} cannot split {_num_samples(rows.y)} rows: {error} "
-                "Pass another number of folds, CrossValidated(cv=…), or use prior_precision='auto'."
+                f"cv={self.cv!r} of prior_precision={self.name!r} cannot split {_num_samples(rows.y)} rows: "
+                f"{str(error).rstrip('.')}. Pass another number of folds, CrossValidated(cv=…), or use "
+                "prior_precision='auto'."
             ) from error
         if not splits:
             raise ValueError(

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from .._runtime.devices import present_device
 from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, NegativeBinomial, Poisson
 from ..laplace.likelihoods._base import Likelihood
+from ..laplace.network.tracing import copy_of
 from .loss import MAPLoss
 from .rows import Sizes
 
@@ -98,7 +99,7 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_)
     else:
-        trial = clone(net) if isinstance(net, NeuralNet) else NeuralNet(copy.deepcopy(net), nn.MSELoss)
+        trial = clone(net) if isinstance(net, NeuralNet) else NeuralNet(copy_of(net), nn.MSELoss)
         try:
             with isolated_seed(0, torch.device("cpu")):
                 trial.set_params(device="cpu", **_sizes(trial, inputs.shape[1], n_classes))

@@ -14,7 +14,6 @@ earlier fits: d is the difference from the weights at which their loss has gradi
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from typing import Any
@@ -27,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from ..laplace.likelihoods import Bernoulli
 from ..laplace.likelihoods._base import Likelihood
+from ..laplace.network.tracing import copy_of
 from ..nets import MLP, TableMLP
 from .batches import SlicingIterator
 from .given_net import (
@@ -161,7 +161,7 @@ def renewed(module: nn.Module) -> nn.Module:
     >>> bool((renewed(module).weight == module.weight).all())
     True
     """
-    module = copy.deepcopy(module)
+    module = copy_of(module)
     owners = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
     is_open = all(parameter.requires_grad for parameter in module.parameters())

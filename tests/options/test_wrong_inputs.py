@@ -58,6 +58,13 @@ SMALL = nets.QUICK
 LR, LC = LaplaceRegressor, LaplaceClassifier
 
 
+def keeping_a_result():
+    """A module that cannot be copied, as with torch's former weight norm."""
+    net = nn.Sequential(nn.Linear(2, 1))
+    net.doubled = 2 * net[0].weight
+    return net
+
+
 def fit(rows=X, y=Y, *arguments, weights=None, **parameters):
     """Fit of a small regressor, with other parameters."""
     return LR(**{**SMALL, **parameters}).fit(rows, y, weights, *arguments)
@@ -152,6 +159,10 @@ VALUES = [
      "cv=1", "prior_precision='cv'", "2 or more"),
     ("rows", lambda m: fit(prior_precision=CrossValidated(cv=50)), ValueError,
      "cv=50", "prior_precision='cv'", "another num"),
+    ("weight-norm", lambda m: fit(keeping_a_result()), ValueError,
+     "Sequential", "copied", "parametrizations.weight_norm"),
+    ("no-pairs", lambda m: fit(prior_precision=CrossValidated(cv=[1])), ValueError,
+     "cv=[1]", "prior_precision='cv'", "another num"),
     ("grids", lambda m: fit(prior_precision=CrossValidated([0])), ValueError,
      "=[0]", "grid", "sequence of finite numbers"),
     ("cover", lambda m: fit(prior_precision=CrossValidated(scoring="coverage")), ValueError,

@@ -41,9 +41,9 @@ def trace(
     ------
     ValueError
         If a name is unknown, if no parameter is selected, or if the outputs are not differentiable with respect to the
-        parameters. Also if the forward pass does not use the layers of a copied module.
+        parameters. Also if the module cannot be copied, or if the forward pass does not use the layers of the copy.
     """
-    private = copy.deepcopy(module).eval()
+    private = copy_of(module).eval()
     known = dict(private.named_parameters())
     selected = tuple(n for n, p in known.items() if p.requires_grad) if names is None else tuple(names)
     if unknown := [name for name in selected if name not in known]:
@@ -117,6 +117,24 @@ def _with_layers(
     rest = tuple(name for name in parameters if name in selected and name not in covered)
     generic = Generic(rest, tuple(parameters[name].numel() for name in rest), batched=True) if rest else None
     return Network(module, layers, generic, Layout.of(module, layers, generic), called, log_outputs, shallow)
+
+
+def copy_of(module: nn.Module) -> nn.Module:
+    """Deep copy of a module.
+
+    Raises
+    ------
+    ValueError
+        If it has tensors that cannot be copied, as those of ``torch.nn.utils.weight_norm``.
+    """
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{type(module).__name__} cannot be copied by copy.deepcopy ({str(error).partition('.')[0]}). In place of "
+            "torch.nn.utils.weight_norm use torch.nn.utils.parametrizations.weight_norm; keep no tensors in a module "
+            "that are results of computations with its parameters."
+        ) from error
 
 
 def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[FactoredLayer, ...]:
