@@ -159,7 +159,7 @@ VALUES = [
      "cv=1", "prior_precision='cv'", "2 or more"),
     ("rows", lambda m: fit(prior_precision=CrossValidated(cv=50)), ValueError,
      "cv=50", "prior_precision='cv'", "another num"),
-    ("weight-norm", lambda m: fit(keeping_a_result()), ValueError,
+    ("weight-norm", lambda m: LR(keeping_a_result()).fit(X, Y), ValueError,
      "Sequential", "copied", "parametrizations.weight_norm"),
     ("no-pairs", lambda m: fit(prior_precision=CrossValidated(cv=[1])), ValueError,
      "cv=[1]", "prior_precision='cv'", "another num"),
