@@ -31,7 +31,7 @@ print(between - start, process_time() - between)
 def check_import() -> None:
     """Processor time of importing the package after those that it needs, each time in a new process."""
     command = [sys.executable, "-c", IMPORT]
-    runs = [[float(word) for word in subprocess.check_output(command).split()] for _ in range(5)]
+    runs = [[float(word) for word in subprocess.check_output(command).split()] for _ in range(3)]
     needed, own = (statistics.median(times) for times in zip(*runs, strict=True))
     print(f"import: {own:.2f} s beyond the {needed:.2f} s of its dependencies")
     assert own < MOST_SHARE * needed, f"{own:.2f} s to import; move imports that few users need into functions"
