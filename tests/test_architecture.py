@@ -37,7 +37,7 @@ from sklearn_laplace.laplace.subsets import SUBSETS
 PACKAGE = pathlib.Path(sklearn_laplace.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
-SOURCES = dict(zip(NAMES, (path.read_text() for path in FILES), strict=True))
+SOURCES = dict(zip(NAMES, (path.read_text(encoding="utf-8") for path in FILES), strict=True))
 
 PACKAGES = """
 errors _warn laplace _validation _runtime nets _host distributions _data _sources _options _training _approximation
@@ -414,13 +414,13 @@ def test_registry_keys_are_file_names(folder):
 
 def test_the_docs_list_every_variant():
     """docs/developing.md has one row an axis, with all its variants."""
-    text = (PACKAGE.parent / "docs" / "developing.md").read_text()
+    text = (PACKAGE.parent / "docs" / "developing.md").read_text(encoding="utf-8")
     rows = {m[1]: {v.strip() for v in m[2].split(",")} for m in re.finditer(r"`(\w+)/` \| ([^|\n]+) \|", text)}
     assert rows == {folder: set(registry) for folder, registry in REGISTRIES.items()}
 
 
 def test_the_docs_show_the_order():
     """docs/developing.md lists the packages in their order."""
-    text = (PACKAGE.parent / "docs" / "developing.md").read_text()
+    text = (PACKAGE.parent / "docs" / "developing.md").read_text(encoding="utf-8")
     for order in (ORDER, ENGINE):
         assert " → ".join(f"`{name}`" for name in order) in " ".join(text.split())

@@ -53,10 +53,9 @@ def write_whole(path: Path, content: bytes) -> None:
         raise FileNotFoundError(
             f"{path} cannot be written: the folder {folder} does not exist. Create it first, or pass another path."
         )
-    try:
-        path = path.resolve()
-    except RuntimeError as error:
-        raise OSError(f"{path} cannot be written: {error}. Pass another path.") from error
+    path = Path(os.path.realpath(path))
+    if path.is_symlink():  # pathlib's resolve() raises for it before Python 3.13 only
+        raise OSError(f"{path} cannot be written: its symbolic links lead in a circle. Pass another path.")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the path of a file.")
     if path.exists() and not path.is_file():

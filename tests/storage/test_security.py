@@ -1074,7 +1074,7 @@ def test_what_is_no_file_is_neither_written_nor_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     os.symlink("loop", tmp_path / "loop")
     for name in ("pipe", "loop"):
-        with pytest.raises(OSError, match=r"a device or a pipe|cannot be written|too many|Symlink loop|symbolic links"):
+        with pytest.raises(OSError, match=r"a device or a pipe|symbolic links lead in a circle"):
             save(LaplaceRegressor(), tmp_path / name)
     with pytest.raises(StateError, match="is not a regular file"):
         load(tmp_path / "pipe")
