@@ -18,7 +18,7 @@ from ._estimator.drawing import overview
 from ._estimator.report import Report, classification_report
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
-from ._options.resolve import STD_REQUESTS, StdKind, StdParts, one_or_all, variance_of_kind
+from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all, variance_of_kind
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_discrete, check_largest, check_same_kind, check_targets
@@ -369,9 +369,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     @overload
-    def predict_std(self, X: Any, *, kind: StdKind = "epistemic", X_std: Any = None) -> np.ndarray: ...
+    def predict_std(self, X: Any, *, kind: Kind = "epistemic", X_std: Any = None) -> np.ndarray: ...
     @overload
-    def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> StdParts: ...
+    def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> Parts: ...
     @overload
     def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any: ...
     def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any:
@@ -462,6 +462,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         mean = moments.mean.cpu().numpy()
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
 
+    @overload
+    def predict_entropy(self, X: Any, *, kind: Kind = "total") -> np.ndarray: ...
+    @overload
+    def predict_entropy(self, X: Any, *, kind: Literal["all"]) -> Parts: ...
+    @overload
+    def predict_entropy(self, X: Any, *, kind: str = "total") -> Any: ...
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
         r"""Entropy of the class, and its epistemic and aleatoric parts, in nats.
 

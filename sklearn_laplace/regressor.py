@@ -24,7 +24,7 @@ from ._estimator.report import Report, output_position, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
 from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
-from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, StdKind, StdParts, one_or_all
+from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, Kind, Parts, one_or_all
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
@@ -414,9 +414,9 @@ default="auto"
         return (self._in_units(latent), self._covariance(X)) if return_cov else self._in_units(latent)
 
     @overload
-    def predict_std(self, X: Any, *, kind: StdKind = "total", X_std: Any = None) -> np.ndarray: ...
+    def predict_std(self, X: Any, *, kind: Kind = "total", X_std: Any = None) -> np.ndarray: ...
     @overload
-    def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> StdParts: ...
+    def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> Parts: ...
     @overload
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any: ...
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any:
