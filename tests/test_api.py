@@ -13,7 +13,7 @@ import pytest
 import sklearn_laplace
 from sklearn_laplace._validation.arguments import Absent
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
 LISTED = [entry for section in api.sections().values() for entry in section]
 ENGINE = [entry for section in api.engine().values() for entry in section]
 
