@@ -91,7 +91,7 @@ def deprecated(since: str, use: str) -> Callable[[T], T]:
     """
 
     def decorated(function: Any) -> Any:
-        deprecation = _listed(function.__qualname__.rpartition("<locals>.")[2], since, use)
+        deprecation = _listed(function.__name__, since, use)
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -132,8 +132,7 @@ def renamed(since: str, **names: str) -> Callable[[T], T]:
     """
 
     def decorated(target: Any) -> Any:
-        title = target.__qualname__.rpartition("<locals>.")[2]
-        known = {old: (new, _listed(f"{title}({old}=…)", since, f"{new}=…")) for old, new in names.items()}
+        known = {old: (new, _listed(f"{target.__name__}({old}=…)", since, f"{new}=…")) for old, new in names.items()}
         if not isinstance(target, type):
             return _translating(target, known)
         for method in ("__init__", "set_params"):

@@ -86,7 +86,7 @@ def test_a_deprecated_attribute_works_and_warns():
         def sigma_(self):
             return 3.0
 
-    with pytest.warns(FutureWarning, match=r"^Model\.sigma_ is deprecated .* Use noise_\.$"):
+    with pytest.warns(FutureWarning, match=r"^sigma_ is deprecated .* Use noise_\.$"):
         assert Model().sigma_ == 3.0
 
 
