@@ -10,7 +10,7 @@ from collections import Counter
 import api
 import public_api
 import pytest
-from public_api import CHANGELOG, STORED, Interface, unannounced
+from public_api import CHANGELOG, STORED, Interface, heading_of, unannounced
 
 import sklearn_laplace
 from sklearn_laplace._validation.announcements import Deprecation
@@ -52,7 +52,7 @@ def test_nothing_has_changed_without_an_announcement():
     """See docs/api_policy.md. Before the first release the description follows the package."""
     before, now = Interface.read(STORED.read_text(encoding="utf-8")), Interface.current()
     changelog = CHANGELOG.read_text(encoding="utf-8")
-    assert re.search(rf"^## {re.escape(before.version)}\b", changelog, flags=re.MULTILINE)
+    assert heading_of(before.version).search(changelog)
     problems = unannounced(before, now, changelog)
     hint = f"While {before.version} is unreleased: python tests/support/public_api.py > tests/support/{STORED.name}"
     assert not problems, "\n".join([*problems, hint])
@@ -84,9 +84,9 @@ CHANGES = {
 def test_a_change_is_found_until_the_changelog_names_it(facts, message, word):
     """In code style, above the heading of the last release."""
     before, now = Interface("0.9.0", BEFORE), Interface("0.10.0", facts)
-    older = f"## 0.9.0 (2026-01-01)\n\n- `{word}` is mentioned here.\n"
+    older = f"## [0.9.0] - 2026-01-01\n\n- `{word}` is mentioned here.\n"
     (problem,) = unannounced(before, now, f"# Changelog\n\n## Unreleased\n\n- Words, {word}.\n\n{older}")
-    assert problem.startswith(message) and problem.endswith(" docs/changelog.md, above '## 0.9.0', in `code style`.")
+    assert problem.startswith(message) and problem.endswith(" docs/changelog.md, above 0.9.0, in `code style`.")
     assert unannounced(before, now, f"## 0.10.0\n\n- `f({word}=…)` is said.\n\n{older}") == []
     assert unannounced(before, before, older) == []
 

@@ -74,9 +74,9 @@ def unannounced(before: Interface, now: Interface, changelog: str) -> list[str]:
     before, now : Interface
         The last release and the present state.
     changelog : str
-        Text whose headings of the form ``## 0.1.0`` begin a version. What stands above the last release is new.
+        Text whose headings of the form ``## [0.1.0]`` begin a version. What stands above the last release is new.
     """
-    new_text = re.split(rf"^## {re.escape(before.version)}\b", changelog, maxsplit=1, flags=re.MULTILINE)[0]
+    new_text = re.split(heading_of(before.version), changelog, maxsplit=1)[0]
     announced = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", new_text))))
     found = []
     for name in sorted(before.facts.keys() | now.facts.keys()):
@@ -89,10 +89,13 @@ def unannounced(before: Interface, now: Interface, changelog: str) -> list[str]:
             found.append(f"{name} has been removed. Deprecate it first (sklearn_laplace/_validation/announcements.py).")
         elif re.findall(r"\w+", name)[-1] not in announced:
             change = "is new" if old is None else "has been removed" if new is None else f"has changed: {old} → {new}"
-            found.append(
-                f"{name} {change}. Name it in docs/changelog.md, above '## {before.version}', in `code style`."
-            )
+            found.append(f"{name} {change}. Name it in docs/changelog.md, above {before.version}, in `code style`.")
     return found
+
+
+def heading_of(version: str) -> re.Pattern[str]:
+    """Pattern of the heading of a version, with or without brackets."""
+    return re.compile(rf"^## \[?{re.escape(version)}\b", flags=re.MULTILINE)
 
 
 def _is_due(old: str, version: str) -> bool:
