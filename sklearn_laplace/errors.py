@@ -379,6 +379,5 @@ class ExperimentalWarning(UserWarning):
     >>> import warnings
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore", ExperimentalWarning)
-    ...     ...  # a fit on the workers of a dask cluster
-    Ellipsis
+    ...     # here a fit on the workers of a dask cluster
     """
