@@ -42,7 +42,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_build", "_templates", "paper"]
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["amsmath", "dollarmath"]

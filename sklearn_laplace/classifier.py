@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ._estimator.drawing import overview
 from ._estimator.report import Report, classification_report
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
-from ._options.resolve import STD_REQUESTS, one_or_all, variance_of_kind
+from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all, variance_of_kind
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_discrete, check_largest, check_same_kind, check_targets
@@ -95,6 +95,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     """
 
     _kind = "classifier"
+    classes_: np.ndarray
     if not TYPE_CHECKING:
         predict_interval, predict_quantiles, predict_dist = Absent(OF_CLASSES), Absent(OF_CLASSES), Absent(OF_CLASSES)
 
@@ -367,6 +368,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
+    @overload
+    def predict_std(self, X: Any, *, kind: Kind = "epistemic", X_std: Any = None) -> np.ndarray: ...
+    @overload
+    def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> Parts: ...
+    @overload
+    def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any: ...
     def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any:
         """Standard deviation of each class probability, or of each class indicator.
 
@@ -410,6 +417,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         variances = {name: variance_of_kind(moments, name) for name in kinds}
         return one_or_all({name: values.clamp_min(0.0).sqrt().cpu().numpy() for name, values in variances.items()})
 
+    @overload
+    def loo_predict(self, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def loo_predict(self, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out class probabilities of the training rows, in closed form and without a refit.
 
@@ -449,6 +462,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         mean = moments.mean.cpu().numpy()
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
 
+    @overload
+    def predict_entropy(self, X: Any, *, kind: Kind = "total") -> np.ndarray: ...
+    @overload
+    def predict_entropy(self, X: Any, *, kind: Literal["all"]) -> Parts: ...
+    @overload
+    def predict_entropy(self, X: Any, *, kind: str = "total") -> Any: ...
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
         r"""Entropy of the class, and its epistemic and aleatoric parts, in nats.
 

@@ -369,3 +369,15 @@ class UncachedWarning(UserWarning):
         ...
     sklearn_laplace.errors.UncachedWarning: …
     """
+
+
+class ExperimentalWarning(UserWarning):
+    """The feature in use may change in any release, without a deprecation. It is issued once in a process.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", ExperimentalWarning)
+    ...     # here a fit on the workers of a dask cluster
+    """

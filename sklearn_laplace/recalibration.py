@@ -16,7 +16,7 @@ with deep learning. MIDL, sec. 2.3 (σ scaling).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from scipy.stats import norm
@@ -28,6 +28,7 @@ from ._validation.arguments import explained
 from ._validation.targets import check_weights, targets_like
 from ._validation.values import fractions
 from .distributions.distributional import Distributional
+from .distributions.interface import PredictiveDistribution
 from .distributions.intervals import central_intervals, nested, without_level_axis
 from .distributions.mixtures import NormalMixture
 from .distributions.other_models import is_normal
@@ -112,6 +113,12 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         self.scale_ = float(scale) if scale.ndim == 0 else scale
         return self
 
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Mean of the estimator and, optionally, the scaled standard deviation, noise included.
 
@@ -152,7 +159,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
             factor = self._scaled(distribution).std() / distribution.std()
         return np.asarray(factor * predict_std(self.estimator, X, kind=kind))
 
-    def predict_dist(self, X: Any) -> Any:
+    def predict_dist(self, X: Any) -> PredictiveDistribution:
         """Predictive distribution of the estimator, stretched around its mean by the scaling factor.
 
         Parameters

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import numpy as np
 import torch
@@ -21,16 +20,16 @@ from ._estimator.base import LaplaceEstimator
 from ._estimator.cross_validation import GivenRows
 from ._estimator.drawing import overview
 from ._estimator.predictive import NumericPredictive
-from ._estimator.report import Report, regression_report
+from ._estimator.report import Report, output_position, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
 from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
-from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
-from ._options.target import name_of
+from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, Kind, Parts, one_or_all
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
 from ._validation.values import flag, fractions, lookup
+from .distributions.interface import PredictiveDistribution
 from .distributions.intervals import central_intervals, nested, quantiles_of, without_level_axis
 from .distributions.mixtures import NormalMixture
 from .distributions.transformed import TransformedMixture
@@ -312,53 +311,26 @@ default="auto"
         """Convert targets and noise variances to the network's units."""
         return PreparedData(X, scale.apply(y), weights, y.shape[1], scale, scale.noise(variances, len(y)))
 
-    @property
-    def target_transform_(self) -> str | None:
-        """Transformation of the targets: "log", "yeo-johnson" or None.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.linspace(0, 3, 40)[:, None]
-        >>> y = np.exp(X[:, 0] + 0.3 * np.random.default_rng(0).normal(size=40))
-        >>> model = LaplaceRegressor(n_members=1, target_transform="log", random_state=0).fit(X, y)
-        >>> model.target_transform_, bool((model.predict_interval([[0.0]], 0.99)[1] > 0).all())
-        ('log', True)
-        """
-        check_is_fitted(self)
-        return name_of(self._scale.transforms)
-
-    @property
-    def sigma_noise_(self) -> float | np.ndarray:
-        """Noise standard deviation of an average row, in units of y; one value per output.
-
-        New rows have the same noise level. For an ensemble, it is the square root of the weighted mean of the members'
-        noise variances.
-
-        Raises
-        ------
-        AttributeError
-            For counts, whose variance follows from their mean.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.linspace(0, 6, 40)[:, None]
-        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> model.sigma_noise_
-        0.1
-        """
-        check_is_fitted(self)
-        if not self.laplace_.likelihood.has_dispersion:
-            raise AttributeError(
-                f"sigma_noise_ is not defined for likelihood={self.likelihood!r}: the variance of counts follows from "
-                "their mean. Use predict_std(X, kind='aleatoric')."
-            )
-        sigma = np.sqrt(self._ensemble.mean_of(lambda member: member.noise_variance).numpy()) * self._scale.scale
-        return float(sigma[0]) if self._single_output else sigma
-
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def predict(self, X: Any, return_std: Literal[True], *, X_std: Any = None) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def predict(self, X: Any, *, return_cov: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def predict(
+        self, X: Any, return_std: bool = False, *, return_mean_grad: Literal[True], return_std_grad: bool = False
+    ) -> tuple[np.ndarray, ...]: ...
+    @overload
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        return_mean_grad: bool = False,
+        return_std_grad: bool = False,
+        X_std: Any = None,
+    ) -> np.ndarray | tuple[np.ndarray, ...]: ...
     def predict(
         self,
         X: Any,
@@ -426,9 +398,8 @@ default="auto"
         flags = {"std": return_std, "cov": return_cov, "mean_grad": return_mean_grad, "std_grad": return_std_grad}
         check_request(**flags, X_std=X_std)
         check_is_fitted(self)
-        self._check_transformed(
-            **{f"return_{name}": value for name, value in flags.items() if name != "std"}, X_std=X_std
-        )
+        others = {f"return_{name}": value for name, value in flags.items() if name != "std"}
+        self._check_transformed(**others, X_std=X_std)
         if return_mean_grad or X_std is not None:
             moments, *slopes = self._sloped(X, X_std, self.return_std_kind if return_std_grad else None)
             results = [self._in_units(moments.mean)]
@@ -439,10 +410,15 @@ default="auto"
             mean, (std,) = self._mean_and_stds(self._moments(X), (self.return_std_kind,))
             return (mean, std) if return_std else mean
         # Additive noise has mean zero, so that forward passes are enough.
-        is_additive = self.laplace_.likelihood.additive_noise
-        mean = self._in_units(self._outputs(X) if is_additive else self._moments(X).moments.mean)
-        return (mean, self._covariance(X)) if return_cov else mean
+        latent = self._outputs(X) if self.laplace_.likelihood.additive_noise else self._moments(X).moments.mean
+        return (self._in_units(latent), self._covariance(X)) if return_cov else self._in_units(latent)
 
+    @overload
+    def predict_std(self, X: Any, *, kind: Kind = "total", X_std: Any = None) -> np.ndarray: ...
+    @overload
+    def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> Parts: ...
+    @overload
+    def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any: ...
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any:
         """Standard deviation of the prediction, in units of y.
 
@@ -486,7 +462,7 @@ default="auto"
         parts = self._moments(X) if X_std is None else Components.of(self._sloped(X, X_std)[0])
         return one_or_all(dict(zip(kinds, self._mean_and_stds(parts, kinds)[1], strict=True)))
 
-    def predict_dist(self, X: Any) -> Any:
+    def predict_dist(self, X: Any) -> PredictiveDistribution:
         """Predictive distribution of each row, with the noise; rows are treated as independent.
 
         Parameters
@@ -655,59 +631,9 @@ default="auto"
             )
         else:
             distribution = self.predict_dist(X)
-            joint = joint and self.n_outputs_ > 1
-            marginal = self._joint_levels(X, distribution, levels) if joint else levels
+            marginal = self._joint_levels(X, distribution, levels) if joint and self.n_outputs_ > 1 else levels
             mean, intervals = distribution.mean(), central_intervals(distribution, marginal)
         return mean, without_level_axis(nested(intervals, levels), confidence_level)
-
-    def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Leave-one-out predictions of the training rows, in closed form and without a refit.
-
-        The linearised net is refitted without one row, under the present prior precision and noise level.
-
-        Parameters
-        ----------
-        return_std : bool, default=False
-            If True, return the standard deviation of kind ``return_std_kind``.
-
-        Returns
-        -------
-        mean : ndarray of shape (n,) or (n, n_outputs)
-            Predictions for the rows of :meth:`fit`, in their order, then for those of :meth:`partial_fit`. A row of
-            weight zero has the plain prediction.
-        std : ndarray of shape (n,) or (n, n_outputs)
-            In units of y.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
-            temperatures.
-        MemoryBudgetError
-            If an exact curvature does not fit in memory.
-
-        Notes
-        -----
-        A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
-        likelihood and a Newton step for counts. It needs the exact curvature of the random weights. The fit has this
-        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; else it takes one more pass
-        over the rows. The standard deviation is that of the fitted structure without the row, with exact damping.
-        Weights that are not random keep their values.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.linspace(0, 6, 40)[:, None]
-        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> mean, std = model.loo_predict(return_std=True)
-        >>> mean.shape, bool((std > model.sigma_noise_).all())
-        ((40,), True)
-        """
-        check_is_fitted(self)
-        flag("return_std", return_std)
-        mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), (self.return_std_kind,))
-        return (mean, std) if return_std else mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R² of the predicted means, at most 1.
@@ -813,11 +739,8 @@ default="auto"
         """
         distribution = self.predict_dist(X)
         targets = targets_like(y, distribution.mean())
-        n_outputs = targets.size // len(targets)
-        is_position = n_outputs == 1 if output is None else isinstance(output, Integral) and 0 <= output < n_outputs
-        if not is_position:
-            raise ValueError(f"output={output!r} has to be the position of one of the {n_outputs} targets, from 0.")
-        return regression_report(distribution, X, targets, output or 0, is_count=for_counts(self.likelihood))
+        position = output_position(output, targets.size // len(targets))
+        return regression_report(distribution, X, targets, position, is_count=for_counts(self.likelihood))
 
     def plot(
         self,

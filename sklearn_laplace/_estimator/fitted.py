@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._approximation.noise_model import NoiseModel
 from .._approximation.prior_path import prior_path
 from .._approximation.prior_scores import PriorScores
 from .._approximation.relevance import relevance
@@ -43,13 +44,17 @@ from .._validation.values import choice
 from .._warn import warn_user
 from ..errors import IncompleteWarning, UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
+from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import centred
+from ..laplace.structures._base import Posterior
 from .cross_validation import settled
 from .sources import by_block
 
+T = TypeVar("T")
 
-class Fitted:
+
+class Fitted(Generic[T]):
     """Descriptor of a read-only attribute of the estimator's ensemble.
 
     Parameters
@@ -61,6 +66,10 @@ class Fitted:
     def __init__(self, path: str) -> None:
         self._get = attrgetter(path)
 
+    @overload
+    def __get__(self, estimator: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, estimator: object, kind: type) -> T: ...
     def __get__(self, estimator: Any, kind: type) -> Any:
         if estimator is None:
             return self
@@ -85,24 +94,24 @@ class FittedModel(ABC):
     _single_output = False
     _is_candidate = False
 
-    net_ = Fitted("first.net")
-    laplace_ = Fitted("first.fit")
-    posterior_ = Fitted("first.posterior")
-    hyper_ = Fitted("first.hyper")
-    noise_model_ = Fitted("first.noise_model")
-    n_outputs_ = Fitted("first.fit.n_outputs")
-    prior_precision_ = Fitted("first.prior_precision")
-    prior_groups_ = Fitted("first.fit.prior.names")
-    structure_ = Fitted("first.structure")
-    log_marginal_likelihood_value_ = Fitted("first.log_evidence")
-    n_effective_parameters_ = Fitted("first.n_effective_parameters")
-    gradient_norm_ = Fitted("first.gradient_norm")
-    mode_distance_ = Fitted("first.mode_distance")
-    history_ = Fitted("first.history")
-    n_iter_ = Fitted("first.n_steps")
-    member_weights_ = Fitted("weights")
-    _scale = Fitted("first.scale")
-    _kept = Fitted("first.kept")
+    net_: Fitted[Any] = Fitted("first.net")
+    laplace_: Fitted[LaplaceFit] = Fitted("first.fit")
+    posterior_: Fitted[Posterior] = Fitted("first.posterior")
+    hyper_: Fitted[Hyper] = Fitted("first.hyper")
+    noise_model_: Fitted[NoiseModel | None] = Fitted("first.noise_model")
+    n_outputs_: Fitted[int] = Fitted("first.fit.n_outputs")
+    prior_precision_: Fitted[float | np.ndarray] = Fitted("first.prior_precision")
+    prior_groups_: Fitted[tuple[str, ...]] = Fitted("first.fit.prior.names")
+    structure_: Fitted[str] = Fitted("first.structure")
+    log_marginal_likelihood_value_: Fitted[float] = Fitted("first.log_evidence")
+    n_effective_parameters_: Fitted[float] = Fitted("first.n_effective_parameters")
+    gradient_norm_: Fitted[float] = Fitted("first.gradient_norm")
+    mode_distance_: Fitted[float] = Fitted("first.mode_distance")
+    history_: Fitted[list[dict[str, Any]]] = Fitted("first.history")
+    n_iter_: Fitted[int] = Fitted("first.n_steps")
+    member_weights_: Fitted[np.ndarray] = Fitted("weights")
+    _scale: Fitted[Any] = Fitted("first.scale")
+    _kept: Fitted[Any] = Fitted("first.kept")
 
     get_params: Callable[..., dict[str, Any]]
     n_features_in_: int

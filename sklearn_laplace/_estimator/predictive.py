@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -12,23 +12,75 @@ from sklearn.utils.validation import check_is_fitted
 from .._ensemble.joint import chunk_rows, correlations, noise_correlation
 from .._options.prior import check_left_out
 from .._options.resolve import INTERVAL_METHODS
+from .._options.target import name_of
+from .._validation.arguments import explained
 from .._validation.targets import check_weights
+from .._validation.values import flag
 from ..distributions.joint import joint_levels
 from ..distributions.mixtures import CountMixture, NormalMixture
 from ..distributions.negative_binomial_log_normal import counts_of
 from ..distributions.poisson_log_normal import PoissonLogNormal
 from ..distributions.transformed import TransformedMixture
 from ..errors import UnsupportedCombinationError
-from ..laplace.latent import LatentGaussian
+from ..laplace.latent import Components, LatentGaussian
 from ..laplace.likelihoods import NegativeBinomial
 from .fitted import FittedModel
 from .units import InUnits
 
 
+@explained
 class NumericPredictive(InUnits, FittedModel):
     """Predictive distributions of numeric targets in the units of y."""
 
     likelihood: str
+    return_std_kind: str
+
+    @property
+    def target_transform_(self) -> str | None:
+        """Transformation of the targets: "log", "yeo-johnson" or None.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 3, 40)[:, None]
+        >>> y = np.exp(X[:, 0] + 0.3 * np.random.default_rng(0).normal(size=40))
+        >>> model = LaplaceRegressor(n_members=1, target_transform="log", random_state=0).fit(X, y)
+        >>> model.target_transform_, bool((model.predict_interval([[0.0]], 0.99)[1] > 0).all())
+        ('log', True)
+        """
+        check_is_fitted(self)
+        return name_of(self._scale.transforms)
+
+    @property
+    def sigma_noise_(self) -> float | np.ndarray:
+        """Noise standard deviation of an average row, in units of y; one value per output.
+
+        New rows have the same noise level. For an ensemble, it is the square root of the weighted mean of the members'
+        noise variances.
+
+        Raises
+        ------
+        AttributeError
+            For counts, whose variance follows from their mean.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.sigma_noise_
+        0.1
+        """
+        check_is_fitted(self)
+        if not self.laplace_.likelihood.has_dispersion:
+            raise AttributeError(
+                f"sigma_noise_ is not defined for likelihood={self.likelihood!r}: the variance of counts follows from "
+                "their mean. Use predict_std(X, kind='aleatoric')."
+            )
+        sigma = np.sqrt(self._ensemble.mean_of(lambda member: member.noise_variance).numpy()) * self._scale.scale
+        return float(sigma[0]) if self._single_output else sigma
 
     @property
     def overdispersion_(self) -> float | np.ndarray:
@@ -59,6 +111,61 @@ class NumericPredictive(InUnits, FittedModel):
             )
         alpha = np.broadcast_to(likelihood.overdispersion, self.n_outputs_)
         return float(alpha[0]) if self._single_output else alpha.copy()
+
+    @overload
+    def loo_predict(self, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def loo_predict(self, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+    def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Leave-one-out predictions of the training rows, in closed form and without a refit.
+
+        The linearised net is refitted without one row, under the present prior precision and noise level.
+
+        Parameters
+        ----------
+        return_std : bool, default=False
+            If True, return the standard deviation of kind ``return_std_kind``.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,) or (n, n_outputs)
+            Predictions for the rows of :meth:`fit`, in their order, then for those of :meth:`partial_fit`. A row of
+            weight zero has the plain prediction.
+        std : ndarray of shape (n,) or (n, n_outputs)
+            In units of y.
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
+            temperatures.
+        MemoryBudgetError
+            If an exact curvature does not fit in memory.
+
+        Notes
+        -----
+        A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
+        likelihood and a Newton step for counts. It needs the exact curvature of the random weights. The fit has this
+        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; else it takes one more pass
+        over the rows. The standard deviation is that of the fitted structure without the row, with exact damping.
+        Weights that are not random keep their values.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = model.loo_predict(return_std=True)
+        >>> mean.shape, bool((std > model.sigma_noise_).all())
+        ((40,), True)
+        """
+        check_is_fitted(self)
+        flag("return_std", return_std)
+        mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), (self.return_std_kind,))
+        return (mean, std) if return_std else mean
 
     def _counts(self, X: Any) -> PoissonLogNormal | CountMixture:
         """Predictive distribution of counts."""

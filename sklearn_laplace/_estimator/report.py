@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,25 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
     __repr__ = __str__
+
+
+def output_position(output: int | None, n_outputs: int) -> int:
+    """Check the position of the target to report on; a single one needs none.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> output_position(None, 1), output_position(1, 2)
+    (0, 1)
+    """
+    if output is None and n_outputs == 1:
+        return 0
+    if not isinstance(output, Integral) or not 0 <= output < n_outputs:
+        raise ValueError(f"output={output!r} has to be the position of one of the {n_outputs} targets, from 0.")
+    return int(output)
 
 
 def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: int, *, is_count: bool) -> Report:

@@ -19,6 +19,7 @@ from .._sources.recognise import SAMPLE_ROWS, source_of
 from .._sources.sample import Sample, sample_of
 from .._sources.source import Block, RowSource
 from .._training.stream import RowStream
+from .._validation.announcements import experimental
 from ..errors import UnsupportedCombinationError
 from .cross_validation import rule_for
 from .on_workers import client_of, fit_on_workers
@@ -115,8 +116,11 @@ class SourceFits:
         group = Group.current()
         with self._unchanged_on_failure():
             if isinstance(source, DaskSource) and (client := client_of()) is not None:
+                experimental("a fit on the workers of a dask cluster")
                 self._take(fit_on_workers(clone(self), source, client))
                 return self
+            if not group.is_alone and group.rank == 0:
+                experimental("a fit of several ranks of torch.distributed")
             self._prior_scores = None
             self._options()
             sample = sample_of(source, group, SAMPLE_ROWS if is_regressor(self) else source.n_rows * group.size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from numbers import Integral, Number
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ DTYPES = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 STD_KINDS = ("total", "epistemic", "aleatoric")
 STD_REQUESTS = {**{kind: (kind,) for kind in STD_KINDS}, "all": STD_KINDS}
 """Values of ``kind`` in methods, each with the kinds of standard deviation that it returns."""
+Kind = Literal["total", "epistemic", "aleatoric"]
+"""Type of ``kind`` for a single part of the uncertainty."""
 INTERVAL_METHODS = {"normal": None, "jackknife+": False, "cv+": True}
 """Methods of ``predict_interval``. None: quantiles of the predictive distribution. Otherwise residuals of rows that
 were left out, and True if these have to be folds that nets hold out."""
@@ -310,9 +312,17 @@ def check_capabilities(
         )
 
 
+class Parts(Bunch):
+    """Total, epistemic and aleatoric part of an uncertainty, as attributes and as items."""
+
+    total: np.ndarray
+    epistemic: np.ndarray
+    aleatoric: np.ndarray
+
+
 def one_or_all(values: dict[str, np.ndarray]) -> Any:
     """A single value, or several values as a Bunch."""
-    return Bunch(**values) if len(values) > 1 else next(iter(values.values()))
+    return Parts(**values) if len(values) > 1 else next(iter(values.values()))
 
 
 def variance_of_kind(moments: Predictive, kind: str) -> Tensor:

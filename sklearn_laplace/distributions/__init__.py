@@ -1,6 +1,7 @@
 """Predictive distributions with the interface of frozen ``scipy.stats`` distributions."""
 
 from .distributional import Distributional
+from .interface import PredictiveDistribution
 from .mixtures import CountMixture, NormalMixture
 from .negative_binomial_log_normal import NegativeBinomialLogNormal
 from .poisson_log_normal import PoissonLogNormal
@@ -12,5 +13,6 @@ __all__ = [
     "NegativeBinomialLogNormal",
     "NormalMixture",
     "PoissonLogNormal",
+    "PredictiveDistribution",
     "TransformedMixture",
 ]

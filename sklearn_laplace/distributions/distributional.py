@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from .interface import PredictiveDistribution
+
 
 class Distributional(ABC):
     """Regressor that transforms the predictive distribution of another regressor.
@@ -19,5 +21,5 @@ class Distributional(ABC):
     """
 
     @abstractmethod
-    def predict_dist(self, X: Any) -> Any:
+    def predict_dist(self, X: Any) -> PredictiveDistribution:
         """Predictive distribution of each row, in the units of y."""

@@ -1,0 +1,50 @@
+"""What all predictive distributions have in common, for type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class PredictiveDistribution(Protocol):
+    """Methods of the results of ``predict_dist``, as those of a frozen ``scipy.stats`` distribution.
+
+    The distribution is that of one target per row, and of each output if there are several. Counts have ``pmf`` and
+    ``logpmf`` too; their ``logpdf`` is the log probability.
+
+    Examples
+    --------
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> from sklearn_laplace.distributions import PredictiveDistribution
+    >>> def width(distribution: PredictiveDistribution) -> float:
+    ...     low, high = distribution.interval(0.9)
+    ...     return float((high - low).mean())
+    >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit([[0.0], [1.0]], [0.0, 1.0])
+    >>> 0.3 < width(model.predict_dist([[0.0]])) < 0.5
+    True
+    """
+
+    def mean(self) -> np.ndarray:
+        """Mean, in units of y."""
+
+    def var(self) -> np.ndarray:
+        """Variance, in squared units of y."""
+
+    def std(self) -> np.ndarray:
+        """Standard deviation, in units of y."""
+
+    def logpdf(self, x: Any) -> np.ndarray:
+        """Log density in nats; for counts, log probability."""
+
+    def cdf(self, x: Any) -> np.ndarray:
+        """Probability of at most x."""
+
+    def ppf(self, q: Any) -> np.ndarray:
+        """Quantiles of levels q between 0 and 1."""
+
+    def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the central interval of a probability."""
+
+    def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
+        """Draws, with ``size`` as their shape."""
