@@ -16,9 +16,14 @@ from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
 from ._estimator.report import Report, classification_report
+from ._estimator.sources import Reading, check_options
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
 from ._options.resolve import STD_REQUESTS, one_or_all, variance_of_kind
+from ._runtime.group import Group
+from ._sources.recognise import source_of
+from ._sources.sample import Sample
+from ._sources.source import Block
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_discrete, check_largest, check_same_kind, check_targets
@@ -215,6 +220,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         """
         if not self.__sklearn_is_fitted__():
             check_streaming_weights(self.class_weight)
+            if source_of(X, y, sample_weight, Group.current()) is not None:
+                check_options(classes=classes)  # the labels of all rows are found
+                return self.fit(X, y, sample_weight, sample_noise_variance)
             y, classes = check_targets(y, numeric=False), check_targets(classes, numeric=False, name="classes")
             if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
                 return self.fit(X, y, sample_weight, sample_noise_variance)
@@ -230,7 +238,13 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         return super().partial_fit(X, y, sample_weight, sample_noise_variance)
 
     def _prepare(
-        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, classes: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        sample_noise_variance: Any,
+        classes: Any = None,
+        class_weight: dict[Any, float] | None = None,
     ) -> PreparedData:
         arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False)
@@ -246,16 +260,55 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = self._indices(y, weights)
-        data = self._encoded(*canonical_rows(X, index, weights), n_outputs).present()
-        return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs))
+        data = self._encoded(*canonical_rows(X, index, weights), n_outputs, class_weight).present()
+        return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))
 
     def _prepare_more(
-        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        sample_noise_variance: Any,
+        *,
+        scale: TargetScale,
+        class_weight: dict[Any, float] | None = None,
     ) -> PreparedData:
-        check_streaming_weights(self.class_weight)
+        if class_weight is None:
+            check_streaming_weights(self.class_weight)
         arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False, reset=False)
-        return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
+        return self._encoded(X, self._indices(y, weights), weights, len(scale.mean), class_weight)
+
+    def _tally(self, block: Block) -> dict[Any, float]:
+        """Sum of the weights of each label in a block, without rows of weight zero."""
+        labels = _labels(block.y)
+        unique, index = np.unique(labels, return_inverse=True)
+        weights = None if block.sample_weight is None else np.asarray(block.sample_weight, dtype=float)
+        totals = np.bincount(index.ravel(), weights=weights, minlength=len(unique))
+        return {label: total for label, total in zip(unique, totals.tolist(), strict=True) if total > 0}
+
+    def _classes_of(self, sample: Sample) -> tuple[np.ndarray, dict[Any, float]]:
+        """Sorted labels of all rows, and the factor of each on the weights of its rows."""
+        labels, totals = list(sample.labels), np.array(list(sample.labels.values()))
+        is_object = _labels(sample.rows.y).dtype.kind == "O"
+        found = np.array(labels, dtype=object) if is_object else np.array(labels)
+        factors = class_weights(self.class_weight, found, np.arange(len(found)), totals)
+        return np.sort(found), dict(zip(found.tolist(), factors.tolist(), strict=True))
+
+    def _prepare_sample(self, sample: Sample) -> PreparedData:
+        rows = sample.rows
+        return self._prepare(rows.X, rows.y, rows.sample_weight, None, *self._classes_of(sample))
+
+    def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
+        _, factors = self._classes_of(sample)
+        of_sample, of_all = (
+            sum(
+                factors[label] * weight
+                for label, weight in zip(np.array(list(part)).tolist(), part.values(), strict=True)
+            )
+            for part in (self._tally(sample.rows), sample.labels)
+        )
+        return Reading(partial(self._prepare_more, scale=scale, class_weight=factors), of_sample, of_all)
 
     def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Positions (n,) of the labels in ``classes_``; arbitrary for rows of weight zero."""
@@ -267,8 +320,16 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             )
         return np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
 
-    def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray, n_outputs: int) -> PreparedData:
-        per_class = class_weights(self.class_weight, self.classes_, index, weights)
+    def _encoded(
+        self,
+        X: np.ndarray,
+        index: np.ndarray,
+        weights: np.ndarray,
+        n_outputs: int,
+        class_weight: dict[Any, float] | None,
+    ) -> PreparedData:
+        class_weight = self.class_weight if class_weight is None else class_weight
+        per_class = class_weights(class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
         if not (weights > 0).any():
             raise ValueError(
