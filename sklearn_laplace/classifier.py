@@ -15,6 +15,7 @@ from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
+from ._estimator.labels import classes_of, labels_of, tally, weighted_total
 from ._estimator.report import Report, classification_report
 from ._estimator.sources import Reading, check_options
 from ._options.class_weights import check_streaming_weights, class_weights
@@ -23,7 +24,6 @@ from ._options.resolve import STD_REQUESTS, one_or_all, variance_of_kind
 from ._runtime.group import Group
 from ._sources.recognise import source_of
 from ._sources.sample import Sample
-from ._sources.source import Block
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_discrete, check_largest, check_same_kind, check_targets
@@ -100,6 +100,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     """
 
     _kind = "classifier"
+    _tally = staticmethod(tally)
     if not TYPE_CHECKING:
         predict_interval, predict_quantiles, predict_dist = Absent(OF_CLASSES), Absent(OF_CLASSES), Absent(OF_CLASSES)
 
@@ -246,7 +247,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         classes: Any = None,
         class_weight: dict[Any, float] | None = None,
     ) -> PreparedData:
-        arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
+        arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False)
         check_discrete(labels := y[weights > 0])
         previous = self._previous()
@@ -275,39 +276,17 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     ) -> PreparedData:
         if class_weight is None:
             check_streaming_weights(self.class_weight)
-        arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
+        arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y, weights), weights, len(scale.mean), class_weight)
 
-    def _tally(self, block: Block) -> dict[Any, float]:
-        """Sum of the weights of each label in a block, without rows of weight zero."""
-        labels = _labels(block.y)
-        unique, index = np.unique(labels, return_inverse=True)
-        weights = None if block.sample_weight is None else np.asarray(block.sample_weight, dtype=float)
-        totals = np.bincount(index.ravel(), weights=weights, minlength=len(unique))
-        return {label: total for label, total in zip(unique, totals.tolist(), strict=True) if total > 0}
-
-    def _classes_of(self, sample: Sample) -> tuple[np.ndarray, dict[Any, float]]:
-        """Sorted labels of all rows, and the factor of each on the weights of its rows."""
-        labels, totals = list(sample.labels), np.array(list(sample.labels.values()))
-        is_object = _labels(sample.rows.y).dtype.kind == "O"
-        found = np.array(labels, dtype=object) if is_object else np.array(labels)
-        factors = class_weights(self.class_weight, found, np.arange(len(found)), totals)
-        return np.sort(found), dict(zip(found.tolist(), factors.tolist(), strict=True))
-
     def _prepare_sample(self, sample: Sample) -> PreparedData:
         rows = sample.rows
-        return self._prepare(rows.X, rows.y, rows.sample_weight, None, *self._classes_of(sample))
+        return self._prepare(rows.X, rows.y, rows.sample_weight, None, *classes_of(sample, self.class_weight))
 
     def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
-        _, factors = self._classes_of(sample)
-        of_sample, of_all = (
-            sum(
-                factors[label] * weight
-                for label, weight in zip(np.array(list(part)).tolist(), part.values(), strict=True)
-            )
-            for part in (self._tally(sample.rows), sample.labels)
-        )
+        _, factors = classes_of(sample, self.class_weight)
+        of_sample, of_all = (weighted_total(part, factors) for part in (tally(sample.rows), sample.labels))
         return Reading(partial(self._prepare_more, scale=scale, class_weight=factors), of_sample, of_all)
 
     def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -631,7 +610,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def _judged(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Class probabilities of rows and their labels."""
         p = self.predict_proba(X)
-        labels = _labels(y)
+        labels = labels_of(y)
         check_same_kind(labels, self.classes_)
         if len(labels) != len(p):
             raise ValueError(f"y has {len(labels)} labels for {len(p)} rows of X; expected one for each row.")
@@ -716,7 +695,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> plt.close(display.figure_)
         """
         check_is_fitted(self)
-        check_same_kind(_labels(y), self.classes_)
+        check_same_kind(labels_of(y), self.classes_)
         return overview(self, X, y, figure=figure, ax=ax, **options)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
@@ -759,20 +738,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
             drawn = (probabilities.cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
             return self.classes_[drawn.numpy()]
-
-
-def _labels(y: Any, *, warn: bool = False) -> np.ndarray:
-    """Validate labels and return them as an array of shape (n,)."""
-    if y is None:
-        raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
-    y = check_targets(y, numeric=False)
-    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {np.shape(y)} instead. Pass one label for each row; "
-            "one-hot columns become labels by y.argmax(axis=1)."
-        )
-    labels: np.ndarray = column_or_1d(y, warn=warn)
-    return labels
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:

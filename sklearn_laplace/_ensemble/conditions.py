@@ -59,10 +59,9 @@ def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -
             "source. Use 'kron', 'ekfac', 'diag' or 'full', or read the rows into memory."
         )
     if not is_bagged:
-        noise = ", sigma_noise" if options.likelihood.has_dispersion else ""
+        noise = "sigma_noise, " if options.likelihood.has_dispersion else ""
         raise UnsupportedCombinationError(
             f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
-            "default ensemble trains while it reads: leave net, hidden_layer_sizes=(), n_members, prior, "
-            f"prior_precision{noise}, max_epochs, augment and temperatures of single layers at their defaults, or read "
-            "the rows into memory."
+            "default ensemble trains while it reads: leave net, n_members, prior, prior_precision, "
+            f"{noise}max_epochs and augment at their defaults, or read the rows into memory."
         )

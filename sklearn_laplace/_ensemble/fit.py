@@ -373,7 +373,8 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         with stages.subtask("posterior") as stage, single_thread(bag.is_small):
             normal = request.resolved.likelihood.has_dispersion
             bagged = (approximate_bag if normal else approximate_others)(bag, request, task.clock)
-            stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
+            if normal:
+                stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
     members = []
     for place, (trained, fit) in enumerate(bagged.members):
         origin = bagged.origin if place == 0 else bagged.origin_of_others

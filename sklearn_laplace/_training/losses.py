@@ -13,6 +13,9 @@ from ..laplace.likelihoods._base import Likelihood
 NOISE_AT_START = 0.1
 """φ of the first cycle, in units of the target variance."""
 
+HALF_A_ROW = 0.5
+"""Weight that each class has in addition to its rows, when the frequencies of the classes are estimated."""
+
 
 class Loss(Protocol):
     """Loss of the outputs of K nets."""
@@ -41,6 +44,9 @@ class Loss(Protocol):
         slope : Tensor of shape (K, n, C)
         """
 
+    def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
+        """Outputs (C,) of all nets before the training; None if they are those of the given nets."""
+
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
         """Errors (K, n), float64, by which trainings are compared; ``precision`` is a factor of squared errors."""
 
@@ -68,6 +74,10 @@ class Squares:
         errors = outputs - targets
         slope: Tensor = errors * factors
         return errors.mul_(slope).mul_(0.5), slope
+
+    def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
+        """None: targets are standardised."""
+        return None
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
         """Mean over the outputs of precision · squared error."""
@@ -105,6 +115,13 @@ class NegativeLog:
         flat, repeated = self._flat(outputs, targets)
         loss = self.likelihood.nll(flat, repeated).view(*outputs.shape[:2], 1)
         return loss * factors, self.likelihood.residual(flat, repeated).view_as(outputs) * factors
+
+    def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
+        """Logits of the class frequencies; half a row is added to each class, since a rare one may be missing."""
+        if not self.likelihood.over_classes:
+            return None
+        logs = (targets.bincount(weights.double(), minlength=max(n_outputs, 2)) + HALF_A_ROW).log()
+        return logs[1:] - logs[:1] if n_outputs == 1 else logs - logs.mean()
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
         """Negative log likelihood of each row; the precision is 1."""

@@ -104,7 +104,7 @@ class Stacked:
             activated = self._parts(activations, hidden)
             passed.append((hidden, activated))
             hidden = torch.baddbmm(bias[:, None], activated, weight.mT, alpha=factor)
-        return hidden if self.shift is None else self._parts(self.shift, hidden), passed
+        return hidden if self.shift is None else self._parts(self.shift, hidden).to(hidden), passed
 
     def _parts(self, layers: Sequence[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
         """Apply the layer of each run of nets to its part of the tensors (K, ...)."""
