@@ -72,7 +72,7 @@ def fitted(rows):
 def test_the_fit_is_as_good_as_that_in_memory(tmp_path):
     """Log loss of new rows, against a smooth net that suits the table, and against the truth."""
     (X, y), (X_new, y_new) = groups(2 * N, 0), groups(4000, 1)
-    streamed = LaplaceClassifier(hidden_layer_sizes=(32, 32), random_state=0).fit(mapped(X, tmp_path / "x"), y)
+    streamed = LaplaceClassifier(hidden_layer_sizes=(16, 16), random_state=0).fit(mapped(X, tmp_path / "x"), y)
     whole = LaplaceClassifier(hidden_layer_sizes=(12,), n_members=1, prior_precision="evidence", random_state=0)
     scores = [one.log_predictive_density(X_new, y_new).mean() for one in (streamed, whole.fit(X, y))]
     true = logits(X_new) - np.log(np.exp(logits(X_new)).sum(1, keepdims=True))
@@ -145,11 +145,11 @@ def test_the_prior_can_be_selected_again(fitted, rows):
 
 def test_rows_are_added_from_a_source(fitted, rows, monkeypatch):
     """In blocks; the first call of partial_fit is a fit, which finds all classes itself."""
-    monkeypatch.setattr(arrays, "BLOCK_ROWS", 1500)
+    monkeypatch.setattr(arrays, "BLOCK_ROWS", 800)
     text = pickle.dumps(fitted)
-    whole, parts = pickle.loads(text).partial_fit(*rows), pickle.loads(text)
-    for start in range(0, N, 1500):
-        parts.partial_fit(np.array(rows[0][start : start + 1500]), rows[1][start : start + 1500])
+    whole, parts = pickle.loads(text).partial_fit(rows[0][:1200], rows[1][:1200]), pickle.loads(text)
+    for part in (slice(800), slice(800, 1200)):
+        parts.partial_fit(np.array(rows[0][part]), rows[1][part])
     np.testing.assert_array_equal(whole.predict_proba(np.array(rows[0][:20])), parts.predict_proba(rows[0][:20]))
     with pytest.raises(UnsupportedCombinationError, match=r"classes is not supported for rows that are read"):
         LaplaceClassifier().partial_fit(*rows, classes=["a", "b"])
@@ -192,8 +192,9 @@ def test_what_needs_all_rows_is_refused(rows, options, message):
     assert not model.__sklearn_is_fitted__()
 
 
-def test_two_classes_may_share_a_logit(rows):
+def test_two_classes_may_share_a_logit(rows, monkeypatch):
     """Numbers as labels; the probabilities of both classes follow from one output."""
+    monkeypatch.setattr(recipe, "STEPS_AT_1000", (60, 50))
     labels = (np.array(rows[0])[:, 1] > 0.5).astype(int)
     model = LaplaceClassifier(hidden_layer_sizes=(8,), likelihood="bernoulli", random_state=0).fit(rows[0], labels)
     assert model.n_outputs_ == 1
@@ -201,14 +202,18 @@ def test_two_classes_may_share_a_logit(rows):
     assert model.score(np.array(rows[0]), labels) > 0.9
 
 
-def test_counts_train_on_a_stream(rows):
-    """The mean of Poisson counts, within a twentieth of its range."""
-    X = np.array(rows[0])
+@pytest.mark.parametrize(("likelihood", "overdispersion"), [("poisson", 0.0), ("negative_binomial", 0.5)])
+def test_counts_train_on_a_stream(rows, likelihood, overdispersion):
+    """Mean of the counts, and their overdispersion, which the sample determines."""
+    X, rng = np.array(rows[0]), np.random.default_rng(0)
     mean = np.exp(1 + np.sin(6 * X[:, 0]))
-    counts = np.random.default_rng(0).poisson(mean)
-    model = LaplaceRegressor(hidden_layer_sizes=(16,), likelihood="poisson", random_state=0).fit(rows[0], counts)
+    mixed = mean if not overdispersion else mean * rng.gamma(1 / overdispersion, overdispersion, size=N)
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), likelihood=likelihood, random_state=0)
+    model.fit(rows[0], rng.poisson(mixed))
     assert abs(model.predict(X) - mean).mean() < 0.05 * np.ptp(mean)
     assert len(model.members_) >= 4
+    if overdispersion:
+        assert model.overdispersion_ == pytest.approx(overdispersion, rel=0.3)
 
 
 @pytest.mark.parametrize("kind", [LaplaceClassifier, LaplaceRegressor])
