@@ -296,7 +296,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         """Update the posterior with further rows, without training.
 
         The first call is :meth:`fit`. Later calls keep the net linearised at the trained weights and use the current
-        posterior as the prior for the new rows.
+        posterior as the prior for the new rows. Under a process group, all ranks add the rows of all ranks.
 
         Parameters
         ----------
