@@ -15,10 +15,15 @@ from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
+from ._estimator.labels import classes_of, labels_of, tally, weighted_total
 from ._estimator.report import Report, classification_report
+from ._estimator.sources import Reading, check_options
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
 from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all, variance_of_kind
+from ._runtime.group import Group
+from ._sources.recognise import source_of
+from ._sources.sample import Sample
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_discrete, check_largest, check_same_kind, check_targets
@@ -96,6 +101,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
     _kind = "classifier"
     classes_: np.ndarray
+    _tally = staticmethod(tally)
     if not TYPE_CHECKING:
         predict_interval, predict_quantiles, predict_dist = Absent(OF_CLASSES), Absent(OF_CLASSES), Absent(OF_CLASSES)
 
@@ -186,7 +192,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             Their labels.
         classes : array-like of shape (n_classes,), optional
             All labels that can occur in later calls, for the first call. Default: the labels of y. With "cv" and
-            "validation" as ``prior_precision`` no other labels are possible.
+            "validation" as ``prior_precision`` no other labels are possible. Not for rows that are read from a source:
+            all their labels are found.
         sample_weight : array-like of shape (n_samples,), optional
             Row weights.
         sample_noise_variance : None
@@ -216,6 +223,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         """
         if not self.__sklearn_is_fitted__():
             check_streaming_weights(self.class_weight)
+            if source_of(X, y, sample_weight, Group.current()) is not None:
+                check_options(classes=classes)  # the labels of all rows are found
+                return self.fit(X, y, sample_weight, sample_noise_variance)
             y, classes = check_targets(y, numeric=False), check_targets(classes, numeric=False, name="classes")
             if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
                 return self.fit(X, y, sample_weight, sample_noise_variance)
@@ -231,9 +241,15 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         return super().partial_fit(X, y, sample_weight, sample_noise_variance)
 
     def _prepare(
-        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, classes: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        sample_noise_variance: Any,
+        classes: Any = None,
+        class_weight: dict[Any, float] | None = None,
     ) -> PreparedData:
-        arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
+        arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False)
         check_discrete(labels := y[weights > 0])
         previous = self._previous()
@@ -247,16 +263,33 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = self._indices(y, weights)
-        data = self._encoded(*canonical_rows(X, index, weights), n_outputs).present()
-        return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs))
+        data = self._encoded(*canonical_rows(X, index, weights), n_outputs, class_weight).present()
+        return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))
 
     def _prepare_more(
-        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        sample_noise_variance: Any,
+        *,
+        scale: TargetScale,
+        class_weight: dict[Any, float] | None = None,
     ) -> PreparedData:
-        check_streaming_weights(self.class_weight)
-        arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
+        if class_weight is None:
+            check_streaming_weights(self.class_weight)
+        arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False, reset=False)
-        return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
+        return self._encoded(X, self._indices(y, weights), weights, len(scale.mean), class_weight)
+
+    def _prepare_sample(self, sample: Sample) -> PreparedData:
+        rows = sample.rows
+        return self._prepare(rows.X, rows.y, rows.sample_weight, None, *classes_of(sample, self.class_weight))
+
+    def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
+        _, factors = classes_of(sample, self.class_weight)
+        of_sample, of_all = (weighted_total(part, factors) for part in (tally(sample.rows), sample.labels))
+        return Reading(partial(self._prepare_more, scale=scale, class_weight=factors), of_sample, of_all)
 
     def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Positions (n,) of the labels in ``classes_``; arbitrary for rows of weight zero."""
@@ -268,8 +301,16 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             )
         return np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
 
-    def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray, n_outputs: int) -> PreparedData:
-        per_class = class_weights(self.class_weight, self.classes_, index, weights)
+    def _encoded(
+        self,
+        X: np.ndarray,
+        index: np.ndarray,
+        weights: np.ndarray,
+        n_outputs: int,
+        class_weight: dict[Any, float] | None,
+    ) -> PreparedData:
+        class_weight = self.class_weight if class_weight is None else class_weight
+        per_class = class_weights(class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
         if not (weights > 0).any():
             raise ValueError(
@@ -589,7 +630,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def _judged(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Class probabilities of rows and their labels."""
         p = self.predict_proba(X)
-        labels = _labels(y)
+        labels = labels_of(y)
         check_same_kind(labels, self.classes_)
         if len(labels) != len(p):
             raise ValueError(f"y has {len(labels)} labels for {len(p)} rows of X; expected one for each row.")
@@ -674,7 +715,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> plt.close(display.figure_)
         """
         check_is_fitted(self)
-        check_same_kind(_labels(y), self.classes_)
+        check_same_kind(labels_of(y), self.classes_)
         return overview(self, X, y, figure=figure, ax=ax, **options)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
@@ -717,20 +758,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
             drawn = (probabilities.cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
             return self.classes_[drawn.numpy()]
-
-
-def _labels(y: Any, *, warn: bool = False) -> np.ndarray:
-    """Validate labels and return them as an array of shape (n,)."""
-    if y is None:
-        raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
-    y = check_targets(y, numeric=False)
-    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {np.shape(y)} instead. Pass one label for each row; "
-            "one-hot columns become labels by y.argmax(axis=1)."
-        )
-    labels: np.ndarray = column_or_1d(y, warn=warn)
-    return labels
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Rows for the scripts of this folder: a folder of Parquet files, and what a perfect model would score.
 
 The function is that of Friedman (1991) with ten columns. The noise has a standard deviation of .5 to 1.5, which depends
-on another column.
+on another column. With ``--classes`` the target is "low", "middle" or "high", in a folder of its own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
-from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
 COLUMNS = [f"x{k}" for k in range(10)]
+LABELS, BORDERS = np.array(["low", "middle", "high"], dtype=object), (11.0, 17.0)
 FILE_ROWS, GROUP_ROWS, NEW_ROWS = 1_000_000, 100_000, 5_000
 
 
@@ -30,13 +32,20 @@ def made(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     return pd.DataFrame(X, columns=COLUMNS).assign(y=mean + std * rng.normal(size=n)), mean, std
 
 
-def written(folder: Path, n: int) -> Path:
+def labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a class in place of the number."""
+    return rows.assign(y=LABELS[np.searchsorted(BORDERS, rows["y"])])
+
+
+def written(folder: Path, n: int, *, classes: bool = False) -> Path:
     """Write n rows to Parquet files, unless they are there already."""
+    folder = folder / "classes" if classes else folder
     folder.mkdir(parents=True, exist_ok=True)
     for place, start in enumerate(range(0, n, FILE_ROWS)):
         path = folder / f"{place:04d}.parquet"
         if not path.exists():
             rows, _, _ = made(min(FILE_ROWS, n - start), seed=1000 + place)
+            rows = labelled(rows) if classes else rows
             rows.to_parquet(path, row_group_size=min(GROUP_ROWS, max(n // 8, 1)), index=False)
     return folder
 
@@ -55,9 +64,23 @@ def scores(model: LaplaceRegressor) -> dict[str, Any]:
     }
 
 
-def shown(model: LaplaceRegressor, **other: Any) -> None:
+def scores_of_classes(model: LaplaceClassifier) -> dict[str, Any]:
+    """Log-likelihood of new rows a row, that of the truth, and a digest of the predictions."""
+    rows, mean, std = made(NEW_ROWS, seed=1)
+    X, labels = rows[COLUMNS], labelled(rows)["y"].to_numpy()
+    below = norm.cdf((np.array([-np.inf, *BORDERS, np.inf]) - mean[:, None]) / std[:, None])
+    place = np.searchsorted(BORDERS, rows["y"])
+    return {
+        "log_likelihood": float(model.log_predictive_density(X, labels).mean()),
+        "of the truth": float(np.log(np.diff(below)[np.arange(len(X)), place]).mean()),
+        "digest": sha256(model.predict_proba(X).tobytes() + model.predict_std(X).tobytes()).hexdigest()[:16],
+    }
+
+
+def shown(model: LaplaceRegressor | LaplaceClassifier, **other: Any) -> None:
     """Print the scores as a line of JSON."""
-    print(json.dumps({**other, **scores(model)}), flush=True)
+    found = scores_of_classes(model) if isinstance(model, LaplaceClassifier) else scores(model)
+    print(json.dumps({**other, **found}), flush=True)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -67,9 +90,11 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of rows (default: 1,000,000)")
     parser.add_argument("--max-time", type=float, help="seconds of the training (default: no limit)")
     parser.add_argument("--checkpoint", type=Path, help="file from which a killed fit goes on")
+    parser.add_argument("--classes", action="store_true", help="fit a classifier to three classes")
     return parser
 
 
-def regressor(args: argparse.Namespace) -> LaplaceRegressor:
-    """Default regressor with the limits of the command line."""
-    return LaplaceRegressor(random_state=0, max_time=args.max_time, checkpoint=args.checkpoint)
+def estimator(args: argparse.Namespace) -> LaplaceRegressor | LaplaceClassifier:
+    """Default regressor or classifier with the limits of the command line."""
+    kind = LaplaceClassifier if args.classes else LaplaceRegressor
+    return kind(random_state=0, max_time=args.max_time, checkpoint=args.checkpoint)

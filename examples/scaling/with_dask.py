@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import dask.dataframe as dd
 from distributed import Client, LocalCluster
-from rows import arguments, regressor, shown, written
+from rows import arguments, estimator, shown, written
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--workers", type=int, default=2, help="number of worker processes (default: 2)")
     args = parser.parse_args()
-    folder = written(args.folder, args.rows)
+    folder = written(args.folder, args.rows, classes=args.classes)
     with LocalCluster(n_workers=args.workers, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
         table = dd.read_parquet(folder, split_row_groups=True)
-        model = regressor(args).fit(table, "y")
-        mean = model.predict(table)  # lazy, and computed on the workers
+        model = estimator(args).fit(table, "y")
+        # Lazy, and computed on the workers.
+        mean = model.predict_proba(table)[:, 0] if args.classes else model.predict(table)
         shown(model, workers=args.workers, mean=float(mean.mean().compute()))
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import joblib
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
-from rows import arguments, regressor, shown, written
+from rows import arguments, estimator, shown, written
 
 
 def fit(config: dict[str, Any]) -> None:
     """Runs on each worker, whose process group Ray has made; the first one saves the model."""
     from ray.train import get_context
 
-    model = regressor(config["args"]).fit(config["folder"], "y")
+    model = estimator(config["args"]).fit(config["folder"], "y")
     shown(model, rank=get_context().get_world_rank())
     if get_context().get_world_rank() == 0:
         joblib.dump(model, config["model"])
@@ -31,7 +31,7 @@ def main() -> None:
     args = parser.parse_args()
     config = {
         "args": args,
-        "folder": str(written(args.folder, args.rows).resolve()),
+        "folder": str(written(args.folder, args.rows, classes=args.classes).resolve()),
         "model": str(args.model.resolve()),
     }
     TorchTrainer(fit, train_loop_config=config, scaling_config=ScalingConfig(num_workers=args.workers)).fit()

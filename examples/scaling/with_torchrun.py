@@ -12,7 +12,7 @@ import os
 from datetime import timedelta
 
 import torch.distributed as dist
-from rows import arguments, regressor, shown, written
+from rows import arguments, estimator, shown, written
 
 
 def main() -> None:
@@ -21,10 +21,11 @@ def main() -> None:
         dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     rank = dist.get_rank() if dist.is_initialized() else 0
     if rank == 0:
-        written(args.folder, args.rows)
+        written(args.folder, args.rows, classes=args.classes)
     if dist.is_initialized():
         dist.barrier()
-    shown(regressor(args).fit(args.folder, "y"), rank=rank)
+    folder = args.folder / "classes" if args.classes else args.folder
+    shown(estimator(args).fit(folder, "y"), rank=rank)
     if dist.is_initialized():
         dist.destroy_process_group()
 

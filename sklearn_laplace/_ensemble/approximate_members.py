@@ -134,8 +134,8 @@ class Bagged:
         Weight of each member.
     scored : ndarray of shape (m,), int64
         Positions of the rows with densities.
-    densities : HeldOutDensities
-        Held-out densities of these rows.
+    densities : HeldOutDensities or None
+        Held-out densities of these rows; None for classes and counts.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -147,7 +147,7 @@ class Bagged:
     n_bins: tuple[int | None, ...]
     shares: np.ndarray
     scored: np.ndarray
-    densities: HeldOutDensities
+    densities: HeldOutDensities | None
 
     @property
     def origin_of_others(self) -> SelectionState:
@@ -156,12 +156,15 @@ class Bagged:
         return replace(self.origin, cross=replace(self.origin.cross, ratios=None))
 
     @property
-    def holding_out(self) -> HoldingOut:
-        """Rows with densities, and the members that hold them out."""
+    def holding_out(self) -> tuple[HoldingOut, ...]:
+        """Rows with densities, and the members that hold them out; empty without densities."""
+        if self.densities is None:
+            return ()
         by_deal = self.held_out[:, self.scored].reshape(self.n_deals, -1, len(self.scored))
         places = by_deal.argmax(1) + by_deal.shape[1] * np.arange(self.n_deals)[:, None]
         networks, rows = tuple(fit.network for _, fit in self.members), self.densities.rows
-        return HoldingOut(rows, self.densities.dispersion, networks, torch.from_numpy(places.T).to(rows.weights.device))
+        by_row = torch.from_numpy(places.T).to(rows.weights.device)
+        return (HoldingOut(rows, self.densities.dispersion, networks, by_row),)
 
     @property
     def n_deals(self) -> int:
@@ -180,7 +183,7 @@ class _Unseen:
         return (self.rows.taken(mask.nonzero()[:, 0]) for mask in self.held_out)
 
 
-def _fits(
+def fits_on_rows(
     networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], _Unseen]:
     """Laplace fit of each member on its training rows, each with a number of copies, and its held-out rows."""
@@ -206,10 +209,7 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     """
     options, data = request.settled(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = [
-        _net(arguments, state, rows, options, request.seeds[0])
-        for arguments, state in zip(bag.arguments, bag.states, strict=True)
-    ]
+    nets = initialised(bag, rows, options, request.seeds[0])
     first = _two_passes(bag, [trace(net.module_, rows.inputs) for net in nets], rows, request, options, clock)
     model, scores, hyper = first.model, first.scores, first.hyper
     deals, scored = _scored_deals(bag, first, rows)
@@ -223,19 +223,14 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     no_folds = torch.zeros(0, dtype=torch.int64)
     cross = CrossFit((), no_folds, scores, (), ratios)
     origin = SelectionState(hyper, fits[0].prior.names, first.networks[0].parameter_names, None, cross)
-    results = [
-        MapResult(finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, bag.is_small, rows.inputs.dtype)
-        for net, network, fit in zip(nets, first.networks, fits, strict=True)
-    ]
-    n_bins = tuple(max((len(edges) - 1 for edges in a["input_edges"]), default=0) or None for a in bag.arguments)
     return Bagged(
-        members=tuple(zip(results, fits, strict=True)),
+        members=results_of(bag, nets, fits, hyper, rows),
         hyper=hyper,
         origin=origin,
         noise_model=model,
         data=first.under,
         held_out=bag.held_out.cpu().numpy(),
-        n_bins=n_bins,
+        n_bins=pieces_of(bag),
         shares=np.array(bag.shares),
         scored=scored.cpu().numpy(),
         densities=densities,
@@ -271,7 +266,7 @@ def _two_passes(
         under = data.under_noise(noise.cpu().numpy())
     begun, stream = clock.elapsed, request.stream
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
-    fits, held_out = _fits(networks, bag, under, options, copies)
+    fits, held_out = fits_on_rows(networks, bag, under, options, copies)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
     learns = options.varying_noise is not False and data.noise is None
@@ -285,7 +280,7 @@ def _two_passes(
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
         started = clock.elapsed
-        fits, held_out = _fits(networks, bag, under, options, copies)
+        fits, held_out = fits_on_rows(networks, bag, under, options, copies)
         if stream is not None and not clock.lacks((clock.elapsed - started) * curvature_rows(stream) / len(rows)):
             fits = fits_of_stream(fits, bag.places, stream, options, model, rows.weights)
         if model is None or not is_short:
@@ -305,22 +300,33 @@ def _scored_deals(bag: Bag, passes: _Passes, rows: TrainingRows) -> tuple[HeldOu
     return deals.under(known.chosen, hyper.dispersion, known.left_out()), known.chosen
 
 
-def _net(
-    arguments: dict[str, Any],
-    state: dict[str, Tensor],
-    rows: TrainingRows,
-    options: Options,
-    seed: int,
-) -> Any:
-    """skorch net with the weights of one member."""
-    sizes = Sizes.of(rows)
-    net = build_net(
-        TableMLP, arguments, options.likelihood, sizes, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0
+def initialised(bag: Bag, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
+    """skorch nets with the weights of the members."""
+    sizes, nets = Sizes.of(rows), []
+    for arguments, state in zip(bag.arguments, bag.states, strict=True):
+        training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
+        net = build_net(TableMLP, arguments, options.likelihood, sizes, **training)
+        initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
+        net.module_.load_state_dict(state)
+        net.module_.eval()
+        nets.append(net)
+    return nets
+
+
+def results_of(
+    bag: Bag, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
+) -> tuple[tuple[MapResult, LaplaceFit], ...]:
+    """Training result and Laplace fit of each member."""
+    n_steps, rest = bag.n_steps, (bag.n_steps, bag.is_small, rows.inputs.dtype)
+    return tuple(
+        (MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], *rest), fit)
+        for net, fit in zip(nets, fits, strict=True)
     )
-    initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
-    net.module_.load_state_dict(state)
-    net.module_.eval()
-    return net
+
+
+def pieces_of(bag: Bag) -> tuple[int | None, ...]:
+    """Maximum number of pieces of a column, for each member."""
+    return tuple(max((len(edges) - 1 for edges in a["input_edges"]), default=0) or None for a in bag.arguments)
 
 
 def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[BaggedScores, Hyper]:

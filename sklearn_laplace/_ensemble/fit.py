@@ -44,7 +44,9 @@ from ..errors import (
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
+from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
+from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .intervals import HoldingOut
@@ -53,8 +55,7 @@ from .mixture import mixture_of_kinds
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
 from .request import FitRequest
-from .streamed import check_in_memory
-from .train_members import is_bagged, train_bag
+from .train_members import train_bag
 from .weights import of_kinds
 
 FAILURES = NonFiniteError, NotPositiveDefiniteError
@@ -105,19 +106,19 @@ class Part:
         The members.
     weights : ndarray of shape (k,)
         Weight of each member within the part, with sum 1.
-    densities : HeldOutDensities
-        Densities of held-out rows.
+    densities : HeldOutDensities or None
+        Densities of held-out rows; None for classes and counts.
     rows : ndarray of int64
         Positions of these rows.
-    holding_out : HoldingOut
-        The members as nets that hold out these rows.
+    holding_out : tuple of HoldingOut
+        The members as nets that hold out these rows; empty for classes and counts.
     """
 
     members: tuple[Member, ...]
     weights: np.ndarray
-    densities: HeldOutDensities
+    densities: HeldOutDensities | None
     rows: np.ndarray
-    holding_out: HoldingOut
+    holding_out: tuple[HoldingOut, ...]
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -143,7 +144,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
-    together = is_bagged(request.parameters, shape, options)
+    together = is_bagged(request, shape, options)
     check_in_memory(request, options, is_bagged=together)
     if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
@@ -161,8 +162,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
             joint = _beside(part, of_one, kinds, n_stages, task)
     if joint is None:
-        alone = [part.holding_out], [part.members], part.weights
-        return mixture_of_kinds(request, *alone, rows=part.rows)
+        return mixture_of_kinds(request, part.holding_out, [part.members], part.weights, rows=part.rows)
     issue(caught, of_others=True)
     return joint
 
@@ -195,14 +195,14 @@ def _beside(
     best = _best_kind(request, kinds, task)
     with task.subtask("member", n_stages) as stages:
         lead = fit_member(best, stages, noise_model=noise_model, is_compared=True, learns_noise=False)
-    if lead.held_out is None or lead.holding_out is None:
+    if lead.held_out is None or lead.holding_out is None or together.densities is None:
         return None
     densities = together.densities.of_net(lead.held_out, lead.member.hyper.dispersion, together.rows)
     shares, factor = of_kinds((together.densities, densities), request.data.weights[together.rows])
     share = max(float(shares[1]), LEAST_EXACT)
     exact = [lead.member, *_fit_later(best, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
-    holding_out = [lead.holding_out.of_rows(densities.rows, together.rows), together.holding_out]
+    holding_out = [lead.holding_out.of_rows(densities.rows, together.rows), *together.holding_out]
     return mixture_of_kinds(request, holding_out, [exact, together.members], weights, factor, together.rows)
 
 
@@ -371,8 +371,10 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         if bag is None:
             return None
         with stages.subtask("posterior") as stage, single_thread(bag.is_small):
-            bagged = approximate_bag(bag, request, task.clock)
-            stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
+            normal = request.resolved.likelihood.has_dispersion
+            bagged = (approximate_bag if normal else approximate_others)(bag, request, task.clock)
+            if normal:
+                stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
     members = []
     for place, (trained, fit) in enumerate(bagged.members):
         origin = bagged.origin if place == 0 else bagged.origin_of_others

@@ -15,37 +15,13 @@ import torch
 from .._approximation.noise_model import NoiseModel
 from .._options.options import Options
 from .._training.stream import RowStream, held_out_by_hash
-from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit, fit_laplace
-from .request import FitRequest
 
 CURVATURE_ROWS = 2_000_000
 """Number of rows of all ranks up to which the curvature is the sum over all of them. Of more rows, a random choice of
 this number is weighted like all."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a fit that are sums over rows."""
-
-
-def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:
-    """Refuse a stream for nets that train one after the other, or for a curvature that is no sum over rows.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-    """
-    if request.stream is None:
-        return
-    if options.structure is not None and not options.structure.is_monoid:
-        raise UnsupportedCombinationError(
-            f"hessian_structure={request.parameters['hessian_structure']!r} is no sum over rows, and X is a large "
-            "source. Use 'kron', 'ekfac', 'diag' or 'full', or read the rows into memory."
-        )
-    if not is_bagged:
-        raise UnsupportedCombinationError(
-            f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
-            "default ensemble with normal noise trains while it reads: leave net, n_members, prior, prior_precision, "
-            "sigma_noise, max_epochs and augment at their defaults, or read the rows into memory."
-        )
 
 
 def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:

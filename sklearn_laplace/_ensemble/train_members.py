@@ -1,4 +1,4 @@
-"""Members that train together: conditions for such a fit, and the training of the members.
+"""Training of members that train together.
 
 A deal is a random assignment of the rows to four folds. There are two deals (``_training/deals.py``). Each of the eight
 members is trained without one fold of one deal. They train as one or two tensor programs (``_training/batched.py``).
@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,17 @@ from .._approximation.held_out import LEAST_LEVEL
 from .._approximation.learnt_noise import learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._data.rows import PreparedData
-from .._data.summary import TableShape
 from .._host.rows import Sizes, TrainingRows
-from .._options.options import Options, is_auto, is_number
+from .._options.options import Options, is_auto
 from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Task
 from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
-from .._training.batched import mean_squares, seconds_of_step, train_members
+from .._training.batched import mean_errors, seconds_of_step, train_members
 from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.deals import N_DEALS, held_out_rows
-from .._training.fit_map import ROWS_FOR_MEMBERS
+from .._training.losses import Loss, loss_of
 from .._training.plan import NOISELESS
 from .._training.random_weights import grouped, posterior_layout
 from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, of_part, recipes_for
@@ -51,10 +49,10 @@ from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
-from ..laplace.subsets._base import Subset
 from ..nets import TableMLP
 from .bag import Bag, average
 from .encodings import exact_kinds
+from .weights import by_stacking
 
 EM_STEPS = 100
 """Steps of expectation maximisation for the weights of the deals."""
@@ -78,34 +76,6 @@ FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """Errors after which constant noise is used, unless varying noise was explicitly requested."""
 
 
-def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> bool:
-    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options.
-    shape : TableShape
-        Shape of the training rows.
-    options : Options
-        Options in the units of the rows.
-    """
-    built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
-    gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
-    # Held-out rows select one factor of the prior precision for all weights, and the noise level.
-    by_held_out = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
-    of_one_net = (
-        is_number(parameters["n_members"])
-        or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
-        or parameters["max_epochs"] is not None
-        or bool(options.prior_mean)
-        or not isinstance(options.temperature, float)
-        or type(options.subset).settled is not Subset.settled  # single weights
-    )
-    return built_in and many and gaussian and by_held_out and not of_one_net
-
-
 def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Bag | None:
     """Train the members; None if nets with exact steps are affordable and the targets are almost free of noise.
 
@@ -122,6 +92,7 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
         Progress of the training.
     """
     options, data, stream, clock = request.options(memory_budget), request.data, request.stream, task.clock
+    loss = loss_of(options.likelihood)
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     recipes = _recipes(request.parameters, data, len(data.X) if stream is None else stream.n_rows)
     held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
@@ -147,6 +118,8 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     bags, outputs = zip(*deals, strict=True)
     if len(bags) == 1:
         return bags[0]
+    if not loss.has_noise:
+        return Bag.of_deals(bags, _shares_by_loss(rows, outputs, loss))
     noise = average([variances for bag in bags for variances in bag.noise])
     return Bag.of_deals(bags, _shares(rows, outputs, noise))
 
@@ -225,6 +198,11 @@ class _Program:
         return cls(request, options, rows, recipes, tuple(arguments), modules, masks, first)
 
     @property
+    def loss(self) -> Loss:
+        """Loss of the training."""
+        return loss_of(self.options.likelihood)
+
+    @property
     def order(self) -> int:
         """Seed of the order of the mini-batches."""
         return self.request.seeds[1] % 2**31
@@ -232,7 +210,8 @@ class _Program:
     def prior(self, progress: Callable[..., Steps]) -> tuple[float, float]:
         """Prior precision of the members, and the held-out error of its trial; see :func:`best_prior`."""
         schedule, seed = self.recipes[0].schedule, self.request.seeds[0]
-        return best_prior(self.arguments[0], schedule, self.rows, self.held_out[0], seed, self.order, progress)
+        arguments = self.arguments[0], self.loss, schedule, self.rows, self.held_out[0], seed, self.order
+        return best_prior(*arguments, progress)
 
     def trained(self, prior: float, steps: Steps) -> list[tuple[Bag, Tensor]]:
         """Train the members; for each deal, return them and their outputs for held-out rows (n, C)."""
@@ -252,7 +231,7 @@ class _Program:
         request, rows, held_out = self.request, self.rows, self.held_out
         schedules, stacked = [recipe.schedule for recipe in self.recipes], Stacked(self.modules)
         noise_of = partial(_noise_so_far, held_out, rows, request.parameters, request.data, self.options)
-        arguments = stacked, rows, (~held_out).double(), schedules, self.order, [prior] * len(self.modules)
+        arguments = stacked, self.loss, rows, (~held_out).double(), schedules, self.order, [prior] * len(self.modules)
         streamed = None
         if request.stream is not None:
             places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
@@ -266,6 +245,7 @@ class _Program:
 
 def best_prior(
     arguments: dict[str, Any],
+    loss: Loss,
     schedule: Schedule,
     rows: TrainingRows,
     held_out: Tensor,
@@ -273,7 +253,7 @@ def best_prior(
     order: int,
     progress: Callable[..., Steps],
 ) -> tuple[float, float]:
-    """Prior precision with the smallest squared error on the held-out rows of a mask (n,), and this error.
+    """Prior precision with the smallest error on the held-out rows of a mask (n,), and this error.
 
     One net is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the members. A net
     that trains longer needs a stronger prior. Therefore the best precision is multiplied by the ratio of the steps, up
@@ -283,8 +263,8 @@ def best_prior(
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     trained_on = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
-        outputs, _ = train_members(stacked, rows, trained_on, [short], order, PRIORS, lambda outputs: None, steps)
-    errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
+        outputs, _ = train_members(stacked, loss, rows, trained_on, [short], order, PRIORS, lambda outputs: None, steps)
+    errors = mean_errors(loss, rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
     prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
     return prior, float(errors.min())
 
@@ -347,7 +327,7 @@ def _in_time(
         arguments = [arguments_of(recipe, data, options) for recipe in together for _ in range(n_members)]
         stacked = Stacked([TableMLP(**of_net, seed=0).to(rows.weights) for of_net in arguments])
         with single_thread(stacked.is_small(schedule)):
-            step = seconds_of_step(stacked, rows, schedule)
+            step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, options)
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
@@ -381,6 +361,13 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
         share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)
         level = float((part * distances).sum()) / float(weights.sum() * n_outputs)
     return (share / share.sum()).tolist()
+
+
+def _shares_by_loss(rows: TrainingRows, outputs: Sequence[Tensor], loss: Loss) -> list[float]:
+    """Weights of two deals that maximise the likelihood of held-out rows under their mixture (stacking)."""
+    logs = -loss.errors(torch.stack(list(outputs)), rows.targets)
+    shares: list[float] = by_stacking(logs.cpu().numpy(), rows.weights.double().cpu().numpy()).tolist()
+    return shares
 
 
 def _recipes(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:

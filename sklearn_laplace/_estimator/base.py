@@ -44,7 +44,6 @@ from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
 from .._sources.recognise import source_of
 from .._sources.sample import Sample
-from .._sources.source import Block
 from .._storage.stored import StoredEstimator
 from .._training.checkpoint import NoCheckpoint, checkpoint_of
 from .._training.folds import N_FOLDS
@@ -55,7 +54,7 @@ from .._validation.values import random_numbers
 from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
-from .sources import SourceFits, check_options
+from .sources import SourceFits, blocks_of_ranks, check_options
 
 
 @explained
@@ -297,7 +296,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         """Update the posterior with further rows, without training.
 
         The first call is :meth:`fit`. Later calls keep the net linearised at the trained weights and use the current
-        posterior as the prior for the new rows.
+        posterior as the prior for the new rows. Under a process group, all ranks add the rows of all ranks.
 
         Parameters
         ----------
@@ -344,13 +343,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
-        source = source_of(X, y, sample_weight)
-        blocks = [Block(X, y, sample_weight)] if source is None else source.all_blocks()
-        with self._unchanged_on_failure(X if source is None else None):
-            for block in blocks:
-                rows = block.X, block.y, block.sample_weight, sample_noise_variance
-                self._ensemble = self._changed(with_rows, *rows)
-        return self
+        return self._updated(with_rows, X, y, sample_weight, sample_noise_variance)
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Remove rows from the posterior, without training; the inverse of :meth:`partial_fit`.
@@ -399,9 +392,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         """
         check_is_fitted(self)
         check_forgetting(self._parameters()["augment"])
-        with self._unchanged_on_failure(X):
-            self._ensemble = self._changed(without_rows, X, y, sample_weight, sample_noise_variance)
-        return self
+        return self._updated(without_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior, at the same weights and curvature and without training.
@@ -485,6 +476,16 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         for name, value in vars(fitted).items():
             if name not in parameters:
                 setattr(self, name, value)
+
+    def _updated(self, change: Callable[..., Member], *rows: Any) -> Self:
+        """Apply a change by rows, which may be read from a source and belong to several ranks."""
+        group, in_memory = Group.current(), source_of(*rows[:3]) is None
+        with self._unchanged_on_failure(rows[0] if in_memory and group.is_alone else None):
+            for block in blocks_of_ranks(*rows):
+                self._ensemble = self._changed(change, block.X, block.y, block.sample_weight, rows[3])
+            if not group.is_alone:
+                self._take(group.of_first(self))
+        return self
 
     def _changed(self, change: Callable[..., Member], *rows: Any) -> Ensemble:
         """Apply a change by rows to each member, and return the new ensemble."""

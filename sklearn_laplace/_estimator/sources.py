@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
 from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
-from sklearn.base import clone, is_regressor
+from sklearn.base import clone
 
 from .._data.rows import PreparedData
+from .._data.target_scale import TargetScale
 from .._options.variants import expanded
 from .._runtime.group import Group
 from .._sources.arrow import ArrowSource
 from .._sources.dask_collections import DaskSource, is_collection, lazily
-from .._sources.recognise import SAMPLE_ROWS, source_of
-from .._sources.sample import Sample, sample_of
-from .._sources.source import Block, RowSource
+from .._sources.recognise import SAMPLE_ROWS, shard_of, source_of
+from .._sources.sample import Sample, Tally, sample_of
+from .._sources.source import Block, RowSource, joined
 from .._training.stream import RowStream
 from .._validation.announcements import experimental
 from ..errors import UnsupportedCombinationError
@@ -99,10 +101,54 @@ def _joined(results: Sequence[Any]) -> Any:
     return np.concatenate(results)
 
 
+def blocks_of_ranks(X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> Iterator[Block]:
+    """Yield the rows of an update: as they are, block by block from a source, and from all ranks of a process group.
+
+    Ranks receive the same blocks, in which the rows of all ranks follow each other.
+    """
+    group = Group.current()
+    source = source_of(X, y, sample_weight, group)
+    if source is None:
+        yield Block(X, y, sample_weight)
+        return
+    check_options(sample_noise_variance=sample_noise_variance)
+    shard, _ = shard_of(source, group)
+    blocks = shard.all_blocks()
+    while True:
+        block, error = None, None
+        try:
+            block = next(blocks, None)
+        except Exception as failure:
+            error = failure
+        group.raise_together(error)
+        parts = [part for part in group.gathered(block) if part is not None]
+        if not parts:
+            return
+        yield joined(parts)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Preparation of the rows of a source, of which a sample has been prepared.
+
+    Parameters
+    ----------
+    prepare : callable
+        Function (X, y, weights, None) → prepared rows.
+    of_sample, of_all : float
+        Sums of the weights that it gives to the sample and to all rows.
+    """
+
+    prepare: Callable[..., PreparedData]
+    of_sample: float
+    of_all: float
+
+
 class SourceFits:
     """Fits and predictions of an estimator whose rows are read from a source."""
 
     _prior_scores: Any
+    _tally: Tally | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -123,25 +169,35 @@ class SourceFits:
                 experimental("a fit of several ranks of torch.distributed")
             self._prior_scores = None
             self._options()
-            sample = sample_of(source, group, SAMPLE_ROWS if is_regressor(self) else source.n_rows * group.size)
+            sample = sample_of(source, group, SAMPLE_ROWS, self._tally)
             rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
             if sample.is_all:
                 self._fit_rows(*rows)
             else:
                 check_streamed(rule_for(expanded(self.get_params(deep=False)), None, None))
-                self._fit(lambda: self._prepare(*rows, None), *rows, sample=sample)
+                self._fit(lambda: self._prepare_sample(sample), *rows, sample=sample)
             if not group.is_alone:
                 self._take(group.of_first(self))
         return self
 
-    def _stream(self: Any, sample: Sample, data: PreparedData) -> RowStream:
-        """The whole table of a sample, whose prepared rows are given."""
+    def _prepare_sample(self: Any, sample: Sample) -> PreparedData:
+        """Prepare the rows of a sample."""
+        prepared: PreparedData = self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
+        return prepared
+
+    def _reading(self: Any, sample: Sample, scale: TargetScale) -> Reading:
+        """How the other rows are prepared, and the sums of the weights."""
         weights = sample.rows.sample_weight
-        unit = data.total_weight / float(len(sample.rows) if weights is None else np.sum(weights))
-        arguments = sample.n_rows, sample.total_weight * unit, Group.current()
+        of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
+        return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
+
+    def _stream(self, sample: Sample, data: PreparedData) -> RowStream:
+        """The whole table of a sample, whose prepared rows are given."""
+        reading = self._reading(sample, data.scale)
+        unit = data.total_weight / reading.of_sample
+        arguments = sample.n_rows, reading.of_all * unit, Group.current()
 
         def read(block: Block) -> PreparedData:
-            rows = block.X, block.y, block.sample_weight, None
-            return self._prepare_more(*rows, scale=data.scale).weighted(unit)
+            return reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
 
         return RowStream(sample.shard, read, *arguments)

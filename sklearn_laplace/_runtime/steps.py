@@ -121,6 +121,11 @@ class Steps:
             density = -0.5 * n_outputs * (math.log(2 * math.pi * level) + 1) - self.log_volume
             self._show(f"held-out log density {density:.3f}")
 
+    def score_log(self, log_likelihood: Tensor) -> None:
+        """Show the mean log likelihood of held-out rows, given for each net (K,), in nats per row."""
+        if self.is_shown:
+            self._show(f"held-out log likelihood {float(log_likelihood.mean()):.3f}")
+
     def _show(self, *results: str) -> None:
         """Print a line, or write the results behind the bar."""
         mean = [f"loss {sum(self._losses) / len(self._losses):.4g}"] if self._losses else []

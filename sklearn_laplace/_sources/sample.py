@@ -2,13 +2,14 @@
 
 A row belongs to the sample if the hash of its position in the whole table is small. Samples of parts of the table can
 therefore be merged: the result is the sample of the whole, row by row. One pass over the rows draws it, and counts the
-rows and their weights.
+rows, their weights, and the labels of a classification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from .source import Block, RowSource, joined
 
 SAMPLE_CELLS, FEWEST = 2**25, 10_000
 """Maximum number of cells of a sample of a wide table, and its minimum number of rows."""
+MOST_LABELS = 10_000
+"""Maximum number of different labels."""
+Tally = Callable[[Block], Mapping[Any, float]]
+"""Function of a block that returns its labels and the sum of their weights."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Sample:
         Sum of their weights.
     shard : RowSource
         Rows of this rank.
+    labels : mapping
+        Labels of the rows of all ranks, and the sum of the weights of each; empty without labels.
     """
 
     rows: Block
@@ -45,9 +52,10 @@ class Sample:
     n_rows: int
     total_weight: float
     shard: RowSource
+    labels: Mapping[Any, float] = field(default_factory=dict)
 
 
-def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS) -> Sample:
+def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
     """Draw the sample by one pass over the rows of this rank.
 
     Parameters
@@ -57,26 +65,36 @@ def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS) -> Sampl
     group : Group
     most : int
         Approximate number of rows of the sample.
+    tally : callable, optional
+        Finds the labels of all rows, also of those that are not in the sample.
+
+    Raises
+    ------
+    ValueError
+        If a rank has no rows, or if there are more than ``MOST_LABELS`` labels.
     """
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))
     piece, error = None, None
     try:
-        piece = _drawn(shard, starts, n_rows, most)
+        piece = _drawn(shard, starts, n_rows, most, tally)
     except Exception as failure:
         error = failure
     group.raise_together(error)
     assert piece is not None
-    positions, blocks, weights = zip(*group.gathered(piece), strict=True)
+    positions, blocks, weights, counts = zip(*group.gathered(piece), strict=True)
     order = np.concatenate(positions).argsort(kind="stable")
     rows = joined(blocks)
     rows = Block(*(_taken(part, order) for part in (rows.X, rows.y, rows.sample_weight)))
-    return Sample(rows, len(rows) == n_rows, n_rows, sum(weights), shard)
+    return Sample(rows, len(rows) == n_rows, n_rows, sum(weights), shard, sum(counts, Counter()))
 
 
-def _drawn(shard: RowSource, starts: Sequence[int], n_rows: int, most: int) -> tuple[np.ndarray, Block, float]:
-    """Positions and rows of the sample among the rows of this rank, and the sum of the weights of all its rows."""
+def _drawn(
+    shard: RowSource, starts: Sequence[int], n_rows: int, most: int, tally: Tally | None
+) -> tuple[np.ndarray, Block, float, Counter[Any]]:
+    """Positions and rows of the sample among the rows of this rank; weights and labels of all its rows."""
     kept: list[Block] = []
+    labels: Counter[Any] = Counter()
     positions: list[np.ndarray] = []
     weight, limit = 0.0, None
     for part, start in enumerate(starts):
@@ -89,9 +107,15 @@ def _drawn(shard: RowSource, starts: Sequence[int], n_rows: int, most: int) -> t
             positions.append(place[chosen])
             kept.append(Block(*(_taken(part, chosen) for part in (block.X, block.y, block.sample_weight))))
             weight += float(len(block) if block.sample_weight is None else np.sum(block.sample_weight))
+            labels.update({} if tally is None else tally(block))
+            if len(labels) > MOST_LABELS:
+                raise ValueError(
+                    f"y has more than {MOST_LABELS:,} different labels, such as {next(iter(labels))}. A classifier "
+                    "needs classes; use LaplaceRegressor for numbers."
+                )
     if not kept:
         raise ValueError("this rank has no rows; divide the rows among fewer ranks, or into more parts.")
-    return np.concatenate(positions), joined(kept), weight
+    return np.concatenate(positions), joined(kept), weight, labels
 
 
 def _limit(n_rows: int, n_columns: int, most: int) -> float:

@@ -11,6 +11,8 @@ precision with
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
   The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
+For classes and counts (``losses.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
+
 Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
 Before the last of the four cycles, rows may be weighted by a power of their inverse noise variances. The exponent is
@@ -36,12 +38,11 @@ from .._runtime.steps import Steps
 from .adam import Adam
 from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
 from .checkpoint import Checkpoint, NoCheckpoint
+from .losses import Loss
 from .schedule import Schedule
 from .stacked import Stacked
 from .stream import StreamedBatches
 
-NOISE_AT_START = 0.1
-"""φ of the first cycle, in units of the target variance."""
 REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
 TRIAL_STEPS = 5
@@ -50,6 +51,7 @@ TRIAL_STEPS = 5
 
 def train_members(
     stacked: Stacked,
+    loss: Loss,
     rows: TrainingRows,
     seen: Tensor,
     schedules: Sequence[Schedule],
@@ -60,12 +62,13 @@ def train_members(
     streamed: StreamedBatches | None = None,
     saved: Checkpoint | NoCheckpoint | None = None,
 ) -> tuple[Tensor, RowNoise | None]:
-    """Train all nets on targets with normal noise.
+    """Train all nets.
 
     Parameters
     ----------
     stacked : Stacked
         Nets to train, changed in place.
+    loss : Loss
     rows : TrainingRows
     seen : Tensor of shape (K, n)
         1 if the net is trained on the row, else 0.
@@ -93,7 +96,7 @@ def train_members(
     noise : RowNoise or None
         Noise variances from ``noise_of``.
     """
-    training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
+    training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, NoCheckpoint() if saved is None else saved
     begun, noise = training.resumed(saved.state, noise_of, schedule.noise_power)
@@ -105,9 +108,11 @@ def train_members(
         at_step = partial(training.save, saved, cycle, (before, error))
         training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done_in(cycle), at_step)
         outputs = training.outputs()
-        training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
-        errors = mean_squares(rows, outputs, held_out)
-        steps.score(errors, rows.n_outputs)
+        if loss.has_noise:
+            level = mean_errors(loss, rows, outputs, held_out, training.precision.double())
+            training.noise = level.to(training.noise)
+        errors = mean_errors(loss, rows, outputs, held_out)
+        loss.show(steps, errors, rows.n_outputs)
         if end == schedule.last_cycle and not steps.is_over() and (noise := noise_of(outputs)) is not None:
             training.before_noise = stacked.copied()
             training.take(noise, schedule.noise_power)
@@ -119,8 +124,8 @@ def train_members(
         steps.extend(schedule.n_steps)
         training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps), steps)
         further = training.outputs()
-        errors = mean_squares(rows, further, held_out)
-        steps.score(errors, rows.n_outputs)
+        errors = mean_errors(loss, rows, further, held_out)
+        loss.show(steps, errors, rows.n_outputs)
         before, error = error, float(errors.mean())
         if not error < before:
             stacked.put(kept)
@@ -129,13 +134,14 @@ def train_members(
     return outputs, noise
 
 
-def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) -> float:
+def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
     """Measure the duration of one training step, by a few steps whose result is not used.
 
     Parameters
     ----------
     stacked : Stacked
         Nets, which are changed and must be discarded afterwards.
+    loss : Loss
     rows : TrainingRows
     schedule : Schedule
 
@@ -145,7 +151,7 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
         Seconds.
     """
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    training = Training.of(stacked, rows, seen, [schedule], 0, [1.0] * len(seen))
+    training = Training.of(stacked, loss, rows, seen, [schedule], 0, [1.0] * len(seen))
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
@@ -173,9 +179,10 @@ class Training:
     ----------
     stacked : Stacked
         Weights of the nets.
+    loss : Loss
     encoded : Encoded
         Encoded rows.
-    targets : Tensor of shape (n, C)
+    targets : Tensor of shape (n, C), or (n,) for classes
     shares : Tensor of shape (K, n)
         Weight of each row for each net, with mean 1 per net.
     precision : Tensor of shape (n, 1) or (n, C)
@@ -196,6 +203,7 @@ class Training:
     """
 
     stacked: Stacked
+    loss: Loss
     encoded: Encoded
     targets: Tensor
     shares: Tensor
@@ -215,6 +223,7 @@ class Training:
     def of(
         cls,
         stacked: Stacked,
+        loss: Loss,
         rows: TrainingRows,
         seen: Tensor,
         schedules: Sequence[Schedule],
@@ -229,19 +238,23 @@ class Training:
         weights = (seen * rows.weights).to(dtype)
         if from_zero:
             stacked.weights[-1].zero_()
+            start, bias = loss.first_outputs(rows.targets, rows.weights, stacked.n_outputs), stacked.biases[-1]
+            if start is not None and bias is not None:
+                bias.copy_(start.expand_as(bias))
         unit = n / weights.sum(1, keepdim=True)
         more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
         return cls(
             stacked,
+            loss,
             Encoded.of(stacked.modules[0], rows.inputs, dtype),
-            rows.targets.to(dtype),
+            rows.targets.to(dtype) if rows.targets.is_floating_point() else rows.targets,
             weights * unit,
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
             Adam.of(stacked, schedules),
             torch.Generator().manual_seed(seed),
             min(schedules[0].batch_size, n),
             torch.tensor(prior).to(weights) / (more * weights.sum(1)),
-            torch.full_like(weights[:, 0], NOISE_AT_START),
+            torch.full_like(weights[:, 0], loss.first_noise),
             None if streamed is None else StreamedRows(stacked.modules[0], streamed, unit, rows),
         )
 
@@ -274,7 +287,8 @@ class Training:
             if steps.is_over():
                 break
             factors = batch.shares.mT[:, :, None] / len(batch.targets) * batch.precision
-            loss, gradients = self.stacked.gradients(batch.numbers, batch.codes, batch.targets, factors)
+            arguments = batch.numbers, batch.codes, batch.targets, factors, self.loss
+            terms, gradients = self.stacked.gradients(*arguments)
             if self.streamed is not None:
                 self.streamed.batches.average_(gradients)
             if is_penalised:
@@ -283,7 +297,7 @@ class Training:
             for optimiser in self.optimisers:
                 optimiser.step(gradients, rate(place), decay(place))
             if steps.is_shown:
-                steps.advance(loss.sum() / len(self.shares))
+                steps.advance(terms.sum() / len(self.shares))
             if at_step is not None:
                 at_step(place + 1 - places.start)
 
@@ -338,13 +352,15 @@ class Training:
     def outputs(self) -> Tensor:
         """Outputs of all nets for all rows, (K, n, C), float64."""
         # Allocate the result first: small results between large temporary arrays would fragment the memory.
-        result = torch.empty(*self.shares.shape, self.targets.shape[1], dtype=torch.float64, device=self.targets.device)
-        for chosen in torch.arange(len(self.targets), device=self.targets.device).split(CHUNK):
+        shape, device = (*self.shares.shape, self.stacked.n_outputs), self.targets.device
+        result = torch.empty(shape, dtype=torch.float64, device=device)
+        for chosen in torch.arange(len(self.targets), device=device).split(CHUNK):
             result[:, chosen] = self.stacked(*self.encoded.taken(chosen)).double()
         return result
 
 
-def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision: Tensor | float = 1.0) -> Tensor:
-    """Weighted mean (K,) of precision · squared error for each net's outputs (K, n, C), with row weights (K, n)."""
-    squares = ((outputs - rows.targets.double()).square() * precision).mean(-1)
-    return (weights * squares).sum(1) / weights.sum(1)
+def mean_errors(
+    loss: Loss, rows: TrainingRows, outputs: Tensor, weights: Tensor, precision: Tensor | float = 1.0
+) -> Tensor:
+    """Weighted mean (K,) of the errors of each net's outputs (K, n, C), with row weights (K, n)."""
+    return (weights * loss.errors(outputs, rows.targets, precision)).sum(1) / weights.sum(1)

@@ -19,7 +19,8 @@ from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
-from .batched import Training, mean_squares
+from .batched import Training, mean_errors
+from .losses import Squares
 from .plan import Plan
 from .schedule import Schedule
 from .stacked import Stacked
@@ -73,22 +74,22 @@ def gradient_start(
     -------
     GradientStart
     """
-    stacked = Stacked(modules, learns_scales=False)
+    stacked, loss = Stacked(modules, learns_scales=False), Squares()
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
     for mask, places in zip(seen[1:], held_out, strict=True):
         mask[places] = 0.0
     steps = Steps() if steps is None else steps
     unseen = (1 - seen[1:]) * rows.weights
-    training = Training.of(stacked, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
+    training = Training.of(stacked, loss, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     with single_thread(stacked.is_small(SCHEDULE)):
         for begin, end in SCHEDULE.cycles:
             training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), steps)
             outputs = training.outputs()
-            steps.score(mean_squares(rows, outputs[1:], unseen, precision), rows.n_outputs)
-            noise = mean_squares(rows, outputs, seen * rows.weights, precision)
+            steps.score(mean_errors(loss, rows, outputs[1:], unseen, precision), rows.n_outputs)
+            noise = mean_errors(loss, rows, outputs, seen * rows.weights, precision)
             training.noise = torch.minimum(training.noise, noise.to(training.noise))
-    errors = mean_squares(rows, outputs[1:], unseen, precision)
+    errors = mean_errors(loss, rows, outputs[1:], unseen, precision)
     return GradientStart(tuple(stacked.written()), float((errors * unseen.sum(1)).sum() / unseen.sum()))
 
 

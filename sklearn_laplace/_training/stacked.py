@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .._runtime.budget import SINGLE_THREAD_FLOPS
 from ..nets import MLP, TableMLP
 from ..nets.mlp import Scale, Shift
+from .losses import Loss
 from .schedule import Schedule
 
 LEAST_SCALE = 1e-3
@@ -103,7 +104,7 @@ class Stacked:
             activated = self._parts(activations, hidden)
             passed.append((hidden, activated))
             hidden = torch.baddbmm(bias[:, None], activated, weight.mT, alpha=factor)
-        return hidden if self.shift is None else self._parts(self.shift, hidden), passed
+        return hidden if self.shift is None else self._parts(self.shift, hidden).to(hidden), passed
 
     def _parts(self, layers: Sequence[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
         """Apply the layer of each run of nets to its part of the tensors (K, ...)."""
@@ -128,9 +129,9 @@ class Stacked:
 
     @torch.no_grad()
     def gradients(
-        self, numbers: Tensor, codes: Tensor, targets: Tensor, factors: Tensor
+        self, numbers: Tensor, codes: Tensor, targets: Tensor, factors: Tensor, loss: Loss
     ) -> tuple[Tensor, list[Tensor]]:
-        """Loss ½ Σ factor · squared error, and its gradient.
+        """Loss of a mini-batch and its gradient.
 
         Parameters
         ----------
@@ -138,21 +139,20 @@ class Stacked:
             Encoded numbers.
         codes : Tensor of shape (n, q), int64
             Category codes.
-        targets : Tensor of shape (n, C)
+        targets : Tensor of shape (n, C), or (n,) for classes
         factors : Tensor of shape (K, n, 1) or (K, n, C)
-            Factor of each squared error.
+            Factor of each term.
+        loss : Loss
 
         Returns
         -------
-        loss : Tensor of shape (K, n, C)
+        terms : Tensor of shape (K, n, C) or (K, n, 1)
             Terms of the sum.
         gradients : list of Tensor
             Gradient of the loss for each tensor of ``tensors``.
         """
         outputs, passed = self._forward(numbers, codes)
-        errors = outputs - targets
-        slope: Tensor = errors * factors
-        loss = errors.mul_(slope).mul_(0.5)
+        terms, slope = loss.terms(outputs, targets, factors)
         of_weights: list[Tensor] = []
         of_biases: list[Tensor] = []
         later = zip(self.activations, self.factors, self.weights[self.n_first :], passed, strict=True)
@@ -174,7 +174,12 @@ class Stacked:
             of_scales = [(of_scaled * self.weights[0]).sum(1, keepdim=True) * self.factor for _ in self.scales]
             of_weights.insert(0, of_scaled * self._first_scale)
             of_biases.insert(0, slope.sum(1))
-        return loss, [*of_scales, *of_weights, *of_biases]
+        return terms, [*of_scales, *of_weights, *of_biases]
+
+    @property
+    def n_outputs(self) -> int:
+        """Number C of outputs of a net."""
+        return self.weights[-1].shape[1]
 
     @property
     def _first_scale(self) -> Tensor | float:

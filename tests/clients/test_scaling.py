@@ -76,6 +76,14 @@ def test_ranks_of_torchrun_end_with_the_same_model(folder, alone):
     assert abs(ranks[0]["log_likelihood"] - alone["log_likelihood"]) < CLOSE
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo needs POSIX here")
+def test_ranks_fit_one_classifier(folder):
+    """The same to the bit on both ranks; the labels are text in Parquet files."""
+    ranks = run("with_torchrun.py", "--folder", folder, "--rows", str(N), "--classes", ranks=2)
+    assert ranks[0]["digest"] == ranks[1]["digest"]
+    assert ranks[0]["log_likelihood"] > ranks[0]["of the truth"] - CLOSE
+
+
 def test_ranks_fit_a_small_table_as_one_process_does(tmp_path):
     """Every rank has all rows then, and the model is that of one process, to the bit."""
     options = ["--folder", str(tmp_path / "rows"), "--rows", "300", "--checkpoint", str(tmp_path / "state")]
@@ -161,6 +169,34 @@ def test_a_path_is_read_like_its_rows(folder, alone):
     table.drop(columns="x3").to_parquet(path)
     with pytest.raises(ValueError, match=r"X has no column 'x3', which the fit had"):
         model.predict(path)
+
+
+def test_labels_are_read_from_a_column(tmp_path, monkeypatch):
+    """Text and categories of pandas; a missing label is an error before any training."""
+    import pandas as pd
+
+    from sklearn_laplace import LaplaceClassifier
+    from sklearn_laplace._estimator import sources
+    from sklearn_laplace._sources import recognise
+    from sklearn_laplace.errors import CutWarning
+
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", 300)
+    X = np.random.default_rng(0).random((1000, 2))
+    labels = pd.Series(np.where(X[:, 0] > 0.5, "yes", "no"))
+    labels[999] = "perhaps"  # not in the sample
+    path, table = tmp_path / "rows.parquet", pd.DataFrame(X, columns=["a", "b"])
+    for column in (labels, labels.astype("category")):
+        table.assign(label=column).to_parquet(path, row_group_size=100)
+        with pytest.warns(CutWarning):
+            model = LaplaceClassifier(max_time=0.01, random_state=0).fit(path, "label")
+        assert model.classes_.tolist() == ["no", "perhaps", "yes"]
+        assert model.feature_names_in_.tolist() == ["a", "b"]
+        assert model.predict_proba(path).shape == (1000, 3)
+    labels[7] = None
+    table.assign(label=labels).to_parquet(path)
+    with pytest.raises(ValueError, match=r"Input y contains None: 1 of 1000 values missing, the first in row 7"):
+        LaplaceClassifier().fit(path, "label")
 
 
 def started(*options: str, ranks: int = 0) -> subprocess.Popen:

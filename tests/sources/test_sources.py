@@ -55,6 +55,9 @@ class Ranks:
                 ranks.barrier.wait(10)
                 return values
 
+            def of_first(self, value):
+                return self.gathered(value)[0]
+
         return OfThreads(rank, self.size)
 
     def run(self, function: Callable[[Group], object]) -> list:

@@ -81,23 +81,25 @@ def test_a_killed_fit_goes_on_to_the_same_result(n, tmp_path, monkeypatch):
         assert not path.exists()
 
 
-def test_a_streamed_fit_goes_on_to_the_same_result(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_a_streamed_fit_goes_on_to_the_same_result(kind, tmp_path, monkeypatch):
     """The rows that were read before are skipped."""
     X, y = rows(1500)
+    y = y if kind is LaplaceRegressor else y > 0
     file = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
     file[:] = X
     for module in (recognise, sources):
         monkeypatch.setattr(module, "SAMPLE_ROWS", 500)
     monkeypatch.setattr("sklearn_laplace._training.stream.BUFFER_ROWS", 300)
-    expected = LaplaceRegressor(random_state=0).fit(file, y).predict(X[:50])
+    expected = kind(random_state=0).fit(file, y).predict_std(X[:50])
     path = tmp_path / "state"
 
-    def fit() -> LaplaceRegressor:
-        return LaplaceRegressor(random_state=0, checkpoint=str(path)).fit(file, y)
+    def fit() -> LaplaceRegressor | LaplaceClassifier:
+        return kind(random_state=0, checkpoint=str(path)).fit(file, y)
 
     n_states = killed_after(monkeypatch, -1, fit)
     killed_after(monkeypatch, 2 * n_states // 3, fit)
-    np.testing.assert_array_equal(fit().predict(X[:50]), expected)
+    np.testing.assert_array_equal(fit().predict_std(X[:50]), expected)
 
 
 def test_seeds_are_part_of_the_state(tmp_path, monkeypatch):

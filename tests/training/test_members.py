@@ -22,10 +22,12 @@ from sklearn_laplace._training import batched
 from sklearn_laplace._training.batched import train_members
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.deals import held_out_rows
+from sklearn_laplace._training.losses import NegativeLog, Squares
 from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import MemoryBudgetError
+from sklearn_laplace.laplace.likelihoods import Categorical
 from sklearn_laplace.nets import ACTIVATIONS, TableMLP
 from sklearn_laplace.options import MonteCarlo
 
@@ -62,9 +64,9 @@ def fitted() -> LaplaceRegressor:
     return LaplaceRegressor(random_state=0).fit(*friedman(N_ROWS))
 
 
-def nets(n: int, **options: object) -> list[TableMLP]:
+def nets(n: int, n_outputs: int = 1, **options: object) -> list[TableMLP]:
     given = {"input_edges": [[0.0, 0.4, 1.0]], "input_quartiles": ([0.5], [0.5]), "activation": "silu", **options}
-    arguments = [0, 3], [True, False], 1, (5, 4)
+    arguments = [0, 3], [True, False], n_outputs, (5, 4)
     return [TableMLP(*arguments, seed=seed, **given).double() for seed in range(n)]
 
 
@@ -117,8 +119,26 @@ def test_gradients_are_those_of_automatic_differentiation(activation):
     encoded = Encoded.of(modules[0], coded(n), torch.float64).taken(torch.arange(n))
     outputs, _ = stacked._forward(*encoded)
     expected = 0.5 * factors * (outputs - targets).square()
-    loss, gradients = stacked.gradients(*encoded, targets, factors)
+    loss, gradients = stacked.gradients(*encoded, targets, factors, Squares())
     torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
+
+
+def test_gradients_of_classes_are_those_of_automatic_differentiation():
+    """The loss of each row is the negative log likelihood, times the factor of the net."""
+    modules = nets(2, 3)
+    stacked, n, random = Stacked(modules, torch.float64), 20, torch.Generator().manual_seed(0)
+    for tensor in stacked.tensors:
+        tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64)).requires_grad_()
+    targets = torch.randint(3, (n,), generator=random)
+    factors = torch.rand(2, n, 1, generator=random, dtype=torch.float64)
+    encoded, loss = Encoded.of(modules[0], coded(n), torch.float64).taken(torch.arange(n)), NegativeLog(Categorical())
+    outputs, _ = stacked._forward(*encoded)
+    each = torch.stack([torch.nn.functional.cross_entropy(of_net, targets, reduction="none") for of_net in outputs])
+    expected = factors[..., 0] * each
+    terms, gradients = stacked.gradients(*encoded, targets, factors, loss)
+    torch.testing.assert_close(terms[..., 0], expected.detach())
+    torch.testing.assert_close(loss.errors(outputs.detach(), targets), each.detach())
     torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
 
 
@@ -152,7 +172,7 @@ def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
         stacked = Stacked(nets(2), torch.float64)
         rows = TrainingRows(x, targets, torch.ones(n, dtype=torch.float64))
         schedule = Schedule(30, batch_size=16)
-        return train_members(stacked, rows, seen, [schedule], 0, [0.0, 0.5], lambda outputs: variances)[0]
+        return train_members(stacked, Squares(), rows, seen, [schedule], 0, [0.0, 0.5], lambda outputs: variances)[0]
 
     other = y.clone()
     other[:10] += 5
@@ -173,7 +193,7 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     monkeypatch.setattr(Schedule, "rate_of_cycle", lambda self, step: steps.append(step) or rate(self, step))
     rows = TrainingRows(x, y, torch.ones(n, dtype=torch.float64))
     schedule = Schedule(100, batch_size=50)
-    outputs, _ = train_members(Stacked(nets(2)), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: None)
+    outputs, _ = train_members(Stacked(nets(2)), Squares(), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: None)
     assert bool(steps) == cycles
     assert outputs.shape == (2, n, 1)
 
@@ -196,7 +216,8 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
                 lambda *args, start=start, t=trainings, **kw: t.append(start(*args, **kw)) or t[-1],
             )
             schedule = Schedule(30, noise_power=power, most_further=0)
-            train_members(Stacked(nets(2)), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: row_noise(noise))
+            arguments = Stacked(nets(2)), Squares(), rows, seen, [schedule], 0, [0.0, 0.0]
+            train_members(*arguments, lambda outputs: row_noise(noise))
         weighted[power] = trainings[0].precision
     torch.testing.assert_close(weighted[1.0], noise.mean() / noise)
     torch.testing.assert_close(weighted[0.5], (noise.mean() / noise).sqrt())
@@ -221,7 +242,8 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
     rows, seen = TrainingRows(x, y, torch.ones(n, dtype=torch.float64)), torch.ones(3, n)
     seen[:, ::4] = 0
     stacked = Stacked([nets(1)[0] for _ in range(3)], torch.float64)
-    train_members(stacked, rows, seen, [Schedule(400, batch_size=50)], 0, [0.0, 1.0, 30.0], lambda outputs: None)
+    schedules = [Schedule(400, batch_size=50)]
+    train_members(stacked, Squares(), rows, seen, schedules, 0, [0.0, 1.0, 30.0], lambda outputs: None)
     sizes = sum(weight.square().flatten(1).sum(1) for weight in stacked.weights)
     assert sizes[0] > 2 * sizes[1] > 8 * sizes[2]
 

@@ -1,0 +1,74 @@
+"""Laplace approximations of members for classes and counts, which train together on a stream.
+
+As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
+member is multiplied by the factor that held-out rows select, as for cross-fitted nets of rows in memory
+(``laplace/selection/held_out.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from .._approximation.choose import SelectionState
+from .._approximation.held_out import CrossFit
+from .._runtime.progress import Clock
+from .._training.folds import density_for
+from .._training.random_weights import tempering
+from ..laplace.fit import Hyper
+from ..laplace.network.tracing import trace
+from ..laplace.selection import held_out_scores, maximise_evidence
+from .approximate_members import CHUNK, Bagged, fits_on_rows, initialised, pieces_of, results_of
+from .bag import Bag
+from .request import FitRequest
+from .streamed import curvature_rows, fits_of_stream
+
+SCORED_ROWS = 1000
+"""Number of held-out rows of each member for selecting the prior precision."""
+
+
+def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
+    """Compute the Laplace approximations of the members, and select the prior precision on held-out rows.
+
+    Parameters
+    ----------
+    bag : Bag
+        Trained members.
+    request : FitRequest
+        Sample of the rows, the stream, options and seeds.
+    clock : Clock
+        Time limit. If the pass over the stream would exceed it, the curvature of the sample is used.
+    """
+    options, data, stream = request.settled(), request.data, request.stream
+    assert stream is not None
+    rows = data.training_rows(options.dtype, options.device, built_in=True)
+    nets = initialised(bag, rows, options, request.seeds[0])
+    networks, begun = [trace(net.module_, rows.inputs) for net in nets], clock.elapsed
+    fits, held_out = fits_on_rows(networks, bag, data, options, stream.total_weight / rows.total_weight)
+    if not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
+        fits = fits_of_stream(fits, bag.places, stream, options, None, rows.weights)
+    fit, parts = fits[0], []
+    start = maximise_evidence(
+        fit, Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])), free_prior=True, free_dispersion=False, warn=False
+    )
+    for k, (member_fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
+        few = torch.randperm(len(unseen), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
+        parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
+    scores = held_out_scores(parts, start, density_for(fit.likelihood))
+    hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
+    hyper = replace(hyper, temperature=tempering(fit.network, options.temperature))
+    cross = CrossFit((), torch.zeros(0, dtype=torch.int64), scores)
+    return Bagged(
+        members=results_of(bag, nets, fits, hyper, rows),
+        hyper=hyper,
+        origin=SelectionState(start, fit.prior.names, networks[0].parameter_names, None, cross),
+        noise_model=None,
+        data=data,
+        held_out=bag.held_out.cpu().numpy(),
+        n_bins=pieces_of(bag),
+        shares=np.array(bag.shares),
+        scored=np.zeros(0, dtype=np.int64),
+        densities=None,
+    )

@@ -1,0 +1,67 @@
+"""Conditions for members that train together, and for rows that are read while they train."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+from .._data.summary import TableShape
+from .._options.options import Options, is_number
+from .._training.fit_map import ROWS_FOR_MEMBERS
+from ..errors import UnsupportedCombinationError
+from ..laplace.subsets._base import Subset
+from .request import FitRequest
+
+
+def is_bagged(request: FitRequest, shape: TableShape, options: Options) -> bool:
+    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
+
+    Normal noise is required, unless the rows are read from a stream: only such members train on one.
+
+    Parameters
+    ----------
+    request : FitRequest
+    shape : TableShape
+        Shape of the training rows.
+    options : Options
+        Options in the units of the rows.
+    """
+    parameters, likelihood = request.parameters, options.likelihood
+    built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+    many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
+    suits = likelihood.quadratic if likelihood.has_dispersion else request.stream is not None
+    # Held-out rows select one factor of the prior precision for all weights, and the noise level.
+    by_prior, by_noise = options.by_held_out
+    by_held_out = by_prior and (by_noise or not likelihood.has_dispersion)
+    by_held_out = by_held_out and options.map_precision is None and options.grouping.each == "net"
+    of_one_net = (
+        is_number(parameters["n_members"])
+        or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
+        or parameters["max_epochs"] is not None
+        or bool(options.prior_mean)
+        or not isinstance(options.temperature, float)
+        or type(options.subset).settled is not Subset.settled  # single weights
+    )
+    return built_in and many and suits and by_held_out and not of_one_net
+
+
+def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:
+    """Refuse a stream for nets that train one after the other, or for a curvature that is no sum over rows.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+    """
+    if request.stream is None:
+        return
+    if options.structure is not None and not options.structure.is_monoid:
+        raise UnsupportedCombinationError(
+            f"hessian_structure={request.parameters['hessian_structure']!r} is no sum over rows, and X is a large "
+            "source. Use 'kron', 'ekfac', 'diag' or 'full', or read the rows into memory."
+        )
+    if not is_bagged:
+        noise = "sigma_noise, " if options.likelihood.has_dispersion else ""
+        raise UnsupportedCombinationError(
+            f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
+            "default ensemble trains while it reads: leave net, n_members, prior, prior_precision, "
+            f"{noise}max_epochs and augment at their defaults, or read the rows into memory."
+        )

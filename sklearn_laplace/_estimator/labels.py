@@ -1,0 +1,85 @@
+"""Labels of a classification: their validation, and the labels of all rows of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import column_or_1d
+
+from .._options.class_weights import class_weights
+from .._sources.sample import Sample
+from .._sources.source import Block
+from .._validation.targets import check_targets
+
+
+def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
+    """Validate labels and return them as an array of shape (n,).
+
+    Raises
+    ------
+    ValueError
+        Without labels, for missing ones, for labels of several types, and for several columns.
+
+    Examples
+    --------
+    >>> labels_of(["b", "a"]).tolist()
+    ['b', 'a']
+    """
+    if y is None:
+        raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
+    y = check_targets(y, numeric=False)
+    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {np.shape(y)} instead. Pass one label for each row; "
+            "one-hot columns become labels by y.argmax(axis=1)."
+        )
+    labels: np.ndarray = column_or_1d(y, warn=warn)
+    return labels
+
+
+def tally(block: Block) -> dict[Any, float]:
+    """Sum of the weights of each label in a block, without rows of weight zero.
+
+    Examples
+    --------
+    >>> {str(label): n for label, n in tally(Block(np.zeros((3, 1)), np.array(["b", "a", "b"]))).items()}
+    {'a': 1.0, 'b': 2.0}
+    """
+    unique, index = np.unique(labels_of(block.y), return_inverse=True)
+    weights = np.ones(len(block)) if block.sample_weight is None else np.asarray(block.sample_weight, dtype=float)
+    totals = np.bincount(index.ravel(), weights=weights, minlength=len(unique)).tolist()
+    return {label: total for label, total in zip(unique, totals, strict=True) if total > 0}
+
+
+def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any, float]]:
+    """Sorted labels of all rows of a source, and the factor of each on the weights of its rows.
+
+    Parameters
+    ----------
+    sample : Sample
+        Sample of the rows, with the labels of all rows.
+    class_weight : None, "balanced" or dict
+        Parameter ``class_weight``.
+    """
+    found = _array(sample.labels, is_object=labels_of(sample.rows.y).dtype.kind == "O")
+    totals = np.array(list(sample.labels.values()))
+    factors = class_weights(class_weight, found, np.arange(len(found)), totals)
+    return np.sort(found), dict(zip(found.tolist(), factors.tolist(), strict=True))
+
+
+def weighted_total(totals: Mapping[Any, float], factors: Mapping[Any, float]) -> float:
+    """Sum of the weights of all rows, times the factors of their classes.
+
+    Examples
+    --------
+    >>> weighted_total({"a": 2.0, "b": 1.0}, {"a": 0.5, "b": 3.0})
+    4.0
+    """
+    return sum(factors[label] * total for label, total in zip(_array(totals).tolist(), totals.values(), strict=True))
+
+
+def _array(labels: Mapping[Any, float], *, is_object: bool = False) -> np.ndarray:
+    """The labels as an array, of the type that NumPy gives them."""
+    return np.array(list(labels), dtype=object) if is_object else np.array(list(labels))
