@@ -44,7 +44,7 @@ errors laplace _validation _runtime nets _host distributions _data _sources _opt
 _storage _estimator regressor classifier options _unwrap metrics _export recalibration plotting __init__
 """
 PARTS = """
-linalg jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit evidence
+linalg sums jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit evidence
 leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
 """
 ORDER = PACKAGES.split()

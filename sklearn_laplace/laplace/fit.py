@@ -29,6 +29,7 @@ from .nonfinite import not_finite
 from .prior import Prior
 from .structures import Kron
 from .structures._base import Curvature, Posterior
+from .sums import sum_of_rows
 from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]
@@ -378,9 +379,9 @@ class _Sums:
         if not self.is_known:
             residual = likelihood.residual(line.outputs, targets) * weights[:, None]
             self.gradient += line.pullback(residual[..., None]).total()
-        self.nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
-        self.weight += weights.double().sum()
-        self.log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
+        self.nll += sum_of_rows(weights * likelihood.nll(line.outputs, targets))
+        self.weight += sum_of_rows(weights)
+        self.log_noise += sum_of_rows(weights * likelihood.log_noise(line.outputs, targets))
         self.n_outputs, self.n_rows = line.outputs.shape[1], self.n_rows + len(weights)
         return contribution
 
