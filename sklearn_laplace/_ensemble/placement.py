@@ -46,7 +46,8 @@ def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -
 
 def _n_weights(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> int:
     """Number of weights of the largest net of a fit, with the maximum number of inputs of an encoding."""
-    layers, automatic = of_one_net(parameters), AUTOMATIC
+    layers = of_one_net(parameters)
+    automatic: tuple[int | None, ...] = AUTOMATIC
     if is_bagged(parameters, shape, options):
         recipe = recipes_for(shape.n_rows, shape.levels.count(0))[-1]
         automatic = (recipe.n_bins,)

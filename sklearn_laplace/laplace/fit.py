@@ -279,8 +279,8 @@ def fit_laplace(
     prior : Prior
         Stored in the result; it does not affect the sums.
     batches : iterable of (inputs, targets, weights)
-        At least one row in total. Sums are in float64, whatever the dtype of the rows. Some structures iterate over the
-        batches a second time.
+        At least one row in total. Sums have float64 accuracy, whatever the dtype of the rows. Some structures iterate
+        over the batches a second time.
     like : Curvature, optional
         A curvature with which the result will be merged. The result uses its basis and options, and ``structure`` and
         ``options`` are ignored.

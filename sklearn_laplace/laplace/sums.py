@@ -1,13 +1,12 @@
 r"""Sums of float32 values to more than float32 accuracy, also on GPUs that are slow at float64.
 
-Consumer GPUs compute float64 at 1/32 or 1/64 of the float32 rate. There the sum of n values is split as in Rump, Ogita &
-Oishi (2008), algorithm 3.2: with :math:`\sigma = 2^{\lceil \log_2 (n + 2) \rceil} 2^e`
-and :math:`\max |x| < 2^e`,
+Consumer GPUs compute float64 at 1/32 or 1/64 of the float32 rate. There the sum of n values is split as in Rump, Ogita
+& Oishi (2008), algorithm 3.2: with :math:`\sigma = 2^{\lceil \log_2 (n + 2) \rceil} 2^e` and :math:`\max |x| < 2^e`,
 
 .. math:: q_i = (\sigma + x_i) - \sigma, \qquad r_i = x_i - q_i .
 
-Both are exact in float32, and so is the sum of the q in any order. The remainders r are at
-most :math:`2^{-24} \sigma`, and are split in turn. The host reads no value.
+Both are exact in float32, and so is the sum of the q in any order. The remainders r are at most
+:math:`2^{-24} \sigma`, and are split in turn. The host reads no value.
 """
 
 from __future__ import annotations

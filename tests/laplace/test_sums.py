@@ -53,7 +53,15 @@ def test_values_that_are_not_finite_are_not_hidden(value):
 
 @pytest.mark.parametrize(
     ("capability", "is_fast"),
-    [((7, 0), True), ((8, 0), True), ((9, 0), True), ((10, 0), True), ((7, 5), False), ((8, 6), False), ((12, 0), False)],
+    [
+        ((7, 0), True),
+        ((8, 0), True),
+        ((9, 0), True),
+        ((10, 0), True),
+        ((7, 5), False),
+        ((8, 6), False),
+        ((12, 0), False),
+    ],
 )
 def test_data_centre_gpus_are_fast_at_float64(capability, is_fast, monkeypatch):
     """The compute capability decides; no GPU is asked on the CPU."""
