@@ -7,6 +7,8 @@ import pytest
 import torch
 from host_reads import Reads
 
+from sklearn_laplace._runtime.progress import Clock, Task
+from sklearn_laplace._runtime.steps import Steps
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -83,3 +85,13 @@ def test_no_category_is_waited_for():
         network.jacobian(x)
         stacked.outputs(x)
     assert reads.count == 0
+
+
+def test_losses_are_read_when_they_are_shown(capsys):
+    """Once in ``each`` steps, not in every step."""
+    with Steps(Task(Clock(verbose=2), ("training",)), 20, each=10) as steps, Reads() as reads:
+        for _ in range(9):
+            steps.advance(torch.ones(()))
+        assert reads.count == 0
+        steps.advance(torch.ones(()))
+    assert "step 10 of 20, loss 1" in capsys.readouterr().out
