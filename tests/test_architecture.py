@@ -44,8 +44,8 @@ errors _warn laplace _validation _runtime nets _host distributions _data _source
 _ensemble _storage _estimator regressor classifier options _unwrap metrics _export recalibration plotting __init__
 """
 PARTS = """
-linalg jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit evidence
-leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
+linalg sums jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit
+evidence leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
 """
 ORDER = PACKAGES.split()
 """Packages and modules of the top level; each imports only what stands before it."""

@@ -6,15 +6,17 @@ for a case and the best one counts; a backend that would take minutes gets a par
 columns are empty. The output also has the limits of the machine (products, copies), the additional peak memory, and the
 floor: the multiply-adds that the method needs over those of the epoch.
 
-``python examples/benchmarks/speed.py`` prints markdown tables and saves a picture of the growth of the times
-(``--out DIR``, the working directory by default). ``--quick`` uses a tenth of the rows and fewer repetitions,
-``--rows`` adds the runs over ten million generated rows, ``--only A,C`` selects workloads, ``--device cuda`` runs on a
-GPU.
+``python examples/benchmarks/speed.py`` prints markdown tables. It saves each table as a CSV with the name of the
+device, and a picture of the growth of the times (``--out DIR``, the working directory by default). ``--quick`` uses a
+tenth of the rows and fewer repetitions, ``--rows`` adds the runs over ten million generated rows, ``--only A,C``
+selects workloads, ``--tables passes,members`` selects tables and omits the picture. ``--device cuda`` runs on a GPU.
+The table ``members`` has the seconds of default regressions; run it with ``--device cpu`` on the same machine as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import ctypes
 import gc
 import itertools
@@ -28,10 +30,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from skorch import NeuralNet
 from torch import Tensor, nn
 
+from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._host.epochs import run_epochs
 from sklearn_laplace._host.net import build_net, initialise
 from sklearn_laplace._host.rows import Sizes, TrainingRows
@@ -58,6 +62,13 @@ TANH = 115
 """Number of multiply-adds that take as long as one tanh."""
 PEER_STRUCTURES = ("full", "kron", "diag")
 NAN = float("nan")
+HEADINGS = {
+    "passes": "Pass over the data",
+    "covariances": "Covariances of 10,000 rows",
+    "training": "Training",
+    "members": "Default regressions",
+    "ten_million_rows": "Generated rows, 8-50-1",
+}
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,19 @@ def chunk_rows(width: int) -> int:
 # ---------------------------------------------------------------------------------------------- measuring
 
 
+def chosen_device(name: str) -> torch.device:
+    """Device of this name; ends the program if the machine does not have it."""
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        sys.exit(f"--device {name}: torch {torch.__version__} finds no CUDA device. Use --device cpu.")
+    return device
+
+
+def title(device: torch.device) -> str:
+    """Name of the GPU, or the number of threads."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
 def timed(function: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -239,10 +263,9 @@ def limits(device: torch.device) -> tuple[str, float]:
     large = torch.randn(2**25, device=device)
     into = torch.empty_like(large)
     copy = min(timed(lambda: into.copy_(large), device) for _ in range(10))
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     reached = 2 * 2048**3 / product / 1e9
     return (
-        f"{name}, torch {torch.__version__.split('+')[0]}: products {reached:.0f} GFLOP/s in float32, "
+        f"{title(device)}, torch {torch.__version__.split('+')[0]}: products {reached:.0f} GFLOP/s in float32, "
         f"{2 * 2048**3 / double / 1e9:.0f} in float64; copies {2 * 4 * 2**25 / copy / 1e9:.0f} GB/s."
     ), reached
 
@@ -433,6 +456,21 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
         }
 
 
+def members(quick: bool, device: torch.device) -> Iterator[dict[str, object]]:
+    """Seconds of default regressions, whose members train together, and of their predictions."""
+    rng = np.random.default_rng(0)
+    n_new = 1000 if quick else 100_000
+    X = rng.normal(size=(n_new, 10))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.2 * rng.normal(size=len(X)) * (1 + X[:, 3] ** 2)
+    model = LaplaceRegressor(device=str(device), random_state=0)
+    model.fit(X[:150], y[:150])  # loads kernels and libraries
+    for n in (150,) if quick else (1000, 10_000, 50_000):
+        seconds = timed(lambda n=n: model.fit(X[:n], y[:n]), device)
+        timed(lambda: model.predict(X, return_std=True), device)
+        predicted = timed(lambda: model.predict(X, return_std=True), device)
+        yield {"rows": n, "fit, s": seconds, f"mean and std of {n_new:,} rows, s": predicted}
+
+
 # ---------------------------------------------------------------------------------------------- growth, memory, import
 
 
@@ -544,6 +582,13 @@ def table(rows: list[dict[str, object]]) -> Iterator[str]:
         yield "| " + " | ".join("–" if cell == "nan" else cell for cell in cells) + " |"
 
 
+def save(rows: list[dict[str, object]], path: Path) -> None:
+    """Write a table as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)])
+
+
 def _cell(value: object) -> str:
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) else str(value)
@@ -556,29 +601,37 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="", help="names of workloads, as in A,B")
+    parser.add_argument("--tables", default="", help="passes, covariances, training, members")
     parser.add_argument("--out", default=".")
     parser.add_argument("--generated", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generated:
         generated(options.generated[0], int(options.generated[1]))
         return
-    device = torch.device(options.device)
+    device = chosen_device(options.device)
     torch.backends.cuda.matmul.allow_tf32 = False
     words, limit = limits(device)
     repeats = 3 if options.quick else 5
     works = [work for work in WORKLOADS if not options.only or work.name in options.only.split(",")]
     sizes = {work.name: work.rows // 10 if options.quick else work.rows for work in works}
-    sections: list[tuple[str, Callable[[], list[dict[str, object]]]]] = [
-        ("Pass over the data", lambda: [r for w in works for r in passes(w, sizes[w.name], repeats, device, limit)]),
-        ("Covariances of 10,000 rows", lambda: [r for w in works for r in predictions(w, repeats, device)]),
-        ("Training", lambda: [r for w in works for r in training(w, min(sizes[w.name], 20_000), 3, device)]),
-    ]
+    sections: dict[str, Callable[[], list[dict[str, object]]]] = {
+        "passes": lambda: [r for w in works for r in passes(w, sizes[w.name], repeats, device, limit)],
+        "covariances": lambda: [r for w in works for r in predictions(w, repeats, device)],
+        "training": lambda: [r for w in works for r in training(w, min(sizes[w.name], 20_000), 3, device)],
+        "members": lambda: list(members(options.quick, device)),
+    }
     if options.rows:
-        sections.append(("Generated rows, 8-50-1", lambda: list(many_rows(options.quick))))
+        sections["ten_million_rows"] = lambda: list(many_rows(options.quick))
+    names = options.tables.split(",") if options.tables else list(sections)
+    if unknown := sorted({*names} - {*sections}):
+        parser.error(f"--tables {options.tables} has no tables {unknown}; expected some of {', '.join(sections)}")
     print(f"{words}\n{import_time()}", flush=True)
-    for title, measured in sections:
-        print("", title, "", *table(measured()), sep="\n", flush=True)
-    picture(growth(options.quick, device), Path(options.out) / "speed.png")
+    for name in names:
+        rows = sections[name]()
+        print("", HEADINGS[name], "", *table(rows), sep="\n", flush=True)
+        save([{"device": title(device), **row} for row in rows], Path(options.out) / f"{name}.csv")
+    if not options.tables:
+        picture(growth(options.quick, device), Path(options.out) / "speed.png")
 
 
 if __name__ == "__main__":

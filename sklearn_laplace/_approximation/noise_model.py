@@ -260,13 +260,14 @@ def sample_of(n_rows: int, most: int) -> Tensor:
 
 def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
     """Roots (J,) and weights (J,) of Gauss–Hermite quadrature over a standard normal variable."""
-    roots, weights = (torch.tensor(part).to(like) for part in _hermite_nodes())
+    roots, weights = _hermite_nodes(like.dtype, like.device)
     return roots, weights / weights.sum()
 
 
 @cache
-def _hermite_nodes() -> tuple[np.ndarray, np.ndarray]:
-    return np.polynomial.hermite_e.hermegauss(NODES)
+def _hermite_nodes(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    roots, weights = (torch.tensor(part).to(device, dtype) for part in np.polynomial.hermite_e.hermegauss(NODES))
+    return roots, weights
 
 
 def believed(log_variance: Tensor) -> Tensor:

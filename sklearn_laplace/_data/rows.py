@@ -14,6 +14,7 @@ import torch
 
 from .._host.rows import TrainingRows
 from .._runtime.budget import FLOAT32_ROWS
+from ..laplace.sums import is_slow_at_float64
 from .augmentation import augmented_inputs
 from .known_noise import FEWEST_ROWS
 from .statistics import as_counts, spread
@@ -113,8 +114,9 @@ class PreparedData:
         )
 
     def training_rows(self, dtype: torch.dtype | None, device: torch.device, *, built_in: bool) -> TrainingRows:
-        """Rows of a training; the default dtype is float64 for a small number of rows."""
-        dtype = dtype or (torch.float64 if self.total_weight <= FLOAT32_ROWS else torch.float32)
+        """Rows of a training; the default dtype is float64 for few rows, unless the device is slow at it."""
+        is_double = self.total_weight <= FLOAT32_ROWS and not is_slow_at_float64(device)
+        dtype = dtype or (torch.float64 if is_double else torch.float32)
         # The built-in net standardises its columns in float64; its layers may compute in float32.
         return self.tensors(torch.float64 if built_in else dtype, dtype, device)
 

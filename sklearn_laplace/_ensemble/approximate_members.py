@@ -346,14 +346,14 @@ def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None)
 
 def _mean_square(fits: Sequence[LaplaceFit], held_out: _Unseen) -> float:
     """Weighted mean of squared errors over known noise variances, on held-out rows; within the bounds of φ."""
-    total, weight = 0.0, 0.0
+    total = weight = torch.zeros((), dtype=torch.float64, device=fits[0].theta.device)  # read once, at the end
     for fit, rows in zip(fits, held_out, strict=True):
         for x, targets, weights in rows.chunks(8 * CHUNK):
             y, noise = without_noise(targets.double(), fit.n_outputs)
             squares = ((y - fit.network(x).double()).square() / noise).mean(1)
-            total, weight = total + float(weights.double() @ squares), weight + float(weights.double().sum())
+            total, weight = total + weights.double() @ squares, weight + weights.double().sum()
     low, high = fits[0].likelihood.dispersion_bounds
-    return min(max(total / weight, low), high)
+    return min(max(float(total / weight), low), high)
 
 
 def _errors(
@@ -369,8 +369,9 @@ def _errors(
             y, noise = without_noise(part.targets.double(), fit.n_outputs)
             variance = posterior.covariance(part.jacobian).diagonal(dim1=1, dim2=2)
             parts.append((y - part.outputs, variance, noise))
+        places = bag.held_out[k].nonzero()[:, 0]
         for whole, values in zip(zeros, zip(*parts, strict=True), strict=True):
-            whole[k // per_deal, bag.held_out[k]] = torch.cat(values).double()
+            whole[k // per_deal, places] = torch.cat(values).double()
     error, variance, noise = zeros
     return error, variance, noise
 

@@ -52,7 +52,7 @@ def exact_kinds(
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
     n_dual = shape.n_rows * GGN().n_columns(likelihood, shape.n_outputs)
-    costs = [exact_cost(_blocks(parameters, shape, kind), n_dual)[0] for kind in allowed]
+    costs = [exact_cost(blocks_of(parameters, shape, kind), n_dual)[0] for kind in allowed]
     if added and costs[0] > MOST_ADDED:
         return ()
     return tuple(kind for kind, cost in zip(allowed, costs, strict=True) if cost <= MOST_STEP)
@@ -82,7 +82,7 @@ def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: 
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
     pays = _are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
-    pays = pays and _are_affordable(_blocks(parameters, shape, most), shape, likelihood)
+    pays = pays and _are_affordable(blocks_of(parameters, shape, most), shape, likelihood)
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
 
 
@@ -138,7 +138,7 @@ def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[int | None]
         )
 
 
-def _blocks(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | None) -> list[ParameterBlock]:
+def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | None) -> list[ParameterBlock]:
     """Weight blocks of the built-in net, with the maximum number of inputs of an encoding."""
     sizes = [*parameters["hidden_layer_sizes"], shape.n_outputs]
     first = (n_bins or 1) * shape.levels.count(0) + shape.n_flagged

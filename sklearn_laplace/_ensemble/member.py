@@ -248,7 +248,7 @@ class Member:
         """Noise variances of rows in units of φ, shape (n, C)."""
         if self.noise_model is not None:
             return self.noise_model.mean_ratio(x)
-        return self.fit.likelihood.noise_variance(1.0, self.fit.n_outputs).expand(len(x), -1)
+        return self.fit.likelihood.noise_variance(1.0, self.fit.n_outputs, x.device).expand(len(x), -1)
 
     @property
     def noise_variance(self) -> Tensor:

@@ -171,6 +171,7 @@ class Together:
             If True, one component per member.
         """
         members, links = self.members, [member.link(options) for member in self.members]
+        weights = weights.to(x.device)
 
         def answer(part: Tensor) -> tuple[Components, Tensor]:
             latents = [latent for stack in self.stacks for latent in stack.latents(part)]

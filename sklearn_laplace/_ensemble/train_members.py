@@ -355,11 +355,11 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
         return (sizes == sizes.min()).double().tolist()
     distances = squares.sum(2)
     share = torch.full_like(sizes, 0.5)
-    level = float(share @ distances @ weights) / float(weights.sum() * n_outputs)
+    level = share @ distances @ weights / (weights.sum() * n_outputs)
     for _ in range(EM_STEPS):
         part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
         share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)
-        level = float((part * distances).sum()) / float(weights.sum() * n_outputs)
+        level = (part * distances).sum() / (weights.sum() * n_outputs)
     return (share / share.sum()).tolist()
 
 

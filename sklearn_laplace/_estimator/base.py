@@ -31,6 +31,7 @@ from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
 from .._ensemble.overdispersion import ROUNDS
+from .._ensemble.placement import placed
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, is_list
@@ -227,7 +228,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
             request = FitRequest(
                 kind=self._kind,
-                parameters=parameters,
+                parameters=placed(parameters, data.shape(), options),
                 data=replace(data, unmerged=None),
                 seeds=seeds,
                 resolved=options,

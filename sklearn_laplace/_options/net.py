@@ -10,6 +10,7 @@ import torch
 
 from .._data.table import FROM_DTYPE
 from .._host.given_net import device_of, has_own_iterator, is_frozen
+from .._runtime.devices import AVAILABLE
 from .._validation.inputs import shown
 from .options import AUTO, is_auto
 
@@ -18,7 +19,7 @@ BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO,
 
 
 def _device(name: object, net: Any) -> torch.device:
-    """Device from its name; for "auto" the device of a given skorch net, else the CPU."""
+    """Device from its name; for "auto" that of a given skorch net, else the CPU (but see ``_ensemble.placement``)."""
     named = device_of(net) or "cpu" if str(name) == "auto" else str(name)
     try:
         device = torch.device(named)
@@ -41,7 +42,7 @@ def check_device(device: torch.device) -> None:
     --------
     >>> check_device(torch.device("cpu"))
     """
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cuda" and not AVAILABLE["cuda"]():
         raise ValueError(f"device='{device}' is not available: torch finds no CUDA device. Use device='cpu'.")
 
 

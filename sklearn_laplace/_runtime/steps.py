@@ -65,7 +65,7 @@ class Steps:
         self.prints = prints and clock is not None and clock.verbose > 1
         self.is_shown = self.prints or has_bar
         self.n_done = 0
-        self._losses: list[float] = []
+        self._losses: list[Tensor | float] = []
         self._bar: Any = None
         if has_bar:
             from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
@@ -101,7 +101,7 @@ class Steps:
         if not self.is_shown:
             return
         self.n_done += 1
-        self._losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
+        self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)  # read when they are shown
         if self._bar is not None:
             self._bar.update()
         if self.n_done % self.each == 0 or self.n_done == self.total:
@@ -128,7 +128,8 @@ class Steps:
 
     def _show(self, *results: str) -> None:
         """Print a line, or write the results behind the bar."""
-        mean = [f"loss {sum(self._losses) / len(self._losses):.4g}"] if self._losses else []
+        losses = [float(loss) for loss in self._losses]
+        mean = [f"loss {sum(losses) / len(losses):.4g}"] if losses else []
         self._losses = []
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join([*mean, *results]))

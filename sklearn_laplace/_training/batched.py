@@ -45,6 +45,9 @@ from .stream import StreamedBatches
 
 REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
+SENT_ROWS = 2**16
+"""Number of row indices up to which the orders of several epochs are sent to a GPU together, 512 kB. The host waits for
+a GPU whenever it sends something."""
 TRIAL_STEPS = 5
 """Number of timed steps of a speed measurement, after the same number of warm-up steps."""
 
@@ -282,7 +285,7 @@ class Training:
         """
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
-        batches = self._batches(done) if self.streamed is None else self.streamed
+        batches = self._batches(len(places), done) if self.streamed is None else self.streamed
         for place, batch in zip(places[done:], batches, strict=False):
             if steps.is_over():
                 break
@@ -333,20 +336,23 @@ class Training:
             self.streamed.skip(state["n_read"])
         return Begun(state["cycle"], state["done"], state["errors"]), noise
 
-    def _batches(self, done: int = 0) -> Iterator[Batch]:
-        """Yield mini-batches without end, after the first ones; each epoch is a new random order."""
+    def _batches(self, n_batches: int, done: int) -> Iterator[Batch]:
+        """Yield at least this number of mini-batches without the first ones; each epoch is a new random order."""
         shares = self.shares.mT.contiguous()
-        for chosen in islice(self._orders(), done, None):
+        for chosen in islice(self._orders(n_batches), done, None):
             parts = (part.index_select(0, chosen) for part in (self.targets, shares, self.precision))
             yield Batch(*self.encoded.taken(chosen), *parts)
 
-    def _orders(self) -> Iterator[Tensor]:
-        """Yield the row indices of each mini-batch, without end."""
+    def _orders(self, n_batches: int) -> Iterator[Tensor]:
+        """Yield the row indices of each mini-batch; the orders of several epochs are sent to the device at once."""
         n, device = len(self.targets), self.targets.device
+        per_epoch, at_once = n // self.batch_size, max(SENT_ROWS // n, 1)
+        n_epochs, used = -(-n_batches // per_epoch), per_epoch * self.batch_size
         self.order_of_run = self.generator.get_state()
-        while True:
-            order = torch.randperm(n, generator=self.generator).to(device)
-            yield from (batch for batch in order.split(self.batch_size) if len(batch) == self.batch_size)
+        for first in range(0, n_epochs, at_once):
+            epochs = range(first, min(first + at_once, n_epochs))
+            orders = torch.stack([torch.randperm(n, generator=self.generator)[:used] for _ in epochs])
+            yield from orders.to(device).view(-1, self.batch_size)
 
     @torch.no_grad()
     def outputs(self) -> Tensor:

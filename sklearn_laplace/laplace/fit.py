@@ -29,6 +29,7 @@ from .nonfinite import not_finite
 from .prior import Prior
 from .structures import Kron
 from .structures._base import Curvature, Posterior
+from .sums import sum_of_rows
 from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]
@@ -278,8 +279,8 @@ def fit_laplace(
     prior : Prior
         Stored in the result; it does not affect the sums.
     batches : iterable of (inputs, targets, weights)
-        At least one row in total. Sums are in float64, whatever the dtype of the rows. Some structures iterate over the
-        batches a second time.
+        At least one row in total. Sums have float64 accuracy, whatever the dtype of the rows. Some structures iterate
+        over the batches a second time.
     like : Curvature, optional
         A curvature with which the result will be merged. The result uses its basis and options, and ``structure`` and
         ``options`` are ignored.
@@ -378,9 +379,9 @@ class _Sums:
         if not self.is_known:
             residual = likelihood.residual(line.outputs, targets) * weights[:, None]
             self.gradient += line.pullback(residual[..., None]).total()
-        self.nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
-        self.weight += weights.double().sum()
-        self.log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
+        self.nll += sum_of_rows(weights * likelihood.nll(line.outputs, targets))
+        self.weight += sum_of_rows(weights)
+        self.log_noise += sum_of_rows(weights * likelihood.log_noise(line.outputs, targets))
         self.n_outputs, self.n_rows = line.outputs.shape[1], self.n_rows + len(weights)
         return contribution
 

@@ -179,7 +179,7 @@ class StackedNets:
         net = self.nets[0]
         shared = [] if net.first is None else [net.numbers(x) * net.factor]
         if isinstance(net, TableMLP):
-            columns = (x[:, k] for k in net.categorical.tolist())
+            columns = x.index_select(1, net.categorical).unbind(1)
             shared += [codes(column, self.weights[0]) for codes, column in zip(net.codes, columns, strict=True)]
         total: Any = 0.0
         for a, weight, bias in zip(shared, self.weights, self.biases, strict=False):

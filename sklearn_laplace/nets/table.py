@@ -180,6 +180,7 @@ class TableMLP(ColumnsModule):
         """Outputs (n, C) of coded columns (n, d), float64."""
         inputs = self.numbers(x)
         hidden = inputs.new_zeros(len(x), 1) if self.first is None else self.first(inputs * self.factor)
-        for place, (codes, embedding) in enumerate(zip(self.codes, self.embeddings, strict=True)):
-            hidden = hidden + embedding(codes(x[:, self.categorical[place]], hidden))
+        columns = x.index_select(1, self.categorical).unbind(1)  # an index that is a tensor would be read by the host
+        for column, codes, embedding in zip(columns, self.codes, self.embeddings, strict=True):
+            hidden = hidden + embedding(codes(column, hidden))
         return self.behind(hidden)

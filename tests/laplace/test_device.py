@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import oracles
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from host_reads import Reads
 
+from sklearn_laplace._runtime.progress import Clock, Task
+from sklearn_laplace._runtime.steps import Steps
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.nets import TableMLP
+from sklearn_laplace.nets.stacked import StackedNets
 
-READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default")
-"""Operations whose result the host needs."""
 CASES = [
     (rule, structure)
     for rule in CURVATURES
     for structure in STRUCTURES
     if CURVATURES[rule].provides & STRUCTURES[structure].accepts
 ]
-
-
-class Reads(TorchDispatchMode):
-    """Mode that counts these operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += any(name in str(func) for name in READS)
-        return func(*args, **(kwargs or {}))
 
 
 def problem(kind: str, n_chunks: int) -> tuple[Network, list[Rows]]:
@@ -85,3 +73,25 @@ def test_no_chunk_of_a_prediction_is_waited_for(structure):
     with Reads() as reads:
         posterior.covariance(actual.network.jacobian(x)[1])
     assert reads.count == 0
+
+
+def test_no_category_is_waited_for():
+    """An index that is a tensor without dimensions would be read by the host, for each column and chunk."""
+    x = torch.tensor([[0.5, 1.0, 0.0], [2.0, 3.0, 1.0]], dtype=torch.float64)
+    net = TableMLP([0, 3, 2], [True, False, False], 1, hidden_layer_sizes=(5,)).double()
+    network = trace(net, x)
+    stacked = StackedNets.of([network, network])
+    with Reads() as reads:
+        network.jacobian(x)
+        stacked.outputs(x)
+    assert reads.count == 0
+
+
+def test_losses_are_read_when_they_are_shown(capsys):
+    """Once in ``each`` steps, not in every step."""
+    with Steps(Task(Clock(verbose=2), ("training",)), 20, each=10) as steps, Reads() as reads:
+        for _ in range(9):
+            steps.advance(torch.ones(()))
+        assert reads.count == 0
+        steps.advance(torch.ones(()))
+    assert "step 10 of 20, loss 1" in capsys.readouterr().out

@@ -128,9 +128,9 @@ class Likelihood(ABC):
         """
         return torch.zeros_like(outputs[:, 0])
 
-    def noise_variance(self, dispersion: float, n_outputs: int) -> Tensor:
+    def noise_variance(self, dispersion: float, n_outputs: int, device: torch.device | None = None) -> Tensor:
         """Noise variance of a new row of numeric targets, equal to that of an average row, shape (C,), float64."""
-        return torch.full((n_outputs,), dispersion, dtype=torch.float64)
+        return torch.full((n_outputs,), dispersion, dtype=torch.float64, device=device)
 
     def conditional_mean(self, outputs: Tensor) -> Tensor:
         """E[y given f] of numeric targets, element by element."""
@@ -151,7 +151,7 @@ class Likelihood(ABC):
         -------
         Tensor of shape (n, n, C)
         """
-        noise = self.noise_variance(dispersion, mean.shape[1]).to(mean)
+        noise = self.noise_variance(dispersion, mean.shape[1], mean.device).to(mean)
         return covariance + noise * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
 
     def logits(self, outputs: Tensor) -> Tensor:

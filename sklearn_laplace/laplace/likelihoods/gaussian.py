@@ -101,15 +101,15 @@ class Gaussian(Likelihood):
         v = _parts(outputs, targets)[1]
         return 0.5 * v.log().sum(-1) if isinstance(v, Tensor) else super().log_noise(outputs, targets)
 
-    def noise_variance(self, dispersion: float, n_outputs: int) -> Tensor:
+    def noise_variance(self, dispersion: float, n_outputs: int, device: torch.device | None = None) -> Tensor:
         """φ times the known relative noise variance of an average row, shape (C,)."""
-        noise = super().noise_variance(dispersion, n_outputs)
-        return noise * torch.tensor(self.noise, dtype=torch.float64) if self.noise else noise
+        noise = super().noise_variance(dispersion, n_outputs, device)
+        return noise * noise.new_tensor(self.noise) if self.noise else noise
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
         """Mean f, epistemic variance of f, and as aleatoric variance the noise of an average row."""
         variance = latent.variance
-        noise = self.noise_variance(dispersion, variance.shape[1]).to(variance)
+        noise = self.noise_variance(dispersion, variance.shape[1], variance.device).to(variance)
         return Predictive(latent.mean, variance, noise.expand_as(variance))
 
 

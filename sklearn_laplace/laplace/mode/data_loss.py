@@ -14,6 +14,7 @@ from torch import Tensor
 from ..fit import LaplaceFit, Rows
 from ..likelihoods._base import Likelihood
 from ..network.network import Network
+from ..sums import sum_of_rows
 
 
 class DataLoss:
@@ -72,7 +73,7 @@ class DataLoss:
             with torch.set_grad_enabled(len(self.batches) == 1):
                 outputs = self._outputs(inputs)
             values = outputs.detach()
-            nll += (weights * self.likelihood.nll(values, targets)).double().sum()
+            nll += sum_of_rows(weights * self.likelihood.nll(values, targets))
             if len(self.batches) == 1:
                 self._graph = outputs, self._cotangent(values, targets, weights)
         return float(nll) + (0.0 if self.past is None else self._of_past()[0])
