@@ -15,7 +15,7 @@ from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
-from ._estimator.labels import classes_of, labels_of, tally, weighted_total
+from ._estimator.labels import classes_of, labels_of, positions, tally, weighted_total
 from ._estimator.report import Report, classification_report
 from ._estimator.sources import Reading, check_options
 from ._options.class_weights import check_streaming_weights, class_weights
@@ -262,7 +262,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
                 "stratified folds and at least 2 rows of each class."
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
-        index = self._indices(y, weights)
+        index = positions(y, weights, self.classes_)
         data = self._encoded(*canonical_rows(X, index, weights), n_outputs, class_weight).present()
         return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))
 
@@ -280,7 +280,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             check_streaming_weights(self.class_weight)
         arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False, reset=False)
-        return self._encoded(X, self._indices(y, weights), weights, len(scale.mean), class_weight)
+        return self._encoded(X, positions(y, weights, self.classes_), weights, len(scale.mean), class_weight)
 
     def _prepare_sample(self, sample: Sample) -> PreparedData:
         rows = sample.rows
@@ -290,16 +290,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         _, factors = classes_of(sample, self.class_weight)
         of_sample, of_all = (weighted_total(part, factors) for part in (tally(sample.rows), sample.labels))
         return Reading(partial(self._prepare_more, scale=scale, class_weight=factors), of_sample, of_all)
-
-    def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Positions (n,) of the labels in ``classes_``; arbitrary for rows of weight zero."""
-        check_same_kind(labels, self.classes_)
-        if len(unknown := np.setdiff1d(labels[weights > 0], self.classes_)):
-            raise ValueError(
-                f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
-                "Pass all classes in the first call, also for a previous estimator: partial_fit(X, y, classes=...)."
-            )
-        return np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
 
     def _encoded(
         self,

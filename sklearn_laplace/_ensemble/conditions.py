@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
+from typing import Any
 
 from .._data.summary import TableShape
 from .._options.options import Options, is_number
@@ -12,23 +14,26 @@ from ..laplace.subsets._base import Subset
 from .request import FitRequest
 
 
-def is_bagged(request: FitRequest, shape: TableShape, options: Options) -> bool:
+def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False) -> bool:
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
 
     Normal noise is required, unless the rows are read from a stream: only such members train on one.
 
     Parameters
     ----------
-    request : FitRequest
+    parameters : mapping
+        Internal options.
     shape : TableShape
         Shape of the training rows.
     options : Options
         Options in the units of the rows.
+    is_streamed : bool
+        True if the rows are read from a stream.
     """
-    parameters, likelihood = request.parameters, options.likelihood
+    likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
-    suits = likelihood.quadratic if likelihood.has_dispersion else request.stream is not None
+    suits = likelihood.quadratic if likelihood.has_dispersion else is_streamed
     # Held-out rows select one factor of the prior precision for all weights, and the noise level.
     by_prior, by_noise = options.by_held_out
     by_held_out = by_prior and (by_noise or not likelihood.has_dispersion)

@@ -144,7 +144,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
-    together = is_bagged(request, shape, options)
+    together = is_bagged(request.parameters, shape, options, is_streamed=request.stream is not None)
     check_in_memory(request, options, is_bagged=together)
     if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)

@@ -13,8 +13,8 @@ from .._runtime.group import Group
 from .._training.built_in import of_one_net
 from .._training.recipe import recipes_for
 from .._validation.values import kinds
+from .conditions import is_bagged
 from .encodings import AUTOMATIC, blocks_of
-from .train_members import is_bagged
 
 GPU_WORK = 1e9
 """Minimum product of rows and weights of a net for which "auto" takes a GPU; see docs/decisions.md."""

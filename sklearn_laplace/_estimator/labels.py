@@ -11,7 +11,7 @@ from sklearn.utils.validation import column_or_1d
 from .._options.class_weights import class_weights
 from .._sources.sample import Sample
 from .._sources.source import Block
-from .._validation.targets import check_targets
+from .._validation.targets import check_same_kind, check_targets
 
 
 def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
@@ -37,6 +37,28 @@ def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
         )
     labels: np.ndarray = column_or_1d(y, warn=warn)
     return labels
+
+
+def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Positions (n,) of labels in the sorted classes; arbitrary for rows of weight zero.
+
+    Raises
+    ------
+    ValueError
+        For a label that is not among the classes, in a row of positive weight.
+
+    Examples
+    --------
+    >>> positions(np.array(["b", "a"]), np.ones(2), np.array(["a", "b"])).tolist()
+    [1, 0]
+    """
+    check_same_kind(labels, classes)
+    if len(unknown := np.setdiff1d(labels[weights > 0], classes)):
+        raise ValueError(
+            f"y holds the labels {unknown.tolist()}, which are not among the classes {classes.tolist()}. Pass all "
+            "classes in the first call, also for a previous estimator: partial_fit(X, y, classes=...)."
+        )
+    return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
 
 
 def tally(block: Block) -> dict[Any, float]:
