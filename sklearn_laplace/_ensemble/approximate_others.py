@@ -7,8 +7,6 @@ member is multiplied by the factor that held-out rows select, as for cross-fitte
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -16,7 +14,6 @@ from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit
 from .._runtime.progress import Clock
 from .._training.folds import density_for
-from .._training.random_weights import tempering
 from ..laplace.fit import Hyper
 from ..laplace.network.tracing import trace
 from ..laplace.selection import held_out_scores, maximise_evidence
@@ -58,7 +55,6 @@ def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
         parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
     scores = held_out_scores(parts, start, density_for(fit.likelihood))
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
-    hyper = replace(hyper, temperature=tempering(fit.network, options.temperature))
     cross = CrossFit((), torch.zeros(0, dtype=torch.int64), scores)
     return Bagged(
         members=results_of(bag, nets, fits, hyper, rows),

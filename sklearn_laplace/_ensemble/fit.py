@@ -34,7 +34,7 @@ from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import MapResult, WarmStart
-from .._training.random_weights import fixed_dispersion
+from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import (
     MemoryBudgetError,
@@ -375,10 +375,11 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
             bagged = (approximate_bag if normal else approximate_others)(bag, request, task.clock)
             if normal:
                 stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
-    members = []
+    temperature = tempering(bagged.members[0][1].network, request.resolved.temperature)
+    members, hyper = [], replace(bagged.hyper, temperature=temperature)
     for place, (trained, fit) in enumerate(bagged.members):
         origin = bagged.origin if place == 0 else bagged.origin_of_others
-        member = _member(replace(request, data=bagged.data), trained, fit, bagged.hyper, origin, bagged.noise_model)
+        member = _member(replace(request, data=bagged.data), trained, fit, hyper, origin, bagged.noise_model)
         unseen = np.unique(row_keys(data.X, data.targets)[bagged.held_out[place]])
         kept = None if request.kept is None else request.kept.without(unseen)
         n_bins, streamed = bagged.n_bins[place], request.stream is not None

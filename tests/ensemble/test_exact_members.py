@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
+from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutDeals, HeldOutDensities
@@ -258,6 +259,16 @@ def test_a_posterior_made_anew_keeps_what_held_out_rows_have_chosen(fitted):
     assert not np.allclose(model.predict_std(X), std, rtol=1e-6)
     model.refit_laplace(temperature=1.0)
     np.testing.assert_allclose(model.predict_std(X), std, rtol=1e-8)
+
+
+def test_a_temperature_applies_to_all_members(fitted):
+    """Given to the fit or to a new posterior of it, with the same result; hyperparameters are selected without it."""
+    X, cold = waves(30, seed=2)[0], clone(fitted).set_params(temperature=0.01).fit(*waves(150))
+    assert {member.hyper.temperature for member in cold._ensemble.members} == {0.01}
+    again = pickle.loads(pickle.dumps(fitted)).refit_laplace(temperature=0.01)
+    for kind in ("epistemic", "total"):
+        np.testing.assert_allclose(cold.predict_std(X, kind=kind), again.predict_std(X, kind=kind), rtol=1e-9)
+    assert (cold.predict_std(X, kind="epistemic") < fitted.predict_std(X, kind="epistemic")).all()
 
 
 @functools.cache
