@@ -102,7 +102,7 @@ default="auto"
     memory_budget : None, int or str, default=None
         Bytes, or "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        "auto": a given skorch net's, else a GPU for large fits, else the CPU.
+        "auto": the net's, a GPU for large fits, or CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Of the net. "auto": float64 up to 10,000 rows. The posterior is float64.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list, dict or Subnetwork, default="all"

@@ -152,9 +152,12 @@ def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
         lost = [worker for worker, count in missed.items() if count >= MISSED]
         failed = [task for task in tasks if task.status in ("error", "cancelled", "lost")]
         if lost or failed:
+            # Ranks that lose their connection to a failed one fail with a RuntimeError; another error is the cause.
+            errors = [(tasks.index(task), task.exception()) for task in failed if task.status == "error"]
+            errors.sort(key=lambda rank_and_error: isinstance(rank_and_error[1], RuntimeError))
             client.cancel(tasks, force=True)
             if lost:
                 raise RuntimeError(f"the worker {lost[0]} was lost during the fit. {AGAIN}")
-            error = failed[0].exception() if failed[0].status == "error" else None
-            raise RuntimeError(f"rank {tasks.index(failed[0])} has failed: {error}. {AGAIN}") from error
+            rank, error = errors[0] if errors else (tasks.index(failed[0]), None)
+            raise RuntimeError(f"rank {rank} has failed: {error or failed[0].status}. {AGAIN}") from error
     return client.gather(tasks)[0]

@@ -77,9 +77,9 @@ def test_ranks_of_torchrun_end_with_the_same_model(folder, alone):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo needs POSIX here")
-def test_ranks_fit_one_classifier(folder):
+def test_ranks_fit_one_classifier(tmp_path):
     """The same to the bit on both ranks; the labels are text in Parquet files."""
-    ranks = run("with_torchrun.py", "--folder", folder, "--rows", str(N), "--classes", ranks=2)
+    ranks = run("with_torchrun.py", "--folder", str(tmp_path / "rows"), "--rows", str(N), "--classes", ranks=2)
     assert ranks[0]["digest"] == ranks[1]["digest"]
     assert ranks[0]["log_likelihood"] > ranks[0]["of the truth"] - CLOSE
 

@@ -24,6 +24,7 @@ from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._options import resolve
 from sklearn_laplace._runtime.steps import Steps
 from sklearn_laplace._training.batched import Training
+from sklearn_laplace._training.losses import Squares
 from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.nets import TableMLP
@@ -126,7 +127,7 @@ def training() -> dict[str, dict[str, int]]:
     nets = [TableMLP([0, 0, 3], [False, True, False], 1, **arguments, seed=k).to(DEVICE) for k in (0, 1)]
     schedule = Schedule(100, batch_size=16)
     seen, stacked = torch.ones(2, n).to(DEVICE), Stacked(nets)
-    run_ = Training.of(stacked, rows, seen, [schedule], 0, [1.0, 1.0])
+    run_ = Training.of(stacked, Squares(), rows, seen, [schedule], 0, [1.0, 1.0])
     steps = {"few": 10, "many": 100}
     return {
         name: counted(lambda count=count: run_.run(schedule.rate, schedule.decay, range(count), Steps()))
