@@ -32,6 +32,7 @@ from sklearn_laplace.metrics import (
 from sklearn_laplace.metrics.calibration_report import advice
 from sklearn_laplace.metrics.crps_decomposition import LEVELS, CrpsDecomposition, isotonic_quantiles
 from sklearn_laplace.metrics.ecdf_bands import EcdfBand
+from sklearn_laplace.metrics.judged_rows import JudgedRows
 from sklearn_laplace.metrics.spread import Spread, VarianceBins
 from sklearn_laplace.metrics.worst_groups import GroupCoverage, leaves
 from sklearn_laplace.plotting import CalibrationReportDisplay, PredictionIntervalDisplay
@@ -300,6 +301,13 @@ def test_variance_bins_have_the_exact_band_of_equal_variances():
     low, high = (2 * np.sqrt(stats.chi2.ppf(level, 90) / 90) for level in (0.025, 0.975))
     assert (found.low[0], found.high[0]) == pytest.approx((low, high))
     assert found.ence == pytest.approx(abs(found.observed[0] - 2) / 2)
+
+
+def test_the_variance_of_a_squared_error_is_that_of_its_distribution():
+    """2 σ⁴ for normals; 41 quantiles reach .01 of it."""
+    std = np.array([0.5, 3.0] * 10)
+    rows = JudgedRows.of(stats.norm(1.0, std), np.ones(20), None, None, np.random.RandomState(0))
+    np.testing.assert_allclose(rows.variance_of_square, 2 * std**4, rtol=0.02)
 
 
 def test_variance_bins_of_a_calibrated_model_are_seldom_off():

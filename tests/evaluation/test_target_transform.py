@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 
 from sklearn_laplace import LaplaceRegressor, load, metrics, save, to_onnx
 from sklearn_laplace.distributions import NormalMixture, TransformedMixture
-from sklearn_laplace.distributions.transformed import latent_moments, normal_moments
+from sklearn_laplace.distributions.transformed import latent_moments, normal_moments, variances_of_kinds
 from sklearn_laplace.distributions.transforms import TRANSFORMS, LogTransform, YeoJohnson
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.options import CrossValidated
@@ -126,6 +126,17 @@ def test_mixture_is_consistent(transform):
     np.testing.assert_allclose(np.median(draws, 0), mixture.median(), rtol=0.05, atol=0.02)
     far = mixture.ppf(0.5) + 1e3 * mixture.std()  # outside the reach of the quadrature
     np.testing.assert_allclose(mixture.crps(far), far - mixture.mean() - _half_spread(draws), rtol=1e-3)
+
+
+@pytest.mark.parametrize("transform", SKEWED)
+def test_kinds_of_variance_add_up_to_that_of_the_mixture(transform):
+    """Components differ in their means, latent widths and noise."""
+    means, latent, noise = np.array([[0.0, 1.0]]), np.array([[0.3, 0.2]]), np.array([[0.2, 0.4]])
+    weights = np.array([0.3, 0.7])
+    mean, epistemic, aleatoric = variances_of_kinds((transform,), means, latent, noise, weights)
+    mixture = TransformedMixture(NormalMixture(means, np.hypot(latent, noise), weights), (transform,))
+    np.testing.assert_allclose(mean, mixture.mean(), rtol=1e-6)
+    np.testing.assert_allclose(epistemic + aleatoric, mixture.var(), rtol=1e-6)
 
 
 def _half_spread(draws):

@@ -642,21 +642,21 @@ MUTATIONS = (
         "distributions/mixtures.py",
         "(self._shares * (self.stds**2 + deviations**2)).sum(-1)",
         "(self._shares * self.stds**2).sum(-1)",
-        "metrics encodings",
+        "ensembles",
     ),
     Mutation(
         "density of a mixture without its scales",
         "distributions/mixtures.py",
         "logsumexp(-0.5 * z**2 - np.log(self.stds), axis=-1",
         "logsumexp(-0.5 * z**2, axis=-1",
-        "metrics encodings",
+        "ensembles",
     ),
     Mutation(
         "mean absolute difference of a normal without its density",
         "distributions/mixtures.py",
         "mean * (2 * ndtr(z) - 1) + 2 * std *",
         "mean * (2 * ndtr(z) - 1) + std *",
-        "metrics",
+        "ensembles",
     ),
     Mutation(
         "variance of Poisson counts without the noise of the rate",
@@ -687,10 +687,10 @@ MUTATIONS = (
         "target_transform",
     ),
     Mutation(
-        "joint intervals at the level of single ones",
+        "joint intervals without correlations",
         "distributions/joint.py",
-        "level ** (1 / n_targets)",
-        "level",
+        'np.einsum("njpk,njk->njp", drawn[..., :c], root[..., :c])',
+        '0.0 * np.einsum("njpk,njk->njp", drawn[..., :c], root[..., :c])',
         "joint_intervals",
     ),
     Mutation(

@@ -19,6 +19,7 @@ from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train_members as train
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
+from sklearn_laplace._training.adam import BETAS, EPSILON, SCALE_RATE, Adam
 from sklearn_laplace._training.batched import train_members
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.deals import held_out_rows
@@ -489,3 +490,32 @@ def test_quantiles_of_some_rows_do_for_all(fitted, monkeypatch):
 def test_targets_without_noise_are_met():
     (X, y), (model, _) = hard("no noise"), fitted_to_hard("no noise")
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 0.02 * np.std(y)
+
+
+def test_steps_are_those_of_torchs_adamw():
+    """Two groups of nets with their own rates and decays, at parts of their maximum."""
+    schedules = [Schedule(10, lr=0.02, weight_decay=0.3, bias_rate=0.5), Schedule(10, lr=0.05, weight_decay=0.1)]
+    stacked, random = Stacked([nets(1)[0] for _ in range(2)], torch.float64), torch.Generator().manual_seed(0)
+    biases = [bias for bias in stacked.biases if bias is not None]
+    tensors = [*stacked.scales, *stacked.weights, *biases]
+    expected = [tensor.clone() for tensor in tensors]
+    groups = []
+    for net, schedule in enumerate(schedules):
+        n_scales, n_weights = len(stacked.scales), len(stacked.weights)
+        for place, tensor in enumerate(expected):
+            is_weight = n_scales <= place < n_scales + n_weights
+            rate = SCALE_RATE if place < n_scales else 1.0 if is_weight else schedule.bias_rate
+            decay = 0.5 * schedule.weight_decay if is_weight else 0.0
+            groups.append({"params": [tensor[net]], "lr": 0.25 * rate * schedule.lr, "weight_decay": decay})
+    truth = torch.optim.AdamW(groups, betas=BETAS, eps=EPSILON)
+    optimisers = Adam.of(stacked, schedules)
+    for _ in range(3):
+        gradients = [torch.randn(tensor.shape, dtype=torch.float64, generator=random) for tensor in tensors]
+        for optimiser in optimisers:
+            optimiser.step(gradients, 0.25, 0.5)
+        of_nets = [gradient[net] for net in range(2) for gradient in gradients]
+        for group, gradient in zip(truth.param_groups, of_nets, strict=True):
+            group["params"][0].grad = gradient
+        truth.step()
+    for tensor, wanted in zip(tensors, expected, strict=True):
+        torch.testing.assert_close(tensor, wanted, rtol=1e-10, atol=1e-12)
