@@ -48,11 +48,14 @@ def flat(model) -> np.ndarray:
 # ---------------------------------------------------------------------- which weights
 
 
-@pytest.mark.parametrize(("prior_structure", "curvature"), [("tensor", "ggn"), ("scalar", "empirical_fisher")])
-def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_structure, curvature):
+@pytest.mark.parametrize(
+    ("prior_structure", "curvature", "precision"),
+    [("tensor", "ggn", "evidence"), ("scalar", "empirical_fisher", "evidence"), ("tensor", "ggn", [30, 0.1, 0.1, 30])],
+)
+def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_structure, curvature, precision):
     """Variances from the diagonal of the curvature by autodiff, with the prior and noise of the training."""
     for model, y in estimators(
-        **{**SMALL, "map_prior_precision": "same", "n_members": 1, "prior_precision": "evidence"}
+        **{**SMALL, "map_prior_precision": "same", "n_members": 1, "prior_precision": precision}
     ):
         model.set_params(prior=prior_structure, curvature=curvature, hidden_layer_sizes=(3,))
         model.set_params(subset_of_weights=Subnetwork(size=7)).fit(X, y)
