@@ -10,6 +10,7 @@ from .._data.summary import TableShape
 from .._options.options import Options, is_number
 from .._training.fit_map import ROWS_FOR_MEMBERS
 from ..errors import UnsupportedCombinationError
+from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
 from .request import FitRequest
 
@@ -50,7 +51,7 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:
-    """Refuse a stream for nets that train one after the other, or for a curvature that is no sum over rows.
+    """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows.
 
     Raises
     ------
@@ -58,10 +59,12 @@ def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -
     """
     if request.stream is None:
         return
-    if options.structure is not None and not options.structure.is_monoid:
+    structure = options.structure
+    if structure is not None and (not structure.is_monoid or issubclass(structure, Functional)):
+        reason = "stores all rows" if structure.is_monoid else "is no sum over rows"
         raise UnsupportedCombinationError(
-            f"hessian_structure={request.parameters['hessian_structure']!r} is no sum over rows, and X is a large "
-            "source. Use 'kron', 'ekfac', 'diag' or 'full', or read the rows into memory."
+            f"hessian_structure={request.parameters['hessian_structure']!r} {reason}, and X is a large source. "
+            "Use 'kron', 'block_diagonal', 'diag' or 'full', or read the rows into memory."
         )
     if not is_bagged:
         noise = "sigma_noise, " if options.likelihood.has_dispersion else ""

@@ -146,6 +146,7 @@ def test_predictions_read_a_source_block_by_block(fitted, monkeypatch):
         ({"sigma_noise": 0.5}, {}, r"Only the default ensemble"),
         ({"prior_precision": "cv"}, {}, r"need all rows in memory.*'auto', which selects it on held-out rows"),
         ({"hessian_structure": "low_rank"}, {}, r"'low_rank' is no sum over rows"),
+        ({"hessian_structure": "functional"}, {}, r"'functional' stores all rows"),
         ({}, {"sample_noise_variance": np.ones(N)}, r"sample_noise_variance is not supported for rows that are read"),
     ],
 )
