@@ -45,6 +45,7 @@ from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
 from .._sources.recognise import source_of
 from .._sources.sample import Sample
+from .._sources.source import Block
 from .._storage.stored import StoredEstimator
 from .._training.checkpoint import NoCheckpoint, checkpoint_of
 from .._training.folds import N_FOLDS
@@ -478,12 +479,18 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             if name not in parameters:
                 setattr(self, name, value)
 
-    def _updated(self, change: Callable[..., Member], *rows: Any) -> Self:
+    def _updated(
+        self, change: Callable[..., Member], X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any
+    ) -> Self:
         """Apply a change by rows, which may be read from a source and belong to several ranks."""
-        group, in_memory = Group.current(), source_of(*rows[:3]) is None
-        with self._unchanged_on_failure(rows[0] if in_memory and group.is_alone else None):
-            for block in blocks_of_ranks(*rows):
-                self._ensemble = self._changed(change, block.X, block.y, block.sample_weight, rows[3])
+        group = Group.current()
+        source = source_of(X, y, sample_weight, group)
+        blocks = [Block(X, y, sample_weight)] if source is None else blocks_of_ranks(source, group)
+        if source is not None:
+            check_options(sample_noise_variance=sample_noise_variance)
+        with self._unchanged_on_failure(X if source is None else None):
+            for block in blocks:
+                self._ensemble = self._changed(change, block.X, block.y, block.sample_weight, sample_noise_variance)
             if not group.is_alone:
                 self._take(group.of_first(self))
         return self

@@ -101,17 +101,8 @@ def _joined(results: Sequence[Any]) -> Any:
     return np.concatenate(results)
 
 
-def blocks_of_ranks(X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> Iterator[Block]:
-    """Yield the rows of an update: as they are, block by block from a source, and from all ranks of a process group.
-
-    Ranks receive the same blocks, in which the rows of all ranks follow each other.
-    """
-    group = Group.current()
-    source = source_of(X, y, sample_weight, group)
-    if source is None:
-        yield Block(X, y, sample_weight)
-        return
-    check_options(sample_noise_variance=sample_noise_variance)
+def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
+    """Yield the rows of an update block by block; all ranks receive the same blocks, with the rows of all ranks."""
     shard, _ = shard_of(source, group)
     blocks = shard.all_blocks()
     while True:
