@@ -36,7 +36,7 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace._host.epochs import run_epochs
+from sklearn_laplace._host.epochs import Watch, run_epochs
 from sklearn_laplace._host.net import build_net, initialise
 from sklearn_laplace._host.rows import Sizes, TrainingRows
 from sklearn_laplace._runtime.memory import MemoryBudget
@@ -107,7 +107,8 @@ class Workload:
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(n, self.sizes[0], generator=generator)
         y = torch.randint(self.sizes[-1], (n,), generator=generator) if self.classes else x[:, :1].sin()
-        return TrainingRows(x.to(device), y.to(device), torch.ones(n, device=device))
+        n_logits = self.sizes[-1] if self.classes else 0
+        return TrainingRows(x.to(device), y.to(device), torch.ones(n, device=device), n_logits=n_logits)
 
     def network(self, subset: str, rows: TrainingRows) -> Network:
         network = trace(self.module().to(rows.inputs.device), rows.inputs[:10])
@@ -406,7 +407,7 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
                 optimizer.step()
 
     def inside(batch: int, epochs: int) -> None:
-        sizes = Sizes.of(rows, work.sizes[-1])
+        sizes = Sizes.of(rows)
         net = build_net(
             work.module(),
             {},
@@ -422,7 +423,7 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
         network = trace(net.module_, rows.inputs[:10])
         hyper = Hyper(torch.ones(1, dtype=torch.float64, device=device))
         net.criterion_.bind(network, net.module_, network.scalar_prior(), hyper)
-        run_epochs(net, rows, None, 1)
+        run_epochs(net, rows, Watch(1, None, lambda: False))
 
     def default(batch: int, epochs: int) -> None:
         criterion = nn.CrossEntropyLoss if work.classes else nn.MSELoss
