@@ -30,6 +30,7 @@ from sklearn_laplace._options.resolve import resolve
 from sklearn_laplace._options.variants import expanded
 from sklearn_laplace._sources.recognise import source_of
 from sklearn_laplace._training.batched import seconds_of_step
+from sklearn_laplace._training.losses import Squares
 from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.laplace.network.tracing import trace
@@ -83,7 +84,7 @@ def steps(n: int) -> tuple[list[float], int]:
     stacked, rows, times = Stacked(nets), table(4096), []
     for batch_size in BATCHES:
         schedule = replace(recipes_for(ROWS, COLUMNS)[0].schedule, batch_size=batch_size)
-        times.append(min(seconds_of_step(stacked, rows, schedule) for _ in range(n)))
+        times.append(min(seconds_of_step(stacked, Squares(), rows, schedule) for _ in range(n)))
     return times, sum(tensor.numel() for tensor in stacked.tensors)
 
 

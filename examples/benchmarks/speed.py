@@ -165,8 +165,8 @@ def chunked(rows: TrainingRows, network: Network, structure: str, columns: int) 
     return rows.chunks(MemoryBudget.of(None).pass_rows(STRUCTURES[structure], network, columns, used_bytes=0))
 
 
-def chunk_rows(width: int) -> int:
-    return MemoryBudget.of(None).chunk_rows(width, used_bytes=0)
+def chunk_rows(width: int, device: torch.device) -> int:
+    return MemoryBudget.of(None).chunk_rows(width, 0, device)
 
 
 # ---------------------------------------------------------------------------------------------- measuring
@@ -277,7 +277,8 @@ def limits(device: torch.device) -> tuple[str, float]:
 def epoch(module: nn.Module, rows: TrainingRows, classes: bool) -> None:
     """Forward and backward pass over all rows."""
     loss = nn.CrossEntropyLoss() if classes else nn.MSELoss()
-    step = chunk_rows(sum(layer.out_features for layer in module if isinstance(layer, nn.Linear)))
+    width = sum(layer.out_features for layer in module if isinstance(layer, nn.Linear))
+    step = chunk_rows(width, rows.inputs.device)
     for x, y in zip(rows.inputs.split(step), rows.targets.split(step), strict=True):
         module.zero_grad()
         loss(module(x), y).backward()
@@ -368,7 +369,7 @@ def predictions(work: Workload, repeats: int, device: torch.device) -> Iterator[
         width = max(posterior.row_width(network.blocks, work.sizes[-1]), network.row_width(work.sizes[-1]))
         functions: dict[str, Callable[[], object]] = {
             "forward": partial(forwards, network, new),
-            "covariance": partial(covariances, network, posterior, new, chunk_rows(width)),
+            "covariance": partial(covariances, network, posterior, new, chunk_rows(width, device)),
             "evidence": partial(log_evidence, fit, hyper),
         }
         few = 500
@@ -503,7 +504,7 @@ def growth(quick: bool, device: torch.device) -> dict[str, dict[str, list[tuple[
         network = work.network("all", rows)
         fit = ours(work, network, structure, chunked(rows, network, structure, 1))
         posterior = fit.posterior(Hyper(torch.ones(1, dtype=torch.float64, device=device)))
-        step = chunk_rows(max(posterior.row_width(network.blocks, 1), network.row_width(1)))
+        step = chunk_rows(max(posterior.row_width(network.blocks, 1), network.row_width(1)), device)
         for n in (10_000, 20_000, 40_000, 80_000):
             new = rows.inputs[: n // scale]
             seconds = interleaved({"ours": partial(covariances, network, posterior, new, step)}, 3, device)["ours"]

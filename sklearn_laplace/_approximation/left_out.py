@@ -116,7 +116,7 @@ class LeftOut:
         """
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
-        step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior)), []
+        step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []
         for inputs, targets, _ in self.rows.chunks(step):
             outputs, jacobian = fit.network.jacobian(inputs)
             y, _ = without_noise(targets.double(), fit.n_outputs)
@@ -139,7 +139,8 @@ class LeftOut:
         models = replace(models, scores=largest(models.scores, models.weights)) if joint else models
         per_input = max(models.posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
         across_rows = n_outputs * (n_outputs * len(batches[0][2]) + 6 * len(self.rows))
-        chunks = inputs.split(self.memory.chunk_rows(per_input + across_rows, held(exact.curvature, models.posterior)))
+        used = held(exact.curvature, models.posterior)
+        chunks = inputs.split(self.memory.chunk_rows(per_input + across_rows, used, inputs.device))
         return torch.cat([models.interval(chunk, levels) for chunk in chunks])
 
     def chosen(self, fit: LaplaceFit, hyper: Hyper, options: Options, *, settled: bool = False) -> Hyper:
@@ -198,7 +199,7 @@ class LeftOut:
                 f"curvatures and {ROW_BYTES * width / 1e6:,.3g} MB for each row of a chunk; {self.memory}. Use a "
                 "larger memory_budget, or subset_of_weights='last_layer'."
             )
-        return self.memory.chunk_rows(width, used_bytes + kept)
+        return self.memory.chunk_rows(width, used_bytes + kept, network.theta.device)
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:

@@ -167,7 +167,7 @@ class HeldOutMixture:
         """Ends (n, 2, L, C) of "cv+" intervals. Costs O(n m C L log m)."""
         within = _within(predictives, torch.from_numpy(weights).to(predictives[0].mean))
         width = within.shape[1] * len(self.scores) * (6 + 2 * len(self.shares))
-        step = options.memory.chunk_rows(width, held(self.networks))
+        step = options.memory.chunk_rows(width, held(self.networks), x.device)
         chunks = zip(x.split(step), within.split(step), strict=True)
         return torch.cat([self._around_nets(part, variance, levels) for part, variance in chunks])
 

@@ -304,7 +304,7 @@ class Member:
         )
         used, memory = held(posterior, self.fit.curvature), options.memory
         n_jobs = memory.chunk_workers(width, used, joblib.effective_n_jobs(options.n_jobs))
-        return memory.chunk_rows(width, used, n_jobs), n_jobs
+        return memory.chunk_rows(width, used, self.fit.theta.device, n_jobs), n_jobs
 
     def _chunked(
         self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0

@@ -16,8 +16,9 @@ from .._validation.values import kinds
 from .conditions import is_bagged
 from .encodings import AUTOMATIC, blocks_of
 
-GPU_WORK = 1e9
-"""Minimum product of rows and weights of a net for which "auto" takes a GPU; see docs/decisions.md."""
+GPU_WORK, JOINT_WORK = 1e9, 1e8
+"""Minimum products of rows and weights of a net for which "auto" takes a GPU: for one net, and for the members of a
+default regression, which train together; see docs/decisions.md."""
 
 
 def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
@@ -40,15 +41,17 @@ def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -
     previous = previous_of(parameters["prior"])
     if previous is not None:
         return {**parameters, "device": str(previous.fit.theta.device)}
-    pays = shape.n_rows * _n_weights(parameters, shape, options) >= GPU_WORK and Group.current().is_alone
+    is_joint = is_bagged(parameters, shape, options)
+    work = shape.n_rows * _n_weights(parameters, shape, is_joint)
+    pays = work >= (JOINT_WORK if is_joint else GPU_WORK) and Group.current().is_alone
     return {**parameters, "device": "cuda"} if pays else parameters
 
 
-def _n_weights(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> int:
+def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool) -> int:
     """Number of weights of the largest net of a fit, with the maximum number of inputs of an encoding."""
     layers = of_one_net(parameters)
     automatic: tuple[int | None, ...] = AUTOMATIC
-    if is_bagged(parameters, shape, options):
+    if is_joint:
         recipe = recipes_for(shape.n_rows, shape.levels.count(0))[-1]
         automatic = (recipe.n_bins,)
         if is_auto(parameters["hidden_layer_sizes"]):

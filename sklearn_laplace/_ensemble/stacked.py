@@ -196,7 +196,7 @@ class Together:
         memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
         n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
         n_jobs = memory.chunk_workers(self.width, self.used, n_jobs)
-        chunks = x.split(memory.chunk_rows(self.width, self.used, n_jobs))
+        chunks = x.split(memory.chunk_rows(self.width, self.used, x.device, n_jobs))
 
         def of_chunk(part: Tensor) -> tuple[T, Tensor]:
             with single_thread(True):

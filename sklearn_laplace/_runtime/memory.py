@@ -19,6 +19,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .._validation.inputs import shown
 from ..errors import MemoryBudgetError
 from ..laplace.curvatures._base import CurvatureRule
@@ -32,6 +34,8 @@ CHUNK_ELEMENTS = 2**21
 """Target number of elements per chunk of rows, 16 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
+GPU_CHUNK = 32
+"""Factor of both on a GPU, where the operations of a small chunk take as long as those of a large one."""
 ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
@@ -58,7 +62,7 @@ class MemoryBudget:
     --------
     >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).by_user
     (1500000000, 2097152, True)
-    >>> MemoryBudget(10**6).chunk_rows(width=1000, used_bytes=500_000)
+    >>> MemoryBudget(10**6).chunk_rows(1000, 500_000, torch.device("cpu"))
     12
     """
 
@@ -129,7 +133,7 @@ class MemoryBudget:
 
     def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int) -> int:
         """Number of rows per chunk in a pass over the data, with ``used_bytes`` bytes in use."""
-        return self.chunk_rows(_row_width(structure, network, n_columns), used_bytes)
+        return self.chunk_rows(_row_width(structure, network, n_columns), used_bytes, network.theta.device)
 
     def require(
         self,
@@ -191,7 +195,7 @@ class MemoryBudget:
         """Number of workers that fit in memory with one row of ``width`` elements each."""
         return self.workers(n_jobs, ROW_BYTES * max(width, 1), used_bytes)
 
-    def chunk_rows(self, width: int, used_bytes: int, n_jobs: int = 1) -> int:
+    def chunk_rows(self, width: int, used_bytes: int, device: torch.device, n_jobs: int = 1) -> int:
         """Number of rows per chunk.
 
         Parameters
@@ -200,6 +204,8 @@ class MemoryBudget:
             Elements of one row.
         used_bytes : int
             Bytes already in use.
+        device : torch.device
+            Device of the rows. The free memory of a CUDA device is a further limit.
         n_jobs : int
             Number of chunks processed at the same time.
 
@@ -208,8 +214,11 @@ class MemoryBudget:
         MemoryBudgetError
             If a single row does not fit.
         """
-        usual = min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1])
+        factor = GPU_CHUNK if device.type == "cuda" else 1
+        usual = min(max(factor * CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), factor * CHUNK_ROWS[1])
         row, left = ROW_BYTES * max(width, 1), max(self.size - used_bytes, 0)
+        if device.type == "cuda":
+            left = min(left, free_bytes(device))
         if row > left:
             raise MemoryBudgetError(
                 f"one row of the data needs about {row / 1e6:,.3g} MB in the network and its Jacobian, in addition to "
@@ -217,6 +226,12 @@ class MemoryBudget:
                 "subset_of_weights='last_layer'."
             )
         return min(usual, max(1, left // (row * n_jobs)))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes of a CUDA device that torch can allocate, those that it has reserved and does not use included."""
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + reserved)
 
 
 def held(*values: Any) -> int:

@@ -42,9 +42,9 @@ def test_without_a_gpu_nothing_changes(n_rows, monkeypatch):
     assert placed(parameters, shape, resolve("regressor", parameters)) is parameters
 
 
-@pytest.mark.parametrize(("n_rows", "device"), [(1000, "auto"), (10_000, "auto"), (50_000, "cuda"), (10**6, "cuda")])
+@pytest.mark.parametrize(("n_rows", "device"), [(1000, "auto"), (2000, "auto"), (5000, "cuda"), (10**6, "cuda")])
 def test_default_regressions_take_a_gpu_from_some_rows_on(n_rows, device, with_gpu):
-    """10,000 rows have nets of 70,000 weights, 50,000 rows of 82,000: 7e8 and 4e9."""
+    """2,000 rows have nets of 15,000 weights, 5,000 rows of 39,000: 3e7 and 2e8."""
     assert device_of(LaplaceRegressor(), n_rows) == device
 
 
@@ -72,6 +72,7 @@ def test_ranks_do_not_share_a_gpu(with_gpu, monkeypatch):
 
 def test_a_fit_uses_the_chosen_device(with_gpu, monkeypatch):
     """The choice reaches the training, which reports that torch has no such device."""
+    monkeypatch.setattr(placement, "JOINT_WORK", 1.0)
     monkeypatch.setattr(placement, "GPU_WORK", 1.0)
     X = np.linspace(0, 1, 20)[:, None]
     if torch.cuda.is_available():

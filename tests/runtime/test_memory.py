@@ -346,3 +346,18 @@ def test_predictions_stay_within_the_budget(monkeypatch):
     assert steps == [(200_000 - held) // (40 * 101)]
     with pytest.raises(MemoryBudgetError, match="one row of the data needs"):
         model.set_params(memory_budget="100kB").predict_std(X)
+
+
+@pytest.mark.parametrize(("free", "rows"), [(10**12, 65_536), (40 * 1024 * 3000, 3000), (1000, None)])
+def test_a_gpu_takes_larger_chunks_that_fit_into_its_memory(free, rows, monkeypatch):
+    """2**26 elements a chunk, within the memory that the driver has free or torch has reserved and does not use."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free // 2, 10**13))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: free)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: free - free // 2)
+    budget = MemoryBudget(10**13)
+    assert budget.chunk_rows(1024, 0, torch.device("cpu")) == 2048
+    if rows is None:
+        with pytest.raises(MemoryBudgetError, match="one row of the data needs"):
+            budget.chunk_rows(1024, 0, torch.device("cuda"))
+    else:
+        assert budget.chunk_rows(1024, 0, torch.device("cuda")) == rows
