@@ -1,4 +1,4 @@
-"""Laplace approximations of members for classes and counts, which train together on a stream.
+"""Laplace approximations of members for classes and counts that train together.
 
 As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
 member is multiplied by the factor that held-out rows select, as for cross-fitted nets of rows in memory
@@ -34,17 +34,17 @@ def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     bag : Bag
         Trained members.
     request : FitRequest
-        Sample of the rows, the stream, options and seeds.
+        Rows, or a sample of a stream, options and seeds.
     clock : Clock
         Time limit. If the pass over the stream would exceed it, the curvature of the sample is used.
     """
     options, data, stream = request.settled(), request.data, request.stream
-    assert stream is not None
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = initialised(bag, rows, options, request.seeds[0])
     networks, begun = [trace(net.module_, rows.inputs) for net in nets], clock.elapsed
-    fits, held_out = fits_on_rows(networks, bag, data, options, stream.total_weight / rows.total_weight)
-    if not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
+    copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
+    fits, held_out = fits_on_rows(networks, bag, data, options, copies)
+    if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
         fits = fits_of_stream(fits, bag.places, stream, options, None, rows.weights)
     fit, parts = fits[0], []
     start = maximise_evidence(

@@ -8,17 +8,22 @@ from typing import Any
 
 from .._data.summary import TableShape
 from .._options.options import Options, is_number
+from .._training.built_in import of_one_net
 from .._training.fit_map import ROWS_FOR_MEMBERS
 from ..errors import UnsupportedCombinationError
 from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
+from .encodings import has_exact_steps
 from .request import FitRequest
+
+ROWS_OF_CLASSES, ROWS_OF_COUNTS = 5000, 1000
+"""Minimum numbers of rows in memory for which members for classes and counts train together."""
 
 
 def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False) -> bool:
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
 
-    Normal noise is required, unless the rows are read from a stream: only such members train on one.
+    Classes need rows for which exact steps are too expensive. On a stream, no other nets train.
 
     Parameters
     ----------
@@ -34,12 +39,11 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
-    suits = likelihood.quadratic if likelihood.has_dispersion else is_streamed
     # Held-out rows select one factor of the prior precision for all weights, and the noise level.
     by_prior, by_noise = options.by_held_out
     by_held_out = by_prior and (by_noise or not likelihood.has_dispersion)
     by_held_out = by_held_out and options.map_precision is None and options.grouping.each == "net"
-    of_one_net = (
+    of_one = (
         is_number(parameters["n_members"])
         or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
         or parameters["max_epochs"] is not None
@@ -47,7 +51,13 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
         or not isinstance(options.temperature, float)
         or type(options.subset).settled is not Subset.settled  # single weights
     )
-    return built_in and many and suits and by_held_out and not of_one_net
+    if not (built_in and many and by_held_out) or of_one:
+        return False
+    if likelihood.has_dispersion:
+        return likelihood.quadratic
+    if is_streamed or not likelihood.over_classes:
+        return is_streamed or shape.n_rows >= ROWS_OF_COUNTS
+    return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:

@@ -86,6 +86,22 @@ def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: 
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
 
 
+def has_exact_steps(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
+    """True if nets that train one after the other can take exact steps, with the first kind of encoding.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Internal options, with the layers of a net that is trained alone.
+    shape : TableShape
+        Shape of the training rows.
+    likelihood : Likelihood
+        Likelihood of the fit.
+    """
+    first = kinds_of_nets(parameters, shape, likelihood)[0]
+    return _are_affordable(blocks_of(parameters, shape, first), shape, likelihood)
+
+
 def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
     """Maximum number of kinds for these rows, which may not be validated yet."""
     n_rows = SMALL_ROWS + 1

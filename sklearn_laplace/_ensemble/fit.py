@@ -152,7 +152,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     part = _fit_bag(request, task)
     kinds: tuple[int | None, ...] = ()
-    if request.stream is None:  # exact steps go over all rows
+    if request.stream is None and options.likelihood.has_dispersion:  # exact steps go over all rows
         kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=part is not None)
     if part is None:
         best = _best_kind(of_one, kinds, task)

@@ -1,0 +1,128 @@
+"""Members for classes and counts that train together on rows in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import sklearn_laplace
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._data.summary import TableShape
+from sklearn_laplace._ensemble import conditions
+from sklearn_laplace._ensemble.conditions import is_bagged
+from sklearn_laplace._options.resolve import resolve
+from sklearn_laplace._options.variants import expanded
+from sklearn_laplace._training import recipe
+
+N = 600
+
+
+def logits(X: np.ndarray) -> np.ndarray:
+    return np.column_stack([3 * np.sin(6 * X[:, 0]), 4 * X[:, 1] - 2, 3 * np.cos(5 * X[:, 2] * X[:, 0])])
+
+
+def classes(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 3))
+    return X, np.array(["a", "bb", "c"], dtype=object)[(logits(X) + rng.gumbel(size=(n, 3))).argmax(1)]
+
+
+def true_log_loss(X: np.ndarray, y: np.ndarray) -> float:
+    true = logits(X) - np.log(np.exp(logits(X)).sum(1, keepdims=True))
+    return float(-true[np.arange(len(y)), np.searchsorted(["a", "bb", "c"], y.astype(str))].mean())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rows():
+    """The limits of large tables for small ones, and few steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "STEPS_AT_1000", (100, 90))
+        patch.setattr(conditions, "ROWS_OF_CLASSES", 500)
+        patch.setattr(conditions, "ROWS_OF_COUNTS", 500)
+        patch.setattr(conditions, "has_exact_steps", lambda *arguments: False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return LaplaceClassifier(random_state=0).fit(*classes(N, 0))
+
+
+def trains_together(model, n_rows, n_columns=10):
+    parameters = expanded(model.get_params(deep=False))
+    kind = "regressor" if isinstance(model, LaplaceRegressor) else "classifier"
+    shape = TableShape(n_rows, 3, (0,) * n_columns, 0, True, False)
+    return is_bagged(parameters, shape, resolve(kind, parameters))
+
+
+def test_classes_train_together_where_exact_steps_are_too_expensive(monkeypatch):
+    """Exact steps of the default net are affordable with 5,000 rows of ten columns, and not with 50,000."""
+    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conditions, "ROWS_OF_CLASSES", 5000)
+        patch.setattr(conditions, "has_exact_steps", sklearn_laplace._ensemble.encodings.has_exact_steps)
+        assert [trains_together(LaplaceClassifier(), n) for n in (1000, 5000, 50_000)] == [False, False, True]
+        wide = LaplaceClassifier(hidden_layer_sizes=(256, 256))
+        assert [trains_together(wide, n) for n in (1000, 20_000)] == [False, True]
+    assert not trains_together(LaplaceClassifier(n_members=3), 50_000)
+    assert not trains_together(LaplaceClassifier(prior_precision="evidence"), 50_000)
+
+
+def test_the_probabilities_are_close_to_the_truth(fitted):
+    """Four members for each recipe that held-out rows select; the log loss of new rows is close to the true one."""
+    X, y = classes(4000, 1)
+    assert len(fitted.members_) in (4, 8)
+    assert fitted.classes_.tolist() == ["a", "bb", "c"]
+    loss = -fitted.log_predictive_density(X, y).mean()
+    assert true_log_loss(X, y) < loss < true_log_loss(X, y) + 0.06
+    np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1.0)
+
+
+def test_held_out_rows_are_those_that_a_member_has_not_seen(fitted):
+    """A row is held out by one of four members, and the curvature of a member has the weight of the others."""
+    X, _ = classes(N, 0)
+    unseen = [member.unseen for member in fitted._ensemble.members]
+    counts = np.unique(np.concatenate(unseen), return_counts=True)[1]
+    assert len(counts) == len(X)
+    assert set(counts.tolist()) == {len(unseen) // 4}
+    for member, keys in zip(fitted._ensemble.members, unseen, strict=True):
+        assert member.fit.total_weight == N - len(keys)
+
+
+def test_weights_repeat_rows(fitted):
+    """A weight of three for one class is like its rows three times: its mean probability rises."""
+    X, y = classes(N, 0)
+    weighted = clone(fitted).fit(X, y, sample_weight=np.where(y == "a", 3.0, 1.0))
+    balanced = clone(fitted).set_params(class_weight={"a": 3.0, "bb": 1.0, "c": 1.0}).fit(X, y)
+    assert weighted.predict_proba(X)[:, 0].mean() > fitted.predict_proba(X)[:, 0].mean() + 0.1
+    np.testing.assert_allclose(balanced.predict_proba(X), weighted.predict_proba(X), atol=1e-6)
+
+
+def test_it_can_be_updated_and_saved(fitted, tmp_path):
+    """partial_fit adds rows to all members, forget removes them again, and a file keeps the predictions."""
+    X, y = classes(N, 0)
+    X_more, y_more = classes(300, 2)
+    model = clone(fitted).fit(X, y)
+    before = model.predict_proba(X_more)
+    after = model.partial_fit(X_more, y_more).predict_proba(X_more)
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(model.forget(X_more, y_more).predict_proba(X_more), before, atol=1e-4)
+    sklearn_laplace.save(fitted, tmp_path / "model.safetensors")
+    loaded = sklearn_laplace.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.predict_proba(X_more), fitted.predict_proba(X_more))
+
+
+def test_counts_train_together():
+    """The mean of new rows is predicted, and the log probability is far better than that of a constant rate."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(N + 2000, 3))
+    rate = np.exp(1 + np.sin(6 * X[:, 0]) + X[:, 1])
+    y = rng.poisson(rate)
+    model = LaplaceRegressor(likelihood="poisson", random_state=0).fit(X[:N], y[:N])
+    assert len(model.members_) in (4, 8)
+    mean = model.predict(X[N:])
+    assert np.abs(np.log(mean / rate[N:])).mean() < 0.15
+    constant = LaplaceRegressor(likelihood="poisson", n_members=1, random_state=0).fit(np.zeros((N, 1)), y[:N])
+    gain = model.log_predictive_density(X[N:], y[N:]) - constant.log_predictive_density(np.zeros((2000, 1)), y[N:])
+    assert gain.mean() > 0.15
