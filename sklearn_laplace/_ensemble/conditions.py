@@ -55,8 +55,10 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
         return False
     if likelihood.has_dispersion:
         return likelihood.quadratic
-    if is_streamed or not likelihood.over_classes:
-        return is_streamed or shape.n_rows >= ROWS_OF_COUNTS
+    if is_streamed:
+        return True
+    if not likelihood.over_classes:
+        return shape.n_rows >= ROWS_OF_COUNTS
     return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
 
 

@@ -17,8 +17,8 @@ from .conditions import is_bagged
 from .encodings import AUTOMATIC, blocks_of
 
 GPU_WORK, JOINT_WORK = 1e9, 1e8
-"""Minimum products of rows and weights of a net for which "auto" takes a GPU: for one net, and for the members of a
-default regression, which train together; see docs/decisions.md."""
+"""Minimum products of rows and weights of a net for which "auto" takes a GPU: for one net, and for members that
+train together; see docs/decisions.md."""
 
 
 def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:

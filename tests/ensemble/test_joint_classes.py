@@ -56,9 +56,8 @@ def trains_together(model, n_rows, n_columns=10):
     return is_bagged(parameters, shape, resolve(kind, parameters))
 
 
-def test_classes_train_together_where_exact_steps_are_too_expensive(monkeypatch):
+def test_classes_train_together_where_exact_steps_are_too_expensive():
     """Exact steps of the default net are affordable with 5,000 rows of ten columns, and not with 50,000."""
-    monkeypatch.undo()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conditions, "ROWS_OF_CLASSES", 5000)
         patch.setattr(conditions, "has_exact_steps", sklearn_laplace._ensemble.encodings.has_exact_steps)
