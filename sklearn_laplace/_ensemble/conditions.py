@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
+from .._data.rows import PreparedData
 from .._data.summary import TableShape
 from .._options.options import Options, is_number
 from .._training.built_in import of_one_net
@@ -18,6 +19,9 @@ from .request import FitRequest
 
 ROWS_OF_CLASSES, ROWS_OF_COUNTS = 5000, 1000
 """Minimum numbers of rows in memory for which members for classes and counts train together."""
+LEAST_EVENTS = 30
+"""Minimum sum of the counts of each target for which members train together. Rates with hardly any event have no lower
+bound, and the wide posteriors of small rates lead to astronomical means. See docs/decisions.md."""
 
 
 def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False) -> bool:
@@ -60,6 +64,21 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
     if not likelihood.over_classes:
         return shape.n_rows >= ROWS_OF_COUNTS
     return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
+
+
+def has_events(data: PreparedData, options: Options) -> bool:
+    """True unless targets are counts with too few events in memory.
+
+    Parameters
+    ----------
+    data : PreparedData
+        Rows, or a sample of a stream.
+    options : Options
+        Options in the units of the rows.
+    """
+    likelihood = options.likelihood
+    is_count = not (likelihood.has_dispersion or likelihood.over_classes)
+    return not is_count or bool((data.weights @ data.targets >= LEAST_EVENTS).all())
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:

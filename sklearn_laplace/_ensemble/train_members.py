@@ -109,7 +109,8 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
             if not deals:  # refuse unsupported posteriors before any training
                 layout_of(trace(program.modules[0], rows.inputs), rows, options)
                 prior, error = request.saved.result("prior", partial(program.prior, progress))
-                if stream is None and error < PILOT_NOISELESS and _has_exact_steps(request, options):
+                noiseless = loss.has_noise and error < PILOT_NOISELESS  # errors of classes and counts are in nats
+                if noiseless and stream is None and _has_exact_steps(request, options):
                     return None
             with progress(together[0].schedule, label="members") as steps:
                 deals += program.trained(prior, steps)

@@ -54,6 +54,8 @@ class Frequency:
         Observed frequency, and mean predicted probability.
     low, high : float
         Band of the frequency under a calibrated model.
+    n_effective : float
+        Effective number of rows, which weights make smaller than ``n``.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Frequency:
     expected: float
     low: float
     high: float
+    n_effective: float
 
     @classmethod
     def of(
@@ -75,7 +78,7 @@ class Frequency:
         n = len(events) if weights is None else effective_number(weights)
         tail = (1 - PLAUSIBLE) / 2 / n_bands
         low, high = (float(binom.ppf(share, n, expected)) / n for share in (tail, 1 - tail))
-        return cls(name, len(events), float(np.average(events, weights=weights)), expected, low, high)
+        return cls(name, len(events), float(np.average(events, weights=weights)), expected, low, high, float(n))
 
     @property
     def is_off(self) -> bool:
@@ -84,8 +87,8 @@ class Frequency:
 
     @property
     def distance(self) -> float:
-        """Distance from the expected frequency, in standard errors."""
-        error = max(self.expected * (1 - self.expected), 1e-12) / self.n
+        """Distance from the expected frequency, in standard errors of the effective number of rows."""
+        error = max(self.expected * (1 - self.expected), 1e-12) / self.n_effective
         return abs(self.observed - self.expected) / error**0.5
 
     def __str__(self) -> str:
@@ -248,22 +251,39 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
         name = f"column {place}" if names is None else str(names[place])
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
-            yield from _quarters(name, values, ~missing, "{:.4g}".format if zoned is None else _as_date)
+            yield from _quarters(name, values, ~missing, "{:.4g}".format if zoned is None else as_date)
         else:
             yield from _levels(name, values, ~missing)
         yield f"{name} missing", missing
 
 
-def _as_date(days: float) -> str:
-    """Day or, for a part of a day, minute of a time in days since 1970."""
+def as_date(days: float) -> str:
+    """Day or, for a part of a day, minute of a time in days since 1970.
+
+    Parameters
+    ----------
+    days : float
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> as_date(19_783.0), as_date(19_783.25)
+    ('2024-03-01', '2024-03-01 06:00')
+    """
     return str(np.datetime64(round(days * 1440), "m")).replace("T00:00", "").replace("T", " ")
 
 
 def _quarters(
     name: str, values: np.ndarray, present: np.ndarray, written: Callable[[float], str]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Groups between the quartiles of a column of numbers or times."""
-    if not present.any():
+    """Groups between the quartiles of a column of numbers or times; of each value if there are few."""
+    different = np.unique(values[present])
+    if len(different) <= MOST_GROUPS:
+        for value in different.tolist():
+            yield f"{name} = {written(value)}", present & (values == value)
         return
     inner = weighted_quantiles(values[present], np.ones(present.sum()), np.arange(1, MOST_GROUPS) / MOST_GROUPS)
     low, high = values[present].min(), values[present].max()

@@ -87,7 +87,8 @@ class TargetTransform(ABC):
         """The y with g(y) = z."""
         inside = np.clip(z, *self.ends)
         y = self._inside_inverse(inside)
-        original: np.ndarray = y + (z - inside) * np.exp(-self._log_slope_inside(y))
+        beyond = np.subtract(z, inside, out=np.zeros(np.shape(inside)), where=z != inside)
+        original: np.ndarray = y + beyond * np.exp(-self._log_slope_inside(y))
         return original
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:

@@ -143,7 +143,8 @@ def expected_calibration_error(
     strategy : {"uniform", "quantile"}
         Bins of equal width, or of equal weight.
     labels : array-like of shape (n_classes,), optional
-        Class label of each column, ``classes_`` of the classifier; by default the sorted labels of ``y_true``.
+        Class label of each column, ``classes_`` of the classifier; by default the sorted labels of ``y_true``. Needed
+        if a class may be absent from ``y_true``.
 
     Returns
     -------
@@ -204,7 +205,11 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
             "probabilities."
         )
     truth = column_or_1d(y_true)
-    classes = np.unique(truth if labels is None else labels)
+    classes = np.unique(truth) if labels is None else column_or_1d(labels)
+    if len(set(classes.tolist())) < len(classes):
+        raise ValueError(f"labels={classes.tolist()} repeats a label; expected one label for each class.")
+    if unknown := sorted(map(str, set(truth.tolist()) - set(classes.tolist()))):
+        raise ValueError(f"y_true holds {', '.join(unknown)}, and labels={classes.tolist()}; add what is missing.")
     if np.asarray(y_prob).dtype.kind in "US":
         raise ValueError(
             f"y_prob holds {str(np.asarray(y_prob).flat[0])!r}; expected probabilities, as predict_proba(X) returns."
@@ -215,7 +220,12 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
     if p.ndim == 1:
         if len(classes) > 2 or (labels is not None and len(classes) != 2):
             raise ValueError(f"y_prob has one column for {len(classes)} labels; expected one column per label.")
-        return p, truth == classes[-1]
+        if len(classes) == 1:
+            raise ValueError(
+                f"y_prob has one column, and y_true holds {classes.tolist()[0]!r} only, so that the second label is not "
+                "known. Pass labels=, the two labels in the order of the columns (classes_ of the classifier)."
+            )
+        return p, truth == classes[1]
     if p.shape[1] != len(classes):
         raise ValueError(
             f"y_prob has {p.shape[1]} columns for the {len(classes)} labels {classes.tolist()}; pass labels=, one "
@@ -239,4 +249,6 @@ def _equal_weights(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarra
     shares = np.arange(1, n_bins) / n_bins * cumulated[-1]
     # the tolerance accepts a share that is reached up to rounding
     inner = p[order][np.searchsorted(cumulated, shares * (1 - 1e-12))]
-    return np.unique(np.concatenate([[0.0], inner[(inner > 0) & (inner < 1)], [1.0]]))
+    # A bin of probabilities 0 alone has both edges at 0.
+    edges = np.unique(np.concatenate([inner[inner < 1], [1.0]]))
+    return np.concatenate([[0.0], edges])

@@ -92,10 +92,11 @@ class JudgedRows:
         def rows(values: Any) -> np.ndarray:
             return np.broadcast_to(values, targets.shape).reshape(len(targets), -1)[kept, place]
 
+        _check_moments(rows(mean), rows(distribution.std()), kept)
         pit = pit_of(distribution, targets, random)
         uniform = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]
         quantiles, draws = (_exact if is_discrete(distribution) else _interpolated)(distribution, rows, uniform)
-        judged = cls(
+        return cls(
             kept=kept,
             weights=weights[kept],
             y=rows(targets),
@@ -107,24 +108,11 @@ class JudgedRows:
             ends=dict(zip(INTERVAL_LEVELS, quantiles[len(LEVELS) :].reshape(-1, 2, kept.sum()), strict=True)),
             draws=draws,
         )
-        judged._check()
-        return judged
 
     def widths(self, level: float) -> np.ndarray:
         """Widths (n,) of the central intervals of a level."""
         low, high = self.ends[level]
         return high - low
-
-    def _check(self) -> None:
-        """Check that the distributions are proper, before anything is computed from them."""
-        is_bad = ~(np.isfinite(self.mean) & np.isfinite(self.std) & (self.std > 0))
-        if is_bad.any():
-            row = int(np.argmax(is_bad))
-            raise ValueError(
-                f"the predictive distribution of row {np.flatnonzero(self.kept)[row]} has a mean of "
-                f"{self.mean[row]:g} and a standard deviation of {self.std[row]:g}; both have to be finite, and the "
-                "latter positive. Use a model that includes the observation noise."
-            )
 
     @property
     def variance_of_square(self) -> np.ndarray:
@@ -134,14 +122,26 @@ class JudgedRows:
         return np.maximum(variance, LEAST_SPREAD * self.std**4)
 
 
+def _check_moments(mean: np.ndarray, std: np.ndarray, kept: np.ndarray) -> None:
+    """Refuse improper distributions, before anything is computed from them."""
+    is_bad = ~(np.isfinite(mean) & np.isfinite(std) & (std > 0))
+    if is_bad.any():
+        row = int(np.argmax(is_bad))
+        raise ValueError(
+            f"the predictive distribution of row {np.flatnonzero(kept)[row]} has a mean of {mean[row]:g} and a "
+            f"standard deviation of {std[row]:g}; both have to be finite, and the latter positive. Use a model that "
+            "includes the observation noise."
+        )
+
+
 def _place(output: int | None, n_outputs: int) -> int:
     """Position of the target to report on."""
     if output is None and n_outputs == 1:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n_outputs:
         raise ValueError(
-            f"output={output!r} is not the position of a target; a calibration report is of one of the {n_outputs} "
-            f"targets: pass output=0 to {n_outputs - 1}."
+            f"output={output!r} is not the position of a target; a calibration report is of a single target: pass "
+            f"{'output=0' if n_outputs == 1 else f'an output from 0 to {n_outputs - 1}'}."
         )
     return int(output)
 

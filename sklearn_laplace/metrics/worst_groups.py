@@ -19,7 +19,7 @@ A. Angelopoulos, S. Bates (2021), A gentle introduction to conformal prediction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from .._data.reading import column_names, read_columns
 from .._data.statistics import effective_number
-from .._estimator.report import PLAUSIBLE, Frequency
+from .._estimator.report import PLAUSIBLE, Frequency, as_date
 from .._validation.inputs import is_missing
 from .spread import equal_bins
 
@@ -37,6 +37,10 @@ MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5
 """Limits of the tree: leaves, splits on the way to a leaf, and rows of each half in a leaf; number of width strata."""
 LISTED = 3
 """Largest number of levels of a column in the name of a group."""
+DIGITS, MOST_DIGITS = 4, 17
+"""Significant digits of numbers in the name of a group: at least, and at most if fewer would not tell them apart."""
+SAME_WIDTH = 1e-9
+"""Differences of widths, relative to the largest, that are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def leaves(
     grows[random.permutation(len(pit))[: len(pit) // 2]] = True
     target = np.abs(2 * pit - 1)
     features = list(_features(columns, kept, grows, target))
-    table = np.stack([values for _, values, _ in features], axis=1)
+    table = np.stack([feature.values for feature in features], axis=1)
     tree = DecisionTreeRegressor(
         max_depth=MOST_DEPTH, max_leaf_nodes=MOST_LEAVES, min_samples_leaf=LEAST_ROWS, random_state=0
     )
@@ -141,12 +145,31 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
     >>> list(strata(np.linspace(1.0, 2.0, 40), np.ones(40)))
     ['width 1 to 1.487', 'width 1.513 to 2']
     """
+    largest = float(np.abs(widths).max())
+    if np.isfinite(largest) and largest > 0:
+        widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))
     index = equal_bins(widths, weights, N_STRATA)
-    found = {}
-    for place in range(int(index.max()) + 1):
-        rows = index == place
-        found[f"width {widths[rows].min():.4g} to {widths[rows].max():.4g}"] = rows
-    return found
+    masks = [index == place for place in range(int(index.max()) + 1)]
+    ends = [float(end) for rows in masks for end in (widths[rows].min(), widths[rows].max())]
+    texts = dict(zip(ends, told_apart(ends), strict=True))
+    return {f"width {texts[widths[rows].min()]} to {texts[widths[rows].max()]}": rows for rows in masks}
+
+
+def told_apart(values: Sequence[float]) -> list[str]:
+    """Numbers as texts; up to ``DIGITS`` digits, or as many as tell different numbers apart.
+
+    Examples
+    --------
+    >>> told_apart([1.0, 2.25]), told_apart([1_000_000.0, 1_000_300.0])
+    (['1', '2.25'], ['1000000', '1000300'])
+    """
+    different = len(set(values))
+    whole = 1 + int(np.log10(max(1.0, *map(abs, values))))
+    for digits in (DIGITS, *range(max(whole, DIGITS + 1), MOST_DIGITS + 1)):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == different:
+            break
+    return texts
 
 
 def _family_pvalue(entries: list[Frequency], sizes: list[int], expected: float) -> float:
@@ -157,23 +180,50 @@ def _family_pvalue(entries: list[Frequency], sizes: list[int], expected: float) 
     return float(min(1.0, len(entries) * least))
 
 
-def _features(
-    columns: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray
-) -> Iterator[tuple[str, np.ndarray, list[str] | None]]:
-    """Name, values (n,) and levels of each feature of the tree.
+@dataclass(frozen=True)
+class _Feature:
+    """A feature of the tree: its name, values (n,), and levels of a column that is not numeric."""
+
+    name: str
+    values: np.ndarray
+    levels: list[str] | None = None
+    is_time: bool = False
+
+    def texts(self, thresholds: Sequence[float]) -> dict[float, str]:
+        """Thresholds as texts that differ from each other and from the smallest and the largest value."""
+        if self.is_time:
+            return {threshold: as_date(threshold) for threshold in thresholds}
+        values = sorted({*thresholds, float(self.values.min()), float(self.values.max())})
+        return dict(zip(values, told_apart(values), strict=True))
+
+    def condition(self, low: float, high: float, texts: dict[float, str]) -> str:
+        """Text for "low < feature ≤ high"."""
+        if self.levels is not None:
+            chosen = [level for k, level in enumerate(self.levels) if low < k <= high]
+            rest = f", … ({len(chosen)} levels)" if len(chosen) > LISTED else ""
+            listed = ", ".join(sorted(chosen)[:LISTED]) + rest
+            return f"{self.name} = {listed}" if len(chosen) == 1 else f"{self.name} in ({listed})"
+        if np.isinf(low):
+            return f"{self.name} ≤ {texts[high]}"
+        return f"{self.name} > {texts[low]}" if np.isinf(high) else f"{texts[low]} < {self.name} ≤ {texts[high]}"
+
+
+def _features(columns: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
+    """Features of the tree.
 
     Numbers are themselves, with the median for missing ones. Levels of other columns are numbered by their mean target
     in the growing half, so that a split divides them into good and bad ones. Missing values have a feature of their
     own.
     """
     names = column_names(columns)
-    for place, all_values in enumerate(read_columns(columns)[0]):
+    for place, (all_values, zoned) in enumerate(zip(*read_columns(columns)[::2], strict=True)):
         values = all_values[kept]
         name = f"column {place}" if names is None else str(names[place])
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
             present = values[grows & ~missing]
-            yield name, np.where(missing, np.median(present) if len(present) else 0.0, values), None
+            filled = np.where(missing, np.median(present) if len(present) else 0.0, values)
+            yield _Feature(name, filled, is_time=zoned is not None)
         else:
             texts = np.array(["missing" if gone else str(v) for v, gone in zip(values.tolist(), missing, strict=True)])
             levels, index = np.unique(texts, return_inverse=True)
@@ -181,19 +231,24 @@ def _features(
             sums = np.bincount(index[grows], target[grows], len(levels))
             means = np.where(counts > 0, sums / np.maximum(counts, 1), target[grows].mean())
             order = np.argsort(means, kind="stable")
-            yield name, np.argsort(order)[index].astype(np.float64), levels[order].tolist()
+            yield _Feature(name, np.argsort(order)[index].astype(np.float64), levels[order].tolist())
         if values.dtype.kind == "f" and missing.any():
-            yield name, missing.astype(np.float64), ["present", "missing"]
+            yield _Feature(name, missing.astype(np.float64), ["present", "missing"])
 
 
-def _names(tree: Any, features: list[tuple[str, np.ndarray, list[str] | None]]) -> dict[int, str]:
+def _names(tree: Any, features: Sequence[_Feature]) -> dict[int, str]:
     """Readable condition of each leaf of a fitted tree."""
+    inner = np.flatnonzero(tree.children_left >= 0)
+    thresholds = {
+        place: features[place].texts(sorted({float(tree.threshold[k]) for k in inner if tree.feature[k] == place}))
+        for place in {int(tree.feature[k]) for k in inner}
+    }
     found: dict[int, str] = {}
     stack: list[tuple[int, dict[int, tuple[float, float]]]] = [(0, {})]
     while stack:
         node, bounds = stack.pop()
         if tree.children_left[node] < 0:
-            parts = [_condition(features[place], *ends) for place, ends in bounds.items()]
+            parts = [features[place].condition(*ends, thresholds[place]) for place, ends in bounds.items()]
             found[node] = " and ".join(parts) or "all rows"
             continue
         place, threshold = int(tree.feature[node]), float(tree.threshold[node])
@@ -201,15 +256,3 @@ def _names(tree: Any, features: list[tuple[str, np.ndarray, list[str] | None]]) 
         stack.append((int(tree.children_right[node]), bounds | {place: (threshold, high)}))
         stack.append((int(tree.children_left[node]), bounds | {place: (low, threshold)}))
     return found
-
-
-def _condition(feature: tuple[str, np.ndarray, list[str] | None], low: float, high: float) -> str:
-    """Text for "low < feature ≤ high"."""
-    name, _, levels = feature
-    if levels is not None:
-        chosen = [level for k, level in enumerate(levels) if low < k <= high]
-        listed = ", ".join(sorted(chosen)[:LISTED]) + (f", … ({len(chosen)} levels)" if len(chosen) > LISTED else "")
-        return f"{name} = {listed}" if len(chosen) == 1 else f"{name} in ({listed})"
-    if np.isinf(low):
-        return f"{name} ≤ {high:.4g}"
-    return f"{name} > {low:.4g}" if np.isinf(high) else f"{low:.4g} < {name} ≤ {high:.4g}"

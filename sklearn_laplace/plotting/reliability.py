@@ -183,7 +183,7 @@ class ReliabilityDisplay:
         confidence, right = judged_confidence(y_true, y_prob, labels)
         names: dict[str, Any] = {}
         if pos_label is not None:
-            classes = np.unique(y_true if labels is None else labels)
+            classes = np.unique(y_true) if labels is None else np.asarray(labels)
             if pos_label not in classes:
                 raise ValueError(f"pos_label={pos_label!r} is not one of the classes {classes.tolist()}.")
             p = np.asarray(y_prob, dtype=np.float64)

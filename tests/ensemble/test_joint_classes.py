@@ -125,3 +125,21 @@ def test_counts_train_together():
     constant = LaplaceRegressor(likelihood="poisson", n_members=1, random_state=0).fit(np.zeros((N, 1)), y[:N])
     gain = model.log_predictive_density(X[N:], y[N:]) - constant.log_predictive_density(np.zeros((2000, 1)), y[N:])
     assert gain.mean() > 0.15
+
+
+@pytest.mark.parametrize("n_events", [0, 2])
+def test_rare_events_have_finite_rates(n_events):
+    """Hardly any event: one net after the other, whose rates are close to the constant one."""
+    X, y = np.random.default_rng(0).normal(size=(N, 3)), np.zeros(N)
+    y[:n_events] = 1
+    model = LaplaceRegressor(likelihood="poisson", hidden_layer_sizes=(5,), random_state=0).fit(X, y)
+    assert all(member.unseen is None for member in model._ensemble.members)
+    assert (model.predict(X) < 0.05).all()
+
+
+def test_log_likelihoods_of_rare_events_are_no_squared_errors():
+    """One event: the other held-out rows have errors below .01 nats, but their targets are not free of noise."""
+    X, y = np.random.default_rng(0).normal(size=(N, 3)), np.zeros(N)
+    y[5] = 1
+    model = LaplaceRegressor(likelihood="poisson", random_state=0).fit(X, y, sample_weight=np.full(N, 40.0))
+    assert len(model.members_) in (4, 8)

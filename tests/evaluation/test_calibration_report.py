@@ -34,7 +34,7 @@ from sklearn_laplace.metrics.crps_decomposition import LEVELS, CrpsDecomposition
 from sklearn_laplace.metrics.ecdf_bands import EcdfBand
 from sklearn_laplace.metrics.judged_rows import JudgedRows
 from sklearn_laplace.metrics.spread import Spread, VarianceBins
-from sklearn_laplace.metrics.worst_groups import GroupCoverage, leaves
+from sklearn_laplace.metrics.worst_groups import GroupCoverage, leaves, strata
 from sklearn_laplace.plotting import CalibrationReportDisplay, PredictionIntervalDisplay
 from sklearn_laplace.recalibration import SigmaScaling
 
@@ -255,6 +255,50 @@ def test_groups_are_of_the_rows_that_did_not_grow_the_tree():
     groups = leaves(X, np.ones(N, bool), stats.norm.cdf(Z), np.ones(N), np.random.RandomState(0))
     assert sum(rows.sum() for rows in groups.values()) == N // 2
     assert np.array(list(groups.values())).sum(0).max() == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        (pd.Series(1_000_000 + np.arange(2000)), r"100\d{4}(\.5)?"),
+        (1.7e9 + 300 * pd.Series(np.arange(2000)), r"1700\d{6}"),
+        (pd.Series(pd.date_range("2024-03-01", periods=2000, freq="min")), r"2024-03-0\d \d\d:\d\d"),
+    ],
+    ids=["identifiers", "seconds", "times"],
+)
+def test_groups_of_large_numbers_and_times_keep_their_rows(column, names):
+    """Thresholds that agree in four digits, or dates, are told apart, and no group replaces another one."""
+    rng = np.random.default_rng(13)
+    y = rng.normal(size=2000) * np.array([1.0, 3.0, 0.3, 2.0])[np.arange(2000) // 500]
+    report = CalibrationReport.from_distribution(stats.norm(np.zeros(2000), 1.6), y, pd.DataFrame({"at": column}))
+    assert sum(group.n for group in report.groups.groups) == 1000
+    assert len(report.groups.groups) > 3
+    assert all(re.fullmatch(rf"(at > {names}|at ≤ {names}|{names} < at ≤ {names})", g.name) for g in report.groups.groups)
+
+
+def test_equal_widths_are_one_group():
+    """Widths that differ by rounding, as those of a constant noise, are the same; close ones keep all their rows."""
+    rng = np.random.default_rng(14)
+    mean = 3 * rng.normal(size=1000)
+    report = CalibrationReport.from_distribution(stats.norm(mean, 1.0), mean + 1.2 * rng.normal(size=1000))
+    assert [group.n for group in report.widths.groups] == [1000]
+    assert report.widths.is_off
+    two = CalibrationReport.from_distribution(stats.norm(mean, np.repeat([1.0, 2.0], 500)), mean)
+    assert [group.n for group in two.widths.groups] == [500, 500]
+    close = strata(1 + 1e-5 * rng.uniform(size=400), np.ones(400))
+    assert len(close) == 5
+    assert sum(rows.sum() for rows in close.values()) == 400
+
+
+def test_the_worst_group_is_that_of_the_effective_numbers():
+    """A small deviation of many rows counts more than a large one of rows with very unequal weights."""
+    first = np.arange(400) < 200
+    inside = np.where(first, np.arange(400) % 25 >= 4, np.arange(400) % 4 > 0)
+    weights = np.where(first, 1.0, np.where(np.arange(400) % 20 == 0, 1000.0, 1e-3))
+    inside[~first & (weights > 1)] = np.arange((~first & (weights > 1)).sum()) >= 2
+    judged = GroupCoverage.of({"even": first, "uneven": ~first}, inside, 0.9, weights)
+    assert judged.worst.name == "even"
+    assert judged.worst.is_off
 
 
 def test_missing_and_rare_values_are_in_groups():
@@ -583,7 +627,7 @@ def test_one_of_several_targets_is_chosen():
     first, second = (CalibrationReport.from_distribution(both, targets, X, output=place) for place in (0, 1))
     assert first.spread.ratio == pytest.approx(4 * second.spread.ratio)
     for output in (None, 2, -1, "a"):
-        with pytest.raises(ValueError, match=r"output=.* is not the position of a target; .* pass output=0 to 1"):
+        with pytest.raises(ValueError, match=r"output=.* is not the position of a target; .* pass an output from 0 to 1"):
             CalibrationReport.from_distribution(both, targets, output=output)
 
 

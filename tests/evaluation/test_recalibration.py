@@ -128,6 +128,26 @@ def test_one_column_is_the_probability_of_the_second_label():
     assert expected_calibration_error([0, 0], [0.1, 0.1], labels=[0, 1]) == pytest.approx(0.1)
 
 
+def test_labels_are_those_of_the_columns_in_their_order():
+    """As ``classes_`` of any classifier; labels that cannot be assigned are refused."""
+    y, p = np.array(["b", "b", "a", "b"]), np.full((4, 2), [0.9, 0.1])
+    assert expected_calibration_error(y, p, labels=["b", "a"]) == pytest.approx(0.15)
+    assert expected_calibration_error(y, p[:, ::-1], labels=["a", "b"]) == pytest.approx(0.15)
+    with pytest.raises(ValueError, match=r"y_true holds b, and labels=\['a', 'c'\]; add what is missing"):
+        expected_calibration_error(y, p, labels=["a", "c"])
+    with pytest.raises(ValueError, match=r"labels=\['b', 'b'\] repeats a label"):
+        expected_calibration_error(y, p, labels=["b", "b"])
+    with pytest.raises(ValueError, match="y_true holds 'b' only, .* Pass labels="):
+        expected_calibration_error(y[[0, 1, 3]], p[:3, 0])
+
+
+def test_probabilities_of_zero_have_a_bin_of_their_own():
+    """As those of a hair more than zero."""
+    p, y = np.repeat([0.0, 0.2], 50), np.arange(100) < 10
+    for least in (p, np.maximum(p, 1e-12)):
+        assert expected_calibration_error(y, least, n_bins=2, strategy="quantile") == pytest.approx(0.2, rel=1e-9)
+
+
 def test_a_calibrated_model_is_close_to_zero_and_a_sure_one_is_not():
     """Labels drawn from the probabilities, evaluated under these and under their cubes."""
     rng = np.random.default_rng(2)

@@ -68,6 +68,13 @@ def test_inverse_and_slope(transform):
     np.testing.assert_allclose(np.exp(transform.log_slope(y)), numeric, rtol=1e-4)
 
 
+@pytest.mark.parametrize("transform", SKEWED)
+def test_an_unbounded_end_stays_an_end(transform):
+    """The inverse of an infinite value is the end of the domain, without a warning."""
+    least = 0.0 if isinstance(transform, LogTransform) else -np.inf
+    assert transform.inverse(np.array([-np.inf, np.inf])).tolist() == [least, np.inf]
+
+
 def test_yeo_johnson_maximises_the_likelihood_and_a_weight_is_a_copy():
     u = (Y - Y.mean()) / Y.std()
     assert YeoJohnson.fitted(Y, np.ones(80)).power == pytest.approx(scipy.stats.yeojohnson_normmax(u), abs=1e-3)
