@@ -132,7 +132,8 @@ class PreparedData:
         numbers = (self.X[:, k] for k in range(d) if not levels[k])
         present = (x[~np.isnan(x)] for x in numbers)
         has_pieces = any(bool(np.any((x > x.min()) & (x < x.max()))) for x in present if len(x))
-        return TableShape(len(self.X), self.n_outputs, levels, sum(flagged), has_pieces, self.has_copies)
+        least_total = float(np.min(self.weights @ self.targets))
+        return TableShape(len(self.X), self.n_outputs, levels, sum(flagged), has_pieces, self.has_copies, least_total)
 
     def present(self) -> PreparedData:
         """Drop the rows of weight zero."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .target_scale import TargetScale
@@ -48,6 +49,8 @@ class TableShape:
         True if a numeric column has more than two values; with two values, its only piece equals the number.
     has_copies : bool
         True if data augmentation has replaced the rows by copies.
+    least_total : float
+        Smallest weighted sum of a target over the rows. For counts it is a number of events.
     """
 
     n_rows: int
@@ -56,3 +59,4 @@ class TableShape:
     n_flagged: int
     has_pieces: bool
     has_copies: bool
+    least_total: float = math.inf

@@ -199,8 +199,8 @@ def concern(texts: Iterable[str], name: str) -> str:
     if others and len(like_numbers) > MOST_PART * len(levels):
         return (
             f"{read}, and most of its values look like numbers, but not {shown(others[0])}. Convert it, for example "
-            f"with X[{key}] = pandas.to_numeric(X[{key}], errors='coerce'), or by pandas.read_csv(…, thousands=…, "
-            "na_values=…)."
+            "by pandas.read_csv with decimal=',' for decimal commas, thousands=… for separators of thousands, "
+            f"na_values=… for marks of missing values; or X[{key}].str.rstrip('%').astype(float) for percentages."
         )
     if len(values) >= FEW_ROWS and len(levels) > MOST_PART * len(values):
         return (

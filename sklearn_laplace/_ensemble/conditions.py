@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from .._data.rows import PreparedData
 from .._data.summary import TableShape
 from .._options.options import Options, is_number
 from .._training.built_in import of_one_net
@@ -62,23 +61,8 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
     if is_streamed:
         return True
     if not likelihood.over_classes:
-        return shape.n_rows >= ROWS_OF_COUNTS
+        return shape.n_rows >= ROWS_OF_COUNTS and shape.least_total >= LEAST_EVENTS
     return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
-
-
-def has_events(data: PreparedData, options: Options) -> bool:
-    """True unless targets are counts with too few events in memory.
-
-    Parameters
-    ----------
-    data : PreparedData
-        Rows, or a sample of a stream.
-    options : Options
-        Options in the units of the rows.
-    """
-    likelihood = options.likelihood
-    is_count = not (likelihood.has_dispersion or likelihood.over_classes)
-    return not is_count or bool((data.weights @ data.targets >= LEAST_EVENTS).all())
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:

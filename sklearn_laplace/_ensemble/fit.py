@@ -46,7 +46,7 @@ from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
-from .conditions import check_in_memory, has_events, is_bagged
+from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .intervals import HoldingOut
@@ -145,7 +145,6 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     together = is_bagged(request.parameters, shape, options, is_streamed=request.stream is not None)
-    together = together and (request.stream is not None or has_events(request.data, options))
     check_in_memory(request, options, is_bagged=together)
     if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)

@@ -150,26 +150,23 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
         widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))
     index = equal_bins(widths, weights, N_STRATA)
     masks = [index == place for place in range(int(index.max()) + 1)]
-    ends = [float(end) for rows in masks for end in (widths[rows].min(), widths[rows].max())]
-    texts = dict(zip(ends, told_apart(ends), strict=True))
-    return {f"width {texts[widths[rows].min()]} to {texts[widths[rows].max()]}": rows for rows in masks}
+    digits = digits_for([float(widths[rows].min()) for rows in masks])
+    return {f"width {widths[rows].min():.{digits}g} to {widths[rows].max():.{digits}g}": rows for rows in masks}
 
 
-def told_apart(values: Sequence[float]) -> list[str]:
-    """Numbers as texts; up to ``DIGITS`` digits, or as many as tell different numbers apart.
+def digits_for(values: Sequence[float]) -> int:
+    """Significant digits of texts of these numbers: ``DIGITS``, or as many as tell different numbers apart.
 
     Examples
     --------
-    >>> told_apart([1.0, 2.25]), told_apart([1_000_000.0, 1_000_300.0])
-    (['1', '2.25'], ['1000000', '1000300'])
+    >>> digits_for([1.0, 2.25]), digits_for([1_000_000.0, 1_000_300.0])
+    (4, 7)
     """
-    different = len(set(values))
     whole = 1 + int(np.log10(max(1.0, *map(abs, values))))
-    for digits in (DIGITS, *range(max(whole, DIGITS + 1), MOST_DIGITS + 1)):
-        texts = [f"{value:.{digits}g}" for value in values]
-        if len(set(texts)) == different:
-            break
-    return texts
+    for digits in (DIGITS, *range(max(whole, DIGITS + 1), MOST_DIGITS)):
+        if len({f"{value:.{digits}g}" for value in values}) == len(set(values)):
+            return digits
+    return MOST_DIGITS
 
 
 def _family_pvalue(entries: list[Frequency], sizes: list[int], expected: float) -> float:
@@ -193,8 +190,8 @@ class _Feature:
         """Thresholds as texts that differ from each other and from the smallest and the largest value."""
         if self.is_time:
             return {threshold: as_date(threshold) for threshold in thresholds}
-        values = sorted({*thresholds, float(self.values.min()), float(self.values.max())})
-        return dict(zip(values, told_apart(values), strict=True))
+        digits = digits_for([*thresholds, float(self.values.min()), float(self.values.max())])
+        return {threshold: f"{threshold:.{digits}g}" for threshold in thresholds}
 
     def condition(self, low: float, high: float, texts: dict[float, str]) -> str:
         """Text for "low < feature ≤ high"."""

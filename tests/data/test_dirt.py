@@ -137,7 +137,9 @@ def test_text_that_is_no_number_is_named_at_predict():
     "values", [[f"1,{k:03}" for k in range(N)], [f"{k} %" for k in range(N)], ["many", *map(str, range(N - 1))]]
 )
 def test_text_that_is_mostly_numbers_is_named(values):
-    with pytest.warns(TableWarning, match=r"most of its values look like numbers, but not .*pandas\.to_numeric"):
+    with pytest.warns(
+        TableWarning, match=r"most of its values look like numbers, but not .*pandas\.read_csv with decimal=','"
+    ):
         fitted(pd.DataFrame({"x": X, "size": values}))
 
 

@@ -273,7 +273,9 @@ def test_groups_of_large_numbers_and_times_keep_their_rows(column, names):
     report = CalibrationReport.from_distribution(stats.norm(np.zeros(2000), 1.6), y, pd.DataFrame({"at": column}))
     assert sum(group.n for group in report.groups.groups) == 1000
     assert len(report.groups.groups) > 3
-    assert all(re.fullmatch(rf"(at > {names}|at ≤ {names}|{names} < at ≤ {names})", g.name) for g in report.groups.groups)
+    assert all(
+        re.fullmatch(rf"(at > {names}|at ≤ {names}|{names} < at ≤ {names})", g.name) for g in report.groups.groups
+    )
 
 
 def test_equal_widths_are_one_group():
@@ -627,7 +629,9 @@ def test_one_of_several_targets_is_chosen():
     first, second = (CalibrationReport.from_distribution(both, targets, X, output=place) for place in (0, 1))
     assert first.spread.ratio == pytest.approx(4 * second.spread.ratio)
     for output in (None, 2, -1, "a"):
-        with pytest.raises(ValueError, match=r"output=.* is not the position of a target; .* pass an output from 0 to 1"):
+        with pytest.raises(
+            ValueError, match=r"output=.* is not the position of a target; .* pass an output from 0 to 1"
+        ):
             CalibrationReport.from_distribution(both, targets, output=output)
 
 

@@ -137,7 +137,7 @@ def test_labels_are_those_of_the_columns_in_their_order():
         expected_calibration_error(y, p, labels=["a", "c"])
     with pytest.raises(ValueError, match=r"labels=\['b', 'b'\] repeats a label"):
         expected_calibration_error(y, p, labels=["b", "b"])
-    with pytest.raises(ValueError, match="y_true holds 'b' only, .* Pass labels="):
+    with pytest.raises(ValueError, match=r"y_true holds 'b' only, .* Pass labels="):
         expected_calibration_error(y[[0, 1, 3]], p[:3, 0])
 
 
