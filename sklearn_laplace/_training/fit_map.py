@@ -16,7 +16,6 @@ import math
 from dataclasses import replace
 
 from skorch import NeuralNet
-from torch import Tensor
 
 from .._host.epochs import finish
 from .._host.rows import TrainingRows
@@ -158,10 +157,8 @@ def _is_noiseless_of_many_rows(plan: Plan, budget: Budget) -> bool:
     return plan.likelihood.has_dispersion and budget is LARGE
 
 
-def continued(
-    trained: MapResult, rows: TrainingRows, plan: Plan, hyper: Hyper, theta: Tensor | None = None
-) -> MapResult:
-    """Continue a training to the mode under other prior precisions.
+def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:
+    """Continue a training to the mode under its prior precisions times ``factor``.
 
     Parameters
     ----------
@@ -170,20 +167,17 @@ def continued(
         Rows of the training.
     plan : Plan
         Plan of the training.
-    hyper : Hyper
-        Prior precisions, which stay fixed afterwards.
-    theta : Tensor of shape (P,), optional
-        Initial weights. Default: those of the training.
+    factor : float
+        Common factor of the prior precisions, which stay fixed afterwards.
 
     Returns
     -------
     MapResult
     """
-    fit = trained.mode.fit
+    fit, hyper = trained.mode.fit, trained.mode.hyper
     budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood)
     problem = problem_of(fit.network, fit.prior, rows, n_dual, plan)
-    if theta is not None:
-        fit = problem.linearise(fit.network.with_parameters(theta))
+    hyper = replace(hyper, prior_precision=factor * hyper.prior_precision)
     steps = budget.gauss_newton_steps // 4
     start = alternate(problem, fit, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
     refine_steps = budget.refine_steps if isinstance(fit.curvature, Full | Functional) else KRON_REFINE_STEPS

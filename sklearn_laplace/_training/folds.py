@@ -19,7 +19,6 @@ from .._runtime.threads import single_thread
 from ..distributions.densities import density_of
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.curvatures import GGN
-from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.jacobian.blocks import ParameterBlock
 from ..laplace.leave_one_out.densities import Density
@@ -42,9 +41,6 @@ LEAST_ROWS = 40
 SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
 """Factor of each trial reduction of the training's prior precision, and the total factor at which the trials end. Last:
 minimum gain of the held-out log density, in nats, for a reduction to be kept."""
-CONSTANT, WEAK = 1.5, (1.0, 0.3)
-"""Number of effective parameters of each output below which a net is nearly constant, and factors of the natural prior
-precisions under which it is trained again."""
 COVARIANCE = 5
 """Cost of a multiply-add in the output covariance of a row, relative to one in a large matrix product."""
 CHUNK = 512
@@ -87,11 +83,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         warnings.simplefilter("ignore")  # warnings of cross-fitted nets do not concern the fit
         is_noisy = plan.many and plan.likelihood.has_dispersion and trained.mode.hyper.dispersion >= NOISELESS
         steps = BEGUN_STEPS if plan.is_noisy else NOISY_STEPS if is_noisy else STEPS
-        initial = folds
-        folds, density = _under(initial, fit, rows, plan, hyper, cross_fitting, steps)
-        if plan.softens and plan.again is None and effective_parameters(fit, hyper) < CONSTANT * fit.n_outputs:
-            trained, folds, density = _revived(trained, rows, plan, initial, folds, density, cross_fitting)
-            hyper = trained.mode.hyper
+        folds, density = _under(folds, fit, rows, plan, hyper, cross_fitting, steps)
         while plan.softens and factor > WEAKEST:
             softer = replace(hyper, prior_precision=SOFTER * factor * hyper.prior_precision)
             trial, trial_density = _under(folds, fit, rows, plan, softer, cross_fitting, STEPS // 2)
@@ -100,37 +92,8 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
             folds, density, factor = trial, trial_density, SOFTER * factor
         if plan.is_over():  # the nets are not sufficiently trained
             return trained
-        if factor < 1:
-            softer = replace(hyper, prior_precision=factor * hyper.prior_precision)
-            trained = continued(trained, rows, plan, softer)
-        return replace(trained, folds=folds)
+        return replace(continued(trained, rows, plan, factor) if factor < 1 else trained, folds=folds)
     return trained
-
-
-def _revived(
-    trained: MapResult,
-    rows: TrainingRows,
-    plan: Plan,
-    initial: Sequence[Fold],
-    folds: tuple[Fold, ...],
-    density: float,
-    task: Task,
-) -> tuple[MapResult, tuple[Fold, ...], float]:
-    """Train again under weak priors, from initial weights, if held-out rows prefer these nets to constant ones.
-
-    With a weak signal in few rows, the evidence of a constant net may be larger than that of all others. Its weights
-    are near a saddle point, so that no weaker prior leads away from it.
-    """
-    fit, chosen = trained.mode.fit, None
-    natural = plan.start(fit.network, fit.prior).prior_precision
-    for factor in WEAK:
-        weak = replace(trained.mode.hyper, prior_precision=factor * natural)
-        trial, trial_density = _under(initial, fit, rows, plan, weak, task, STEPS)
-        if trial_density > density:
-            folds, density, chosen = trial, trial_density, weak
-    if chosen is not None:
-        trained = continued(trained, rows, plan, chosen, folds[0].theta)
-    return trained, folds, density
 
 
 def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
