@@ -146,7 +146,7 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
     ['width 1 to 1.487', 'width 1.513 to 2']
     """
     largest = float(np.abs(widths).max())
-    if np.isfinite(largest) and largest > 0:
+    if largest > 0:
         widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))
     index = equal_bins(widths, weights, N_STRATA)
     masks = [index == place for place in range(int(index.max()) + 1)]
