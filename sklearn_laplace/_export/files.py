@@ -45,6 +45,8 @@ FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types of safetensors; all others are stored as bytes."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
+PICKLED = b"\x80", b"PK", b"\x78", b"\x1f\x8b"
+"""First bytes of a pickle, of a zip archive (torch, skops), and of compressed pickles (joblib)."""
 MOST_HEADER = 2**20
 """Bytes of the header of a file, which lists its arrays: about 14,000 of them."""
 MOST_ENTRIES = 2_000_000
@@ -295,13 +297,19 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
             metadata = parsed(content[8 : 8 + n_header]).get("__metadata__", {})
     except safetensors.SafetensorError as error:
         raise StateError(
-            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): it has another format or "
-            f"was cut off. Copy it again. {AGAIN}"
+            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): {_instead(content)}"
         ) from error
     if key is not None:
         _check_mac(path, arrays, metadata.get(MAC), key)
     tree = _tree(path, arrays, metadata)
     return tree, _arrays(path, arrays, tree["arrays"])
+
+
+def _instead(content: bytes) -> str:
+    """What a file that is not of safetensors may be, and what to do."""
+    if content.startswith(PICKLED):
+        return f"it looks like a pickle or a file of joblib, torch or skops, which their own functions read. {AGAIN}"
+    return f"it has another format or was cut off. Copy it again. {AGAIN}"
 
 
 def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], stored: Any, key: bytes) -> None:

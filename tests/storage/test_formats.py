@@ -409,8 +409,11 @@ def test_a_file_that_is_cut_off_is_refused(share, stored):
 
 def test_a_file_of_another_kind_is_refused(stored):
     """A pickle, and a safetensors file from another program."""
-    stored.write_bytes(pickle.dumps({"a": 1}))
+    stored.write_bytes(b"name,value\na,1\n")
     with pytest.raises(ValueError, match=r"cannot be read as a file of safetensors .*another format"):
+        load(stored)
+    stored.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match=r"cannot be read as a file of safetensors .*a pickle or a file of joblib"):
         load(stored)
     safetensors.numpy.save_file({"weight": np.ones(3)}, stored)
     with pytest.raises(ValueError, match=r"was not written by sklearn_laplace.save: .*format=None, expected"):
@@ -578,7 +581,7 @@ DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobi
 FunctionalPosterior GGN Gaussian Generic HeldOutMixture HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
 Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag
 MCFisher Member NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores
-SelectionState SharedFactor SquaredErrors Table TargetScale TemperedPosterior WeightSharing YeoJohnson
+SelectionState SharedFactor SquaredErrors Table TargetNoise TargetScale TemperedPosterior WeightSharing YeoJohnson
 """
 NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise StandardisedLinear TableMLP"
 
