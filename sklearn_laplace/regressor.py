@@ -135,7 +135,7 @@ default="auto"
     sigma_noise_ : float or ndarray of shape (n_outputs,)
         Noise standard deviation of an average row, in units of y.
     overdispersion_ : float or ndarray
-    noise_model_ : NoiseModel or None
+    noise_model_ : NoiseModel, TargetNoise or None
     structure_ : str
     subset_ : dict of str to ndarray of bool
     log_marginal_likelihood_value_ : float

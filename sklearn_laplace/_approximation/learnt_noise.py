@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from torch import Tensor, nn
 
 from .._options.options import Options
+from .._runtime.budget import SMALL_ROWS
+from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.selection import HeldOutErrors
 from .calibration import with_tails
-from .noise_model import TrainedNoise, noise_model
+from .noise_model import MANY_STEPS, TrainedNoise, noise_model
+
+FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
 
 
 def learnt_noise(
@@ -70,3 +76,24 @@ def learnt_noise(
         trained.model.warn_at_bounds(inputs)
         trained = with_tails(trained) if with_own_tails else trained
     return replace(trained, model=trained.model.trained_under(inputs, weights)) if honest else trained
+
+
+def learnt_of_members(
+    net: nn.Module,
+    inputs: Tensor,
+    held_out: HeldOutErrors,
+    dispersion: float,
+    options: Options,
+    seed: int,
+    *,
+    honest: bool,
+    quick: bool,
+) -> TrainedNoise | None:
+    """As :func:`learnt_noise`, for members that train together; None, too, if it fails and was not requested."""
+    if options.varying_noise is False:
+        return None
+    arguments = net, inputs, held_out.weights, held_out, dispersion, options, seed
+    steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
+    with suppress(*(() if options.varying_noise else FAILURES)):
+        return learnt_noise(*arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
+    return None

@@ -103,6 +103,7 @@ class NoiseModel:
     is_trained_under: bool = False
     log_level: float = 0.0
     spread: float = 0.0
+    varies: ClassVar[bool] = True
 
     def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
         """Return the model for training the mean on rows at inputs (n, d) with weights (n,).
@@ -136,7 +137,7 @@ class NoiseModel:
 
     def ratios(self, inputs: Tensor) -> Tensor:
         """Noise ratios e^h at the mean of h, shape (n, C), which are used in training."""
-        parts = [self.fit.network(x).double() for x in inputs.split(CHUNK)]
+        parts = [self.fit.network(x).double() for x in inputs.to(self.fit.theta).split(CHUNK)]
         return (torch.cat(parts) - self.log_level).clamp(-REACH, REACH).exp()
 
     def ratios_of(self, X: np.ndarray) -> np.ndarray:

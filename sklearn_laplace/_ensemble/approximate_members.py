@@ -29,6 +29,7 @@ from .._approximation.calibration import MOST_ROWS, HeldOutDeals, HeldOutDensiti
 from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit, HeldOutRatios
 from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
+from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._host.epochs import finish
 from .._host.net import build_net, initialise
@@ -122,8 +123,8 @@ class Bagged:
         Hyperparameters of all members.
     origin : SelectionState
         State of the selection, with the scores of held-out rows.
-    noise_model : NoiseModel or None
-        Model of varying noise; None for constant noise.
+    noise_model : NoiseModel, TargetNoise or None
+        Model of varying noise, or level of each target; None for a single level.
     data : PreparedData
         Rows with the noise variances of the model.
     held_out : ndarray of shape (K, n), bool
@@ -141,7 +142,7 @@ class Bagged:
     members: tuple[tuple[MapResult, LaplaceFit], ...]
     hyper: Hyper
     origin: SelectionState
-    noise_model: NoiseModel | None
+    noise_model: NoiseModel | TargetNoise | None
     data: PreparedData
     held_out: np.ndarray
     n_bins: tuple[int | None, ...]
@@ -215,7 +216,7 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     deals, scored = _scored_deals(bag, first, rows)
     calibration = calibrated(deals, bag.shares)
     densities = HeldOutDensities(deals, calibration.spread, calibration.of_deals, hyper.dispersion)
-    model = None if model is None else replace(model, spread=calibration.spread)
+    model = replace(model, spread=calibration.spread) if isinstance(model, NoiseModel) else model
     scores = replace(scores, factor=calibration.factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     fits = first.fits
@@ -248,7 +249,7 @@ class _Passes:
     errors: tuple[Tensor, Tensor, Tensor]
     under: PreparedData
     trained: TrainedNoise | None
-    model: NoiseModel | None
+    model: NoiseModel | TargetNoise | None
 
 
 def _two_passes(
@@ -269,14 +270,13 @@ def _two_passes(
     fits, held_out = fits_on_rows(networks, bag, under, options, copies)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
-    learns = options.varying_noise is not False and data.noise is None
-    is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
-    if learns and (noise is not None or not is_short):
+    is_short = data.noise is None and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
+    if data.noise is None and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         held_out_errors = HeldOutErrors(error, variance, known, weights)
         arguments = held_out_errors, rows.inputs, hyper.dispersion, options, request.seeds[0]
-        trained = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
-        model = None if trained is None else trained.model
+        trained, levels = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
+        model = levels if trained is None else trained.model
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
         started = clock.elapsed

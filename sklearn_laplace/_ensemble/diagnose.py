@@ -105,7 +105,7 @@ def _fresh(ensemble: Ensemble, options: Options, *, wanted: bool) -> Fresh | Non
     """Intervals of the rows of cross-fitted nets, else of left-out rows under the mixture if they are wanted."""
     first = ensemble.first
     cross, is_normal = first.origin.cross, first.fit.likelihood.has_dispersion and first.fit.likelihood.quadratic
-    if not is_normal or first.noise_model is not None or first.fit.shift is not None:
+    if not is_normal or (first.noise_model is not None and first.noise_model.varies) or first.fit.shift is not None:
         return None
     left_out = None
     if wanted and first.kept is not None:

@@ -203,7 +203,8 @@ class Ensemble:
 
     def _by_leave_one_out(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool) -> Tensor:
         """Ends from closed-form leave-one-out: of one net for all of a kind, or of each of the user's trained nets."""
-        if self.first.noise_model is not None:  # no nets hold out rows, or rows were added after their training
+        noise = self.first.noise_model
+        if noise is not None and noise.varies:  # no nets hold out rows, or rows were added after their training
             raise UnsupportedCombinationError(
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
                 "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."

@@ -25,6 +25,7 @@ from .._approximation.calibration import HeldOutDensities
 from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import Densities
+from .._approximation.target_noise import TargetNoise
 from .._data.rows import row_keys
 from .._host.given_net import is_list
 from .._options import members as _members
@@ -309,7 +310,7 @@ def fit_member(
     task: Task,
     *,
     lead: SelectionState | None = None,
-    noise_model: NoiseModel | None = None,
+    noise_model: NoiseModel | TargetNoise | None = None,
     is_compared: bool = False,
     learns_noise: bool = True,
 ) -> FittedMember:
@@ -323,7 +324,7 @@ def fit_member(
         Progress with at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary.
     lead : SelectionState or None
         State of the first member of the kind, whose hyperparameters a later member uses.
-    noise_model : NoiseModel or None
+    noise_model : NoiseModel, TargetNoise or None
         Noise model of an earlier fit.
     is_compared : bool
         If True, compute densities of held-out rows.
@@ -342,7 +343,7 @@ def fit_member(
         left_out = partial(request.left_out, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         stage.score = origin.held_out_score(fit, hyper, data.scale) if lead is None else None
-        if learns_noise and lead is None and noise_model is None and options.varying_noise is not False:
+        if learns_noise and lead is None and noise_model is None:
             noise_model = fitted_noise(request, fit, hyper, origin, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
                 noise_model = None  # no time is left for a training under it
@@ -395,7 +396,7 @@ def _member(
     fit: LaplaceFit,
     hyper: Hyper,
     origin: SelectionState,
-    noise_model: NoiseModel | None,
+    noise_model: NoiseModel | TargetNoise | None,
 ) -> Member:
     gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
     return Member(

@@ -19,6 +19,7 @@ from torch import Tensor
 from .._approximation.choose import SelectionState
 from .._approximation.left_out import LeftOut, left_out_of
 from .._approximation.noise_model import NoiseModel
+from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._data.target_scale import TargetScale
 from .._options.options import Options
@@ -58,8 +59,8 @@ class Member:
         State of the training from which hyperparameters are selected.
     scale : TargetScale
         Units of the targets and of their noise.
-    noise_model : NoiseModel or None
-        Model of the noise level as a function of the inputs; None for constant noise.
+    noise_model : NoiseModel, TargetNoise or None
+        Model of the noise level as a function of the inputs, or level of each target; None for a single level.
     kept : PreparedData or None
         Rows of the fit in their original order, for leave-one-out; None if they are not stored.
     unseen : ndarray of shape (n,), uint64, or None
@@ -97,7 +98,7 @@ class Member:
     n_effective_parameters: float
     origin: SelectionState
     scale: TargetScale
-    noise_model: NoiseModel | None
+    noise_model: NoiseModel | TargetNoise | None
     kept: PreparedData | None
     unseen: np.ndarray | None
     n_bins: int | None
@@ -253,6 +254,8 @@ class Member:
     @property
     def noise_variance(self) -> Tensor:
         """Noise variance of a new row, shape (C,)."""
+        if isinstance(self.noise_model, TargetNoise):
+            return self.hyper.dispersion * self.noise_model.ratios(self.fit.theta[:1])[0]
         return self.fit.likelihood.noise_variance(self.hyper.dispersion, self.fit.n_outputs)
 
     # ------------------------------------------------------------------ stored rows
@@ -269,7 +272,7 @@ class Member:
             moments = self.fit.likelihood.predict(latent, dispersion, link)
             if (varying := self.noise_model) is None:
                 return moments
-            ratios = varying.ratios(left_out.rows.inputs.to(varying.fit.theta))
+            ratios = varying.ratios(left_out.rows.inputs)
             return replace(moments, aleatoric_variance=dispersion * ratios)
 
     def left_out_densities(self, options: Options, needed_by: str) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Model of noise that varies with the inputs, for a net that is trained alone.
+"""Model of noise that varies with the inputs or between targets.
 
-The noise model is learnt from errors on held-out rows, by cross-fitted nets or by leave-one-out. A net with many rows
-per effective parameter has hardly overfitted, so that its training errors, averaged over the posterior, can be used
-instead.
+The noise is learnt from errors on held-out rows. For a net that is trained alone, they come from cross-fitted nets or
+from leave-one-out. A net with many rows per effective parameter has hardly overfitted, so that its training errors,
+averaged over the posterior, can be used instead.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from dataclasses import replace
 import torch
 
 from .._approximation.choose import SelectionState
-from .._approximation.learnt_noise import learnt_noise
+from .._approximation.learnt_noise import FAILURES, learnt_noise
 from .._approximation.left_out import LeftOut
 from .._approximation.noise_model import NoiseModel
+from .._approximation.target_noise import TargetNoise, target_noise
 from .._options.options import Options
 from .._training.built_in import noise_net
-from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
+from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
 from .request import FitRequest
 
-FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
 FEW_FEATURES = 20
 """Minimum number of rows per effective parameter for using training errors."""
 
@@ -38,8 +37,8 @@ def fitted_noise(
     origin: SelectionState,
     options: Options,
     left_out: Callable[..., LeftOut],
-) -> NoiseModel | None:
-    """Learn a model of varying noise; None if the data do not support it.
+) -> NoiseModel | TargetNoise | None:
+    """Learn a model of varying noise, or else the levels of several targets; None if the data do not support them.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def fitted_noise(
     origin : SelectionState
         State of the training, with the cross-fitted nets if there are any.
     options : Options
-        Options in the units of the rows; ``varying_noise`` is not False.
+        Options in the units of the rows.
     left_out : callable
         Function (name of the option that needs the rows) → LeftOut.
 
@@ -69,18 +68,26 @@ def fitted_noise(
                 "several targets) or it belongs to a previous posterior. Use likelihood='gaussian'."
             )
         return None
+    has_levels = fit.n_outputs > 1 and fit.likelihood.has_dispersion and options.sigma_noise.free
+    varies = options.varying_noise is not False
+    if not (has_levels or varies):
+        return None
     with suppress(*(() if options.varying_noise else FAILURES)):
         honest = origin.cross is not None and bool(origin.cross.networks)
         held_out = _errors(request, fit, hyper, origin, options, left_out)
         if held_out is None:
             return None
+        levels = target_noise(held_out, hyper.dispersion) if has_levels else None
+        if not varies:
+            return levels
         rows = data if honest or request.kept is None else request.kept.in_order()
-        net = noise_net(parameters, data, options.likelihood, request.seeds[0])
+        of_each = () if levels is None else levels.levels
+        net = noise_net(parameters, data, options.likelihood, request.seeds[0], of_each)
         inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
         tails = honest or bool(options.varying_noise)  # averaged training errors have no tails
         arguments = net, inputs, weights, held_out, hyper.dispersion, options, request.seeds[0]
         trained = learnt_noise(*arguments, honest=honest, with_own_tails=tails)
-        return None if trained is None else trained.model
+        return levels if trained is None else trained.model
     return None
 
 

@@ -8,6 +8,7 @@ import torch
 
 from .._approximation.left_out import LeftOut, left_out_of
 from .._approximation.noise_model import NoiseModel
+from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._options.options import Options
 from .._options.prior import check_left_out
@@ -44,7 +45,7 @@ class FitRequest(TrainingRequest):
         """Resolved options in the units of these rows."""
         return options_for(self.kind, self.parameters, self.data.summary(), self.seeds[2])
 
-    def under_noise(self, noise_model: NoiseModel) -> FitRequest:
+    def under_noise(self, noise_model: NoiseModel | TargetNoise) -> FitRequest:
         """Request with the noise variances of a noise model for each row."""
         kept = None if self.kept is None else self.kept.under_noise(noise_model.ratios_of(self.kept.X))
         return replace(self, data=self.data.under_noise(noise_model.ratios_of(self.data.X)), kept=kept)

@@ -13,6 +13,7 @@ from functools import reduce
 import torch
 
 from .._approximation.noise_model import NoiseModel
+from .._approximation.target_noise import TargetNoise
 from .._options.options import Options
 from .._training.stream import RowStream, held_out_by_hash
 from ..laplace.fit import LaplaceFit, fit_laplace
@@ -45,7 +46,7 @@ def fits_of_stream(
     places: Sequence[int],
     stream: RowStream,
     options: Options,
-    model: NoiseModel | None,
+    model: NoiseModel | TargetNoise | None,
     like: torch.Tensor,
 ) -> list[LaplaceFit]:
     """Laplace fit of each member on its rows of the stream.
@@ -58,7 +59,7 @@ def fits_of_stream(
         Fold of each member among those of all deals.
     stream : RowStream
     options : Options
-    model : NoiseModel or None
+    model : NoiseModel, TargetNoise or None
         Noise variances of the rows, up to a factor.
     like : Tensor
         Tensor with the dtype and the device of the rows.

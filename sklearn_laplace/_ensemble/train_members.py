@@ -10,7 +10,6 @@ with much larger errors, is omitted. ``approximate_members.py`` computes the pos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -21,12 +20,12 @@ import torch
 from torch import Tensor
 
 from .._approximation.held_out import LEAST_LEVEL
-from .._approximation.learnt_noise import learnt_noise
-from .._approximation.noise_model import MANY_STEPS, TrainedNoise
+from .._approximation.learnt_noise import learnt_of_members
+from .._approximation.noise_model import TrainedNoise
+from .._approximation.target_noise import TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options, is_auto
-from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Task
 from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
@@ -37,12 +36,11 @@ from .._training.deals import N_DEALS, held_out_rows
 from .._training.losses import Loss, loss_of
 from .._training.plan import NOISELESS
 from .._training.random_weights import grouped, posterior_layout
-from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, of_part, recipes_for
+from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, for_noise, of_part, recipes_for
 from .._training.request import TrainingRequest
 from .._training.schedule import Schedule
 from .._training.stacked import Stacked
 from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
-from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import LaplaceFit, fit_laplace
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
@@ -72,9 +70,6 @@ PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
 It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
 
-FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
-
 
 def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Bag | None:
     """Train the members; None if nets with exact steps are affordable and the targets are almost free of noise.
@@ -94,24 +89,26 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     options, data, stream, clock = request.options(memory_budget), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    recipes = _recipes(request.parameters, data, len(data.X) if stream is None else stream.n_rows)
+    n_rows = len(data.X) if stream is None else stream.n_rows
+    recipes = _recipes(request.parameters, data, n_rows)
     held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
-    n_members, prior = len(held_out) // len(recipes), 0.0
+    n_members = len(held_out) // len(recipes)
     deals: list[tuple[Bag, Tensor]] = []
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
             timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
             recipes = of_part(recipes, request.saved.result("part of the steps", timed))
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
+        trial = _Program.of(request, options, rows, recipes[:1], held_out, 0)
+        layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
+        prior, error = request.saved.result("prior", partial(trial.prior, progress))
+        if loss.has_noise:  # errors of classes and counts are in nats
+            if error < PILOT_NOISELESS and stream is None and _has_exact_steps(request, options):
+                return None
+            if is_auto(request.parameters["hidden_layer_sizes"]):
+                recipes = for_noise(recipes, error, n_rows)
         for together in _programs(recipes):
-            first = len(deals) * n_members
-            program = _Program.of(request, options, rows, together, held_out, first)
-            if not deals:  # refuse unsupported posteriors before any training
-                layout_of(trace(program.modules[0], rows.inputs), rows, options)
-                prior, error = request.saved.result("prior", partial(program.prior, progress))
-                noiseless = loss.has_noise and error < PILOT_NOISELESS  # errors of classes and counts are in nats
-                if noiseless and stream is None and _has_exact_steps(request, options):
-                    return None
+            program = _Program.of(request, options, rows, together, held_out, len(deals) * n_members)
             with progress(together[0].schedule, label="members") as steps:
                 deals += program.trained(prior, steps)
             if clock.is_over():
@@ -279,8 +276,8 @@ def _noise_so_far(
     seed: int,
     outputs: Tensor,
 ) -> RowNoise | None:
-    """Noise variances, up to a factor, if all errors on held-out rows were noise; None for constant noise."""
-    if options.varying_noise is False or data.noise is not None:
+    """Noise variances, up to a factor, if all errors on held-out rows were noise; None for a single level."""
+    if data.noise is not None or not options.likelihood.has_dispersion:
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
     squares = errors.square().sum(0) / held_out.sum(0)[:, None]
@@ -289,10 +286,10 @@ def _noise_so_far(
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
     held_out_errors = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
     arguments = held_out_errors, rows.inputs, dispersion, options, seed
-    trained = learnt_of(parameters, data, *arguments, honest=False, quick=True)
-    if trained is None:
+    trained, levels = learnt_of(parameters, data, *arguments, honest=False, quick=True)
+    model = levels if trained is None else trained.model
+    if model is None:
         return None
-    model = trained.model
     return RowNoise(model.ratios(rows.inputs.to(weights)), lambda inputs: model.ratios(inputs.to(weights)))
 
 
@@ -307,14 +304,12 @@ def learnt_of(
     *,
     honest: bool,
     quick: bool,
-) -> TrainedNoise | None:
-    """Model of varying noise; None if the data do not support it, or if learning fails and it was not requested."""
-    net = noise_net(parameters, data, options.likelihood, seed)
-    arguments = net, inputs, held_out.weights, held_out, dispersion, options, seed
-    steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
-    with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(*arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
-    return None
+) -> tuple[TrainedNoise | None, TargetNoise | None]:
+    """Model of noise that varies with the inputs, and noise level of each target; None where the data show neither."""
+    levels = target_noise(held_out, dispersion)
+    net = noise_net(parameters, data, options.likelihood, seed, () if levels is None else levels.levels)
+    arguments = net, inputs, held_out, dispersion, options, seed
+    return learnt_of_members(*arguments, honest=honest, quick=quick), levels
 
 
 def _in_time(

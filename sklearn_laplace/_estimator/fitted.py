@@ -23,6 +23,7 @@ from .._approximation.noise_model import NoiseModel
 from .._approximation.prior_path import prior_path
 from .._approximation.prior_scores import PriorScores
 from .._approximation.relevance import relevance
+from .._approximation.target_noise import TargetNoise
 from .._data.reading import check_rows
 from .._data.report import TableReport
 from .._data.table import Table, naming_rows
@@ -98,7 +99,7 @@ class FittedModel(ABC):
     laplace_: Fitted[LaplaceFit] = Fitted("first.fit")
     posterior_: Fitted[Posterior] = Fitted("first.posterior")
     hyper_: Fitted[Hyper] = Fitted("first.hyper")
-    noise_model_: Fitted[NoiseModel | None] = Fitted("first.noise_model")
+    noise_model_: Fitted[NoiseModel | TargetNoise | None] = Fitted("first.noise_model")
     n_outputs_: Fitted[int] = Fitted("first.fit.n_outputs")
     prior_precision_: Fitted[float | np.ndarray] = Fitted("first.prior_precision")
     prior_groups_: Fitted[tuple[str, ...]] = Fitted("first.fit.prior.names")

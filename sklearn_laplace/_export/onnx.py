@@ -204,7 +204,7 @@ def _factors(network: Network, posterior: Posterior) -> KronPosterior | None:
 def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
     """Distinct noise models of the members, by object identity. Members with the same encoding share one."""
     noise_models = (member.noise_model for member in estimator._ensemble.members)
-    return {id(noise): noise for noise in noise_models if noise is not None}
+    return {id(noise): noise for noise in noise_models if isinstance(noise, NoiseModel)}
 
 
 def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
@@ -221,10 +221,10 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
         fit = member.fit
         latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
         variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
-        if member.noise_model is None:
-            aleatoric = graph.constant(member.noise_variance.cpu().numpy())
+        if isinstance(noise := member.noise_model, NoiseModel):
+            aleatoric = graph("Mul", ratios[id(noise)], member.hyper.dispersion)
         else:
-            aleatoric = graph("Mul", ratios[id(member.noise_model)], member.hyper.dispersion)
+            aleatoric = graph.constant(member.noise_variance.cpu().numpy())
         moments.append((latent.mean, variance, aleatoric))
     weights = estimator.member_weights_
     mean = _weighted(graph, [member_mean for member_mean, _, _ in moments], weights)

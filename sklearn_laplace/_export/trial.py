@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.base import clone
 from torch import nn
 
+from .._approximation.noise_model import NoiseModel
 from .._estimator.base import LaplaceEstimator
 from .._options.variants import Link, MonteCarlo, expanded
 from .._storage.registry import FITTED
@@ -132,7 +133,7 @@ def _twin(model: Any) -> Any:
 def _modules(model: Any) -> Iterator[nn.Module]:
     for member in model._ensemble.members:
         noise = member.noise_model
-        fits = [member.fit] if noise is None else [member.fit, noise.fit]
+        fits = [member.fit, noise.fit] if isinstance(noise, NoiseModel) else [member.fit]
         yield member.net.module_
         yield from (fit.network.module for fit in fits)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,9 +88,29 @@ def built_in_net(
     return TableMLP, {**_coding(data), **arguments}
 
 
-def noise_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int) -> nn.Module:
-    """Return the net of the log noise variance, with new weights; ``seed`` is that of the net of the mean."""
+def noise_net(
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    likelihood: Likelihood,
+    seed: int,
+    levels: Sequence[float] = (),
+) -> nn.Module:
+    """Return the net of the log noise variance, with new weights.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Parameters of the estimator.
+    data : PreparedData
+    likelihood : Likelihood
+    seed : int
+        Seed of the net of the mean.
+    levels : sequence of C floats, optional
+        Noise level of each target, whose logarithms are added to the outputs; if empty, they are 1.
+    """
     net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
+    if levels:
+        arguments["output_shift"] = np.log(levels).tolist()
     if "levels" in arguments:
         arguments["levels"] = tuple(1 if n > MOST_LEVELS else n for n in arguments["levels"])
     return net_class(**arguments)

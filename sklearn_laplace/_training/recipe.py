@@ -25,6 +25,10 @@ STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
 """Maximum number of rows for which both deals have the same shape and are trained together, and their number of steps
 for 1,000 rows."""
+NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
+"""Squared error in the trial of prior precisions, in units of the variance of the targets, from which the nets have
+only the second number as the part of their units; and the number of rows above which this holds. Noise hides the
+detail that wider nets would learn."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
@@ -109,6 +113,20 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
         Recipe((units,) * N_LAYERS, activation, count if count > 1 else None, schedule)
         for activation, count, schedule in zip(activations, counts, schedules, strict=True)
     )
+
+
+def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
+    """Recipes for targets whose trial of prior precisions had a squared error, in units of their variance.
+
+    Examples
+    --------
+    >>> [recipe.hidden_layer_sizes for recipe in for_noise(recipes_for(2500, 10), 0.3, 2500)]
+    [(32, 32), (32, 32)]
+    """
+    if error < NOISY or n_rows <= NOISY_ROWS:
+        return tuple(recipes)
+    units = WIDTH_STEP * max(round(NOISY_WIDTH * recipes[0].hidden_layer_sizes[0] / WIDTH_STEP), 1)
+    return tuple(replace(recipe, hidden_layer_sizes=(units,) * N_LAYERS) for recipe in recipes)
 
 
 def of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:

@@ -6,6 +6,7 @@ import functools
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from sklearn_laplace._training.batched import train_members
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.deals import held_out_rows
 from sklearn_laplace._training.losses import NegativeLog, Squares
-from sklearn_laplace._training.recipe import recipes_for
+from sklearn_laplace._training.recipe import for_noise, recipes_for
 from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import MemoryBudgetError
@@ -234,6 +235,30 @@ def test_recipes_change_smoothly_with_the_rows():
     assert {recipes[0].activation for recipes in at.values()} == {"silu"}
     powers = [at[n][0].schedule.noise_power for n in (1000, 10_000, 40_000, 10**6)]
     assert powers[:2] == [1.0, 1.0] and powers[2] == pytest.approx(4**-0.3) and powers[3] < 0.3
+
+
+@pytest.mark.parametrize(
+    ("error", "n", "units"), [(0.09, 3000, 64), (0.1, 3000, 32), (0.5, 2000, 64), (0.5, 2500, 32), (0.5, 10**6, 64)]
+)
+def test_noisy_targets_have_narrow_nets(error, n, units):
+    """Half the units from an error of a tenth of the variance on, for more than 2,000 rows."""
+    recipes = recipes_for(n, 10)
+    narrow = for_noise(recipes, error, n)
+    assert [recipe.hidden_layer_sizes for recipe in narrow] == [(units, units)] * 2
+    assert [recipe.schedule for recipe in narrow] == [recipe.schedule for recipe in recipes]
+
+
+@pytest.mark.parametrize(("error", "layers", "units"), [(0.05, "auto", 64), (0.2, "auto", 32), (0.2, (24,), 24)])
+def test_the_error_of_the_trial_decides_the_width(error, layers, units, monkeypatch):
+    """Layers that were given stay as they are."""
+    few = [replace(recipe, schedule=Schedule(3, most_further=0)) for recipe in recipes_for(3000, 2)]
+    monkeypatch.setattr(train, "recipes_for", lambda n, columns: few)
+    monkeypatch.setattr(train, "best_prior", lambda *arguments: (0.1, error))
+    X = np.random.default_rng(0).normal(size=(2100, 2))
+    model = LaplaceRegressor(hidden_layer_sizes=layers, likelihood="gaussian", random_state=0).fit(X, X[:, 0])
+    for member in model.members_:
+        last = [module for module in member.net_.module_.modules() if isinstance(module, torch.nn.Linear)][-1]
+        assert last.in_features == units
 
 
 def test_the_prior_of_each_net_draws_its_weights_to_zero():

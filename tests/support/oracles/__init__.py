@@ -35,7 +35,7 @@ from .curvature import (
     nearest_semidefinite,
     posterior_precision,
 )
-from .evidence import evidence_gradient_by_differences, log_evidence, numerical_optimum
+from .evidence import evidence_gradient_by_differences, log_evidence, numerical_optimum, target_levels
 from .functions import Function, all_names, flatten, jacobian, network_function, outputs, with_parameters
 from .leave_one_out import leave_one_out_refits
 from .posteriors import (
@@ -134,5 +134,6 @@ __all__ = [
     "random_weights",
     "softmax_normal_expectation",
     "softmax_normal_expectation_mc",
+    "target_levels",
     "with_parameters",
 ]

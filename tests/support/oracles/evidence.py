@@ -111,3 +111,15 @@ def numerical_optimum(fn: Callable[[Tensor], float | Tensor], x0: Sequence[float
         if not improved:
             return torch.tensor(x, dtype=torch.float64), best
     raise RuntimeError("no maximum found: is the function bounded above?")
+
+
+def target_levels(errors, variance, weights, dispersion):
+    """Noise variance of each target in units of φ, by a fine grid: normal errors of variance s V + φ r."""
+    rough = (weights @ errors**2) / weights.sum() / dispersion
+    variance = variance * np.minimum(1.0, np.sqrt(rough))
+    grid = np.exp(np.linspace(np.log(1e-4), np.log(1e3), 20_001))
+    levels = []
+    for e, v in zip(errors.T, variance.T, strict=True):
+        nll = [weights @ (np.log(v + dispersion * r) + e**2 / (v + dispersion * r)) for r in grid]
+        levels.append(grid[int(np.argmin(nll))])
+    return np.array(levels)

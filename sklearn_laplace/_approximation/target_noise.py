@@ -1,0 +1,133 @@
+r"""Noise level of each of several targets, the same in all rows.
+
+The noise of target c has the variance :math:`\varphi r_c`. The levels r are estimated from held-out errors e of nets
+that were trained under noise variances :math:`\varphi v`, and from the variances V of their predictions.
+
+**Under one level.** With v = 1, the variance of a prediction would be proportional to the noise of its target, as long
+as the rows determine it. So the error of target c in row n is normal with the variance
+:math:`r_c (V_{nc} + \varphi)`, and with row weights w of sum W
+
+.. math:: r_c = \frac1W \sum_n \frac{w_n e_{nc}^2}{V_{nc} + \varphi} .
+
+**Under other levels.** The variances already belong to similar levels. The error has the variance
+:math:`s_c V_{nc} + \varphi r_c`, and r maximises the density. The factor
+:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is that of the model of varying noise
+(``noise_model.py``).
+
+Targets share one level if it has the smaller Bayesian information criterion (Schwarz 1978). The gain in log density by
+several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from ..laplace.latent import Components, Predictive
+from ..laplace.selection import HeldOutErrors
+from .noise_model import REACH, NoiseModel, sample_of
+
+SMALLEST = math.exp(-REACH)
+"""Smallest level relative to the largest."""
+MOST_ROWS = 20_000
+"""Maximum number of held-out rows from which the levels are estimated."""
+ACCURACY = 1e-3
+"""Tolerance of the logarithm of a level."""
+
+
+@dataclass(frozen=True)
+class TargetNoise:
+    """Noise levels of C targets.
+
+    Parameters
+    ----------
+    levels : tuple of C floats
+        Noise variance of each target, in units of φ; their mean is 1.
+    """
+
+    levels: tuple[float, ...]
+    is_trained_under: ClassVar[bool] = True
+    varies: ClassVar[bool] = False
+
+    def ratios(self, inputs: Tensor) -> Tensor:
+        """Noise ratios of rows (n, d), shape (n, C)."""
+        return torch.tensor(self.levels, dtype=torch.float64, device=inputs.device).expand(len(inputs), -1)
+
+    def ratios_of(self, X: np.ndarray) -> np.ndarray:
+        """As :meth:`ratios`, of rows as an array."""
+        return np.tile(self.levels, (len(X), 1))
+
+    def mean_ratio(self, inputs: Tensor) -> Tensor:
+        """Equal to :meth:`ratios`."""
+        return self.ratios(inputs)
+
+    def nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight (1,) and values (n, C, 1) of the noise ratios."""
+        ratios = self.ratios(inputs)
+        return ratios.new_ones(1), ratios[..., None]
+
+    def merged_nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Equal to :meth:`nodes`."""
+        return self.nodes(inputs)
+
+    @staticmethod
+    def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
+        """Predictive of rows, as in :class:`~sklearn_laplace._approximation.noise_model.NoiseModel`."""
+        return NoiseModel.components(moments, nodes, dispersion)
+
+
+def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | None:
+    """Estimate the noise level of each target from held-out errors.
+
+    Parameters
+    ----------
+    held_out : HeldOutErrors
+        Errors (n, C), variances of their predictions, and noise variances in units of φ.
+    dispersion : float
+        Noise level φ.
+
+    Returns
+    -------
+    TargetNoise or None
+        None for a single target, or if one level for all targets explains the errors.
+    """
+    n_outputs = held_out.errors.shape[1]
+    if n_outputs == 1:
+        return None
+    rows = sample_of(len(held_out.errors), MOST_ROWS).to(held_out.errors.device)
+    parts = (held_out.errors.square(), held_out.variance, held_out.noise, held_out.weights)
+    squares, variance, noise, weights = (part[rows].double().cpu().numpy() for part in parts)
+    total = float(weights.sum())
+    if (noise == noise[0, 0]).all():
+        levels = weights @ (squares / (variance + dispersion)) / total
+    else:
+        levels = _of_largest_density(squares, variance, weights, dispersion)
+    levels = np.clip(levels, SMALLEST * max(levels.max(), np.finfo(float).tiny), None)
+    ratios = levels / levels.mean()
+    if -0.5 * total * np.log(ratios).sum() <= 0.5 * (n_outputs - 1) * math.log(total):
+        return None
+    return TargetNoise(tuple(ratios.tolist()))
+
+
+def _of_largest_density(
+    squares: np.ndarray, variance: np.ndarray, weights: np.ndarray, dispersion: float
+) -> np.ndarray:
+    """Levels (C,) of nets that were trained under similar levels."""
+    log_rough = np.log(np.maximum(weights @ squares / weights.sum() / dispersion, SMALLEST))
+    variance = variance * np.exp(np.minimum(0.5 * log_rough, 0.0))
+
+    def best(k: int) -> float:
+        def nll(log_level: float) -> float:
+            total = variance[:, k] + dispersion * math.exp(log_level)
+            return float(weights @ (np.log(total) + squares[:, k] / total))
+
+        bounds = log_rough[k] - REACH, log_rough[k] + 1.0
+        return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": ACCURACY}).x)
+
+    return np.array([best(k) for k in range(len(log_rough))])
