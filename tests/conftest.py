@@ -3,6 +3,9 @@
 Tests in ``clients/`` are skipped if their package is not installed. ``.ci/clients`` installs all packages and sets
 ``ALL_CLIENTS``, so that a missing package is a failure.
 
+Tests that take more than 1.5 s are listed in ``support/slow.txt`` and marked as slow; ``support/slow.py`` writes the
+list. ``pytest`` leaves them out, ``pytest -m slow`` runs them alone, ``pytest -m ""`` runs all.
+
 Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.
 """
 
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slow import listed
 from threadpoolctl import threadpool_limits
 
 torch.set_num_threads(1)
@@ -19,7 +23,10 @@ threadpool_limits(1, "blas")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Warnings are no errors in ``clients/``, where other packages issue their own."""
+    """Mark slow tests. Warnings are no errors in ``clients/``, where other packages issue their own."""
+    slow = listed()
     for item in items:
+        if item.nodeid in slow:
+            item.add_marker("slow")
         if Path(__file__).parent / "clients" in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))

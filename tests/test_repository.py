@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import slow
 from pages import FENCED
 
 import sklearn_laplace
@@ -115,6 +116,22 @@ def test_a_script_is_executable_and_starts_with_a_copy(name):
     text = SCRIPTS[name].read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n# ") and 'source "$(dirname "$0")/_copy"\n' in text
     assert SCRIPTS[name].stat().st_mode & 0o111 or os.name == "nt"
+
+
+def test_the_slow_tests_exist():
+    """A renamed test would be run with the others again; ``tests/support/slow.py`` writes the list."""
+    for line in slow.listed():
+        path, _, test = line.partition("::")
+        assert re.search(
+            rf"^def {re.escape(test.partition('[')[0])}\(", (ROOT / path).read_text(encoding="utf-8"), re.M
+        ), line
+
+
+def test_the_list_of_slow_tests_is_read_from_durations():
+    text = (
+        "2.51s setup    tests/a.py::test_b\n1.50s call     tests/a.py::test_c[x y]\n1.49s call     tests/a.py::test_d\n"
+    )
+    assert slow.slow_tests(text) == ["tests/a.py::test_c[x y]"]
 
 
 def test_developing_lists_every_script():
