@@ -133,6 +133,14 @@ def test_noise_that_varies_starts_from_the_levels():
     assert 0.7 < np.median(aleatoric[:, 1]) < 1.4
 
 
+def test_noise_that_differs_between_targets_does_not_vary_with_x():
+    """A noise net with its prior mean at one level would learn the difference, and vary by a tenth."""
+    model = LaplaceRegressor(likelihood="heteroscedastic", n_members=1, **SMALL).fit(*rows(100, 0))
+    aleatoric = model.predict_std(X_NEW, kind="aleatoric")
+    assert (aleatoric.std(0) / aleatoric.mean(0) < 1e-3).all()
+    np.testing.assert_allclose(aleatoric.mean(0), LEVELS, rtol=0.3)
+
+
 def test_a_noise_that_was_given_is_kept():
     """``sigma_noise`` as a number is the noise of both targets."""
     model = LaplaceRegressor(sigma_noise=0.5, n_members=1, **SMALL).fit(X, Y)
