@@ -279,6 +279,9 @@ def _two_passes(
         model = levels if trained is None else trained.model
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
+        if rows.n_outputs > 1:  # the noise of an average row of each target
+            likelihood = options.likelihood.scaled_to(data.mean_variance, under.average_noise)
+            options = replace(options, likelihood=likelihood)
         started = clock.elapsed
         fits, held_out = fits_on_rows(networks, bag, under, options, copies)
         if stream is not None and not clock.lacks((clock.elapsed - started) * curvature_rows(stream) / len(rows)):

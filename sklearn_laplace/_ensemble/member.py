@@ -254,8 +254,6 @@ class Member:
     @property
     def noise_variance(self) -> Tensor:
         """Noise variance of a new row, shape (C,)."""
-        if isinstance(self.noise_model, TargetNoise):
-            return self.hyper.dispersion * self.noise_model.ratios(self.fit.theta[:1])[0]
         return self.fit.likelihood.noise_variance(self.hyper.dispersion, self.fit.n_outputs)
 
     # ------------------------------------------------------------------ stored rows

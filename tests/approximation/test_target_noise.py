@@ -133,6 +133,29 @@ def test_noise_that_varies_starts_from_the_levels():
     assert 0.7 < np.median(aleatoric[:, 1]) < 1.4
 
 
+def test_the_noise_of_an_average_row_is_that_of_each_target():
+    """Also if the noise varies: root mean squares over the training rows."""
+    noise = LEVELS * np.exp(0.7 * X[:, :1])
+    model = LaplaceRegressor(likelihood="heteroscedastic", **SMALL).fit(X, X + noise * (Y - Y.mean(0)))
+    aleatoric = model.predict_std(X, kind="aleatoric")
+    np.testing.assert_allclose(model.sigma_noise_, np.sqrt((aleatoric**2).mean(0)), rtol=0.3)
+
+
+def test_rows_are_added_under_the_levels():
+    """An update keeps the levels, and ``forget`` undoes it."""
+    model = LaplaceRegressor(n_members=1, hessian_structure="full", **SMALL).fit(X, Y)
+    before = model.predict(X_NEW, return_std=True)
+    levels = model.noise_model_
+    more = rows(50, 5)
+    model.partial_fit(*more)
+    assert model.noise_model_ == levels and isinstance(levels, TargetNoise)
+    std = model.predict_std(X_NEW, kind="epistemic")
+    assert (std.mean(0) < np.sqrt(before[1] ** 2 - model.sigma_noise_**2).mean(0)).all()
+    model.forget(*more)
+    for one, other in zip(model.predict(X_NEW, return_std=True), before, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_noise_that_differs_between_targets_does_not_vary_with_x():
     """A noise net with its prior mean at one level would learn the difference, and vary by a tenth."""
     model = LaplaceRegressor(likelihood="heteroscedastic", n_members=1, **SMALL).fit(*rows(100, 0))
