@@ -3,7 +3,7 @@
 Tests in ``clients/`` are skipped if their package is not installed. ``.ci/clients`` installs all packages and sets
 ``ALL_CLIENTS``, so that a missing package is a failure.
 
-Tests that take more than 1.5 s are listed in ``support/slow.txt`` and marked as slow; ``support/slow.py`` writes the
+Tests that take more than a second are listed in ``support/slow.txt`` and marked as slow; ``support/slow.py`` writes the
 list. ``pytest`` leaves them out, ``pytest -m slow`` runs them alone, ``pytest -m ""`` runs all.
 
 Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.

@@ -270,8 +270,9 @@ def _two_passes(
     fits, held_out = fits_on_rows(networks, bag, under, options, copies)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
-    is_short = data.noise is None and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
-    if data.noise is None and (noise is not None or not is_short):
+    learns = data.noise is None and (options.varying_noise is not False or rows.n_outputs > 1)
+    is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
+    if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         held_out_errors = HeldOutErrors(error, variance, known, weights)
         arguments = held_out_errors, rows.inputs, hyper.dispersion, options, request.seeds[0]

@@ -106,8 +106,9 @@ def test_options_of_the_posterior_are_in_the_graph(options):
 @pytest.mark.parametrize("n_bins", [None, (None, 5)], ids=["one kind", "two kinds"])
 def test_a_noise_that_varies_is_in_the_graph(n_bins):
     """Heteroscedastic noise: a noise net with its own posterior and quadrature, one for each encoding."""
-    rows = RNG.normal(size=(150, 3))
-    targets = 100 * (rows[:, 0] + np.exp(rows[:, 2] - 1) * RNG.normal(size=150))
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(150, 3))
+    targets = 100 * (np.abs(rows[:, 0]) + np.exp(rows[:, 2] - 1) * rng.normal(size=150))
     model = LaplaceRegressor(hidden_layer_sizes=(5,), likelihood="heteroscedastic", n_members=2, random_state=0)
     model.set_params(n_bins=n_bins).fit(rows, targets)
     assert len({member.n_bins for member in model.members_}) == (1 if n_bins is None else 2)
@@ -116,6 +117,18 @@ def test_a_noise_that_varies_is_in_the_graph(n_bins):
     for kind, name in (("total", "std"), ("epistemic", "std_epistemic")):
         np.testing.assert_allclose(predictions[name], model.predict_std(rows[:9], kind=kind), rtol=1e-6)
     np.testing.assert_allclose(predictions["mean"], model.predict(rows[:9]), atol=1e-6 * targets.std())
+
+
+def test_noise_levels_of_targets_are_in_the_graph():
+    """Each of two targets has a level of its own."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(80, 2))
+    targets = rows + np.array([0.1, 1.0]) * rng.normal(size=(80, 2))
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), likelihood="gaussian", n_members=2, random_state=0)
+    model.fit(rows, targets)
+    assert model.noise_model_ is not None
+    predictions = outputs_of(to_onnx(model), rows[:9])
+    np.testing.assert_allclose(predictions["std"], model.predict_std(rows[:9]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("subset", ["all", "last_layer"])

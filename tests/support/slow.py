@@ -2,7 +2,7 @@
 
 Usage, from the root of the project::
 
-    python -m pytest -m "" -n auto --durations=0 --durations-min=1 | tee durations.txt
+    python -m pytest -m "" -n auto --durations=0 --durations-min=0.9 | tee durations.txt
     python tests/support/slow.py durations.txt
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 LIST = Path(__file__).with_name("slow.txt")
-SLOW = 1.5
+SLOW = 1.0
 """Duration in seconds from which a test is slow, on two cores that are both busy."""
 LINE = re.compile(r"\s*([\d.]+)s call\s+(tests/.+)")
 
