@@ -90,8 +90,6 @@ def learnt_of_members(
     quick: bool,
 ) -> TrainedNoise | None:
     """As :func:`learnt_noise`, for members that train together; None, too, if it fails and was not requested."""
-    if options.varying_noise is False:
-        return None
     arguments = net, inputs, held_out.weights, held_out, dispersion, options, seed
     steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
     with suppress(*(() if options.varying_noise else FAILURES)):

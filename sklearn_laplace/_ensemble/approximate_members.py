@@ -51,7 +51,7 @@ from .bag import Bag
 from .intervals import HoldingOut
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
-from .train_members import fit_of, learnt_of
+from .train_members import fit_of, learns_noise, learnt_of
 
 SCORED_ROWS = 125
 """Number of held-out rows of each member for selecting the prior precision, which is a single number."""
@@ -270,7 +270,7 @@ def _two_passes(
     fits, held_out = fits_on_rows(networks, bag, under, options, copies)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
-    learns = data.noise is None and (options.varying_noise is not False or rows.n_outputs > 1)
+    learns = learns_noise(data, options)
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)

@@ -277,7 +277,7 @@ def _noise_so_far(
     outputs: Tensor,
 ) -> RowNoise | None:
     """Noise variances, up to a factor, if all errors on held-out rows were noise; None for a single level."""
-    if data.noise is not None or not options.likelihood.has_dispersion:
+    if not learns_noise(data, options):
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
     squares = errors.square().sum(0) / held_out.sum(0)[:, None]
@@ -293,6 +293,12 @@ def _noise_so_far(
     return RowNoise(model.ratios(rows.inputs.to(weights)), lambda inputs: model.ratios(inputs.to(weights)))
 
 
+def learns_noise(data: PreparedData, options: Options) -> bool:
+    """True if noise is unknown, and may vary with the inputs or between targets."""
+    varies = options.varying_noise is not False or data.n_outputs > 1
+    return data.noise is None and options.likelihood.has_dispersion and varies
+
+
 def learnt_of(
     parameters: Mapping[str, Any],
     data: PreparedData,
@@ -305,8 +311,10 @@ def learnt_of(
     honest: bool,
     quick: bool,
 ) -> tuple[TrainedNoise | None, TargetNoise | None]:
-    """Model of noise that varies with the inputs, and noise level of each target; None where the data show neither."""
+    """Model of noise that varies with the inputs, and noise level of each target. Each is None if there is none."""
     levels = target_noise(held_out, dispersion)
+    if options.varying_noise is False:
+        return None, levels
     net = noise_net(parameters, data, options.likelihood, seed, () if levels is None else levels.levels)
     arguments = net, inputs, held_out, dispersion, options, seed
     return learnt_of_members(*arguments, honest=honest, quick=quick), levels

@@ -95,18 +95,9 @@ def noise_net(
     seed: int,
     levels: Sequence[float] = (),
 ) -> nn.Module:
-    """Return the net of the log noise variance, with new weights.
+    """Return the net of the log noise variance, with new weights; ``seed`` is that of the net of the mean.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Parameters of the estimator.
-    data : PreparedData
-    likelihood : Likelihood
-    seed : int
-        Seed of the net of the mean.
-    levels : sequence of C floats, optional
-        Noise level of each target, whose logarithms are added to the outputs; if empty, they are 1.
+    The logarithms of the noise levels (C,) of several targets are added to its outputs.
     """
     net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
     if levels:

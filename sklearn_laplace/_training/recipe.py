@@ -26,9 +26,9 @@ TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
 """Maximum number of rows for which both deals have the same shape and are trained together, and their number of steps
 for 1,000 rows."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
-"""Squared error in the trial of prior precisions, in units of the variance of the targets, from which the nets have
-only the second number as the part of their units; and the number of rows above which this holds. Noise hides the
-detail that wider nets would learn."""
+"""Minimum squared error of noisy targets in the trial of prior precisions, in units of their variance. Factor of the
+number of units for noisy targets. Maximum number of rows without this factor. Noise hides the detail that wider nets
+would learn."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
@@ -116,7 +116,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
 
 
 def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
-    """Recipes for targets whose trial of prior precisions had a squared error, in units of their variance.
+    """Recipes with fewer units if the squared error of the trial, in units of the variance, shows noisy targets.
 
     Examples
     --------
