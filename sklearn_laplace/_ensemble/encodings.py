@@ -81,7 +81,7 @@ def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: 
         Numbers of pieces; None for a net without encoding.
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
-    pays = _are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
+    pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
     pays = pays and _are_affordable(blocks_of(parameters, shape, most), shape, likelihood)
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
 
@@ -107,11 +107,11 @@ def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
     n_rows = SMALL_ROWS + 1
     with suppress(TypeError, ValueError):  # invalid tables are refused later
         n_rows = _num_samples(X)
-    pays = _are_left_open(parameters) and n_rows > SMALL_ROWS
+    pays = are_left_open(parameters) and n_rows > SMALL_ROWS
     return len(kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,)))
 
 
-def _are_left_open(parameters: Mapping[str, Any]) -> bool:
+def are_left_open(parameters: Mapping[str, Any]) -> bool:
     """True if no user-set parameter refers to one particular net."""
     if parameters["net"] is not None or is_number(parameters["n_members"]):
         return False

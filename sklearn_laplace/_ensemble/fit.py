@@ -8,6 +8,9 @@ of both parts.
 cross-fitted nets each without one fold. Their densities of held-out rows weight the kinds by stacking. They also select
 a factor of all variances, because a mixture is more accurate than its members. Further members of a kind are
 cross-fitted nets, trained on with all rows. Without cross-fitted nets only the first kind is used.
+
+**Nothing learnt.** If all nets are nearly constant, a linear net replaces them, unless its evidence is smaller
+(``linear.py``).
 """
 
 from __future__ import annotations
@@ -37,11 +40,7 @@ from .._training.cache import cached_training
 from .._training.plan import MapResult, WarmStart
 from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
-from ..errors import (
-    MemoryBudgetError,
-    NonFiniteError,
-    NotPositiveDefiniteError,
-)
+from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
@@ -51,6 +50,7 @@ from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .intervals import HoldingOut
+from .linear import AS_PROBABLE, linear_request, may_be_linear
 from .member import Member, conditioned
 from .mixture import mixture_of_kinds
 from .noise import fitted_noise
@@ -123,7 +123,7 @@ class Part:
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Fit a joint ensemble if the request meets its conditions, otherwise one kind of nets after the other.
+    """Fit nets with hidden layers, and a linear net if they have learnt nothing.
 
     Parameters
     ----------
@@ -141,6 +141,19 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
+    ensemble, linear = _fit_nets(request, n_stages, task), None
+    if task.clock.is_over() or not may_be_linear(request, ensemble):
+        return ensemble
+    with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
+        linear = _fit_kinds(linear_request(request), (None,), n_stages, task)
+    if linear is None or linear.first.log_evidence < ensemble.first.log_evidence - AS_PROBABLE:
+        return ensemble
+    issue(caught, of_others=False)
+    return linear
+
+
+def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
+    """Fit a joint ensemble if the request meets its conditions, otherwise one kind of nets after the other."""
     if request.resolved.likelihood.is_overdispersed:
         request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()

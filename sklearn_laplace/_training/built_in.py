@@ -35,6 +35,8 @@ more. The quantiles of all rows would need more memory than the training."""
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters with "auto" layers and activation replaced by those of a net that is trained alone.
 
+    The layers are those of the net of a previous posterior, if there is one.
+
     Examples
     --------
     >>> of_one_net({"net": None, "hidden_layer_sizes": "auto", "activation": "relu"})
@@ -43,6 +45,9 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
+    previous = previous_of(parameters.get("prior"))
+    if "hidden_layer_sizes" in defaults and previous is not None and isinstance(previous.module, MLP | TableMLP):
+        defaults["hidden_layer_sizes"] = previous.module.hidden_layer_sizes
     return {**parameters, **defaults}
 
 

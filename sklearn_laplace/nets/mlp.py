@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -419,6 +419,11 @@ class MLP(nn.Sequential):
         return tuple(self)[3:]
 
     @property
+    def hidden_layer_sizes(self) -> tuple[int, ...]:
+        """Units of each hidden layer."""
+        return units_before(self.behind)
+
+    @property
     def categorical(self) -> Tensor:
         """Indices of the categorical columns: empty."""
         return torch.zeros(0, dtype=torch.long, device=self.first.weight.device)
@@ -427,6 +432,17 @@ class MLP(nn.Sequential):
         """Encoded columns, shape (n, d); independent of the weights."""
         encoded: Tensor = self[0](x)
         return encoded
+
+
+def units_before(layers: Iterable[nn.Module]) -> tuple[int, ...]:
+    """Inputs of each linear layer among the given ones.
+
+    Examples
+    --------
+    >>> units_before([nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)])
+    (5, 4)
+    """
+    return tuple(layer.in_features for layer in layers if isinstance(layer, nn.Linear))
 
 
 def standardised(

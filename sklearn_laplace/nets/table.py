@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ..laplace.prior_groups import ColumnsModule
-from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised
+from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised, units_before
 
 
 class Levels(nn.Module):
@@ -166,6 +166,11 @@ class TableMLP(ColumnsModule):
                     f"an embedding has {embedding.weight.shape[1] - 1} levels; expected {codes.n_levels}, the number "
                     "of levels of its column."
                 )
+
+    @property
+    def hidden_layer_sizes(self) -> tuple[int, ...]:
+        """Units of each hidden layer."""
+        return units_before(self.behind)
 
     def numbers(self, x: Tensor) -> Tensor:
         """Encoded numbers and missing-value indicators, shape (n, D), of coded columns (n, d).
