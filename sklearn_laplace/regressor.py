@@ -55,7 +55,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         None: the built-in net for tables. A module or a skorch net is trained; a fitted one in a ``FrozenEstimator``
         keeps its weights. A list of these is an ensemble.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Units of each hidden layer of the built-in net; () is linear. "auto" becomes () if other nets learn nothing.
+        Units of each hidden layer of the built-in net.
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
         Activation of the built-in net.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"

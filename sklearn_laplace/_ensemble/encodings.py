@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -124,15 +124,15 @@ def _by_name(parameters: Mapping[str, Any]) -> list[str]:
     return [name for name in ("prior_mean", "temperature") if isinstance(parameters.get(name), Mapping)]
 
 
-def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[int | None]) -> None:
+def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) -> None:
     """Refuse options keyed by names of weights for several kinds of nets, since the names differ between the kinds.
 
     Parameters
     ----------
     parameters : mapping
         Internal options to check.
-    fitted : collection of int or None
-        ``n_bins`` of each member.
+    fitted : collection of hashable
+        Kind of each member: its encoding and the names of its tensors.
 
     Raises
     ------
@@ -144,13 +144,13 @@ def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[int | None]
     >>> check_one_kind({"temperature": {"2": 0.5}}, [None, None])
     >>> check_one_kind({"temperature": {"2": 0.5}}, [None, 8])
     Traceback (most recent call last):
-    ValueError: temperature={'2': 0.5} names weights of one net, but this mixture has 2 kinds of nets (n_bins), whose...
+    ValueError: temperature={'2': 0.5} names weights of one net, but this mixture has 2 kinds of nets, whose weights...
     """
     n_kinds = len(set(fitted))
     for name in _by_name(parameters) if n_kinds > 1 else []:
         raise ValueError(
-            f"{name}={parameters[name]!r} names weights of one net, but this mixture has {n_kinds} kinds of nets "
-            "(n_bins), whose weights have different names. Fit with n_bins=None, or change a single one of members_."
+            f"{name}={parameters[name]!r} names weights of one net, but this mixture has {n_kinds} kinds of nets, "
+            "whose weights have different names. Fit with n_members=1, or change a single one of members_."
         )
 
 

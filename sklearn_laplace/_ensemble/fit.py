@@ -1,8 +1,8 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
 **Joint ensemble.** A default regression trains its members together (``train_members.py``). If exact Gauss–Newton steps
-are cheap, nets with such steps are added, all with the same encoding (``n_bins``). Held-out rows determine the weights
-of both parts.
+are cheap, nets with such steps are added, all with the same encoding (``n_bins``), and a linear net. Held-out rows
+determine the weights of these parts (``parts.py``).
 
 **Other fits.** A kind of nets is an encoding (``n_bins``). The first net of each kind is trained on all rows, and
 cross-fitted nets each without one fold. Their densities of held-out rows weight the kinds by stacking. They also select
@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import joblib
 import numpy as np
 
 from .._approximation.approximate import approximate
-from .._approximation.calibration import HeldOutDensities
 from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.noise_model import NoiseModel
-from .._approximation.row_densities import Densities
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import row_keys
 from .._host.given_net import is_list
@@ -37,12 +35,11 @@ from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
-from .._training.plan import MapResult, WarmStart
+from .._training.plan import MapResult
 from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
@@ -50,11 +47,12 @@ from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .intervals import HoldingOut
-from .linear import AS_PROBABLE, linear_request, may_be_linear
+from .linear import AS_PROBABLE, has_learnt_nothing, leaves_layers_open, linear_request
 from .member import Member, conditioned
 from .mixture import mixture_of_kinds
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
+from .parts import LEAST_SHARE, FittedMember, Part, weighted_parts
 from .request import FitRequest
 from .train_members import train_bag
 from .weights import of_kinds
@@ -63,63 +61,9 @@ FAILURES = NonFiniteError, NotPositiveDefiniteError
 """Errors that exclude a net from the ensemble, unless it was explicitly requested."""
 MEMBER_STAGES = 2
 """Number of subtasks of a member: training and posterior."""
-LEAST_SHARE = 0.1
-"""Minimum weight of a kind of nets with more than one member."""
-LEAST_EXACT = 0.15
-"""Minimum total weight of nets with exact steps in a joint ensemble."""
 WORTH = 1.6
 """Nets with pieces are added to a joint ensemble if the squared error of nets with numbers is this many times larger.
 The other members have pieces already."""
-
-
-@dataclass(frozen=True)
-class FittedMember:
-    """Member that was trained alone, and data for later members.
-
-    Parameters
-    ----------
-    member : Member
-        The fitted member.
-    start : WarmStart
-        End state of its training and of the cross-fitted nets.
-    densities : Densities or None
-        Densities of held-out rows, if they were requested and there are cross-fitted nets.
-    held_out : HeldOutErrors or None
-        Errors of held-out rows, if there are cross-fitted nets and the noise is normal.
-    holding_out : HoldingOut or None
-        The cross-fitted nets with these rows.
-    """
-
-    member: Member
-    start: WarmStart
-    densities: Densities | None
-    held_out: HeldOutErrors | None
-    holding_out: HoldingOut | None
-
-
-@dataclass(frozen=True)
-class Part:
-    """Members of one kind, and densities of held-out rows that determine their weight in an ensemble.
-
-    Parameters
-    ----------
-    members : tuple of Member
-        The members.
-    weights : ndarray of shape (k,)
-        Weight of each member within the part, with sum 1.
-    densities : HeldOutDensities or None
-        Densities of held-out rows; None for classes and counts.
-    rows : ndarray of int64
-        Positions of these rows.
-    holding_out : tuple of HoldingOut
-        The members as nets that hold out these rows; empty for classes and counts.
-    """
-
-    members: tuple[Member, ...]
-    weights: np.ndarray
-    densities: HeldOutDensities | None
-    rows: np.ndarray
-    holding_out: tuple[HoldingOut, ...]
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -141,8 +85,10 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
+    if request.resolved.likelihood.is_overdispersed:
+        request = with_overdispersion(request, task)
     ensemble, linear = _fit_nets(request, n_stages, task), None
-    if task.clock.is_over() or not may_be_linear(request, ensemble):
+    if task.clock.is_over() or not has_learnt_nothing(request, ensemble):
         return ensemble
     with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
         linear = _fit_kinds(linear_request(request), (None,), n_stages, task)
@@ -154,8 +100,6 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
 
 def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """Fit a joint ensemble if the request meets its conditions, otherwise one kind of nets after the other."""
-    if request.resolved.likelihood.is_overdispersed:
-        request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     together = is_bagged(request.parameters, shape, options, is_streamed=request.stream is not None)
@@ -174,7 +118,7 @@ def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     joint = None
     if kinds and not task.clock.is_over():
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
-            joint = _beside(part, of_one, kinds, n_stages, task)
+            joint = _beside(part, of_one, kinds, n_stages, task, adds_linear=leaves_layers_open(request))
     if joint is None:
         return mixture_of_kinds(request, part.holding_out, [part.members], part.weights, rows=part.rows)
     issue(caught, of_others=True)
@@ -195,29 +139,30 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
 
 
 def _beside(
-    together: Part, request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task
+    together: Part, request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task, *, adds_linear: bool
 ) -> Ensemble | None:
-    """Add nets of one kind with exact steps to members that train together; None without held-out rows.
+    """Add nets of one kind with exact steps, and a linear net, to members that train together.
 
     The noise model is that of the members. The first member is the net with exact steps of all rows, which provides the
-    estimator's attributes. Held-out rows determine the weights of both parts. They have no information about regions
-    without rows, where members with pieces are overconfident and nets of numbers are not. Therefore the nets with exact
-    steps have a weight of at least ``LEAST_EXACT``.
+    estimator's attributes. Held-out rows determine the weights of the parts. None without held-out rows.
     """
     noise_model = together.members[0].noise_model
     request = request if noise_model is None else request.under_noise(noise_model)
     best = _best_kind(request, kinds, task)
+    compare = partial(fit_member, noise_model=noise_model, is_compared=True, learns_noise=False)
     with task.subtask("member", n_stages) as stages:
-        lead = fit_member(best, stages, noise_model=noise_model, is_compared=True, learns_noise=False)
-    if lead.held_out is None or lead.holding_out is None or together.densities is None:
+        lead = compare(best, stages)
+    exact = together.with_rows_of(lead, [lead.member, *_fit_later(best, lead, task)])
+    if exact is None:
         return None
-    densities = together.densities.of_net(lead.held_out, lead.member.hyper.dispersion, together.rows)
-    shares, factor = of_kinds((together.densities, densities), request.data.weights[together.rows])
-    share = max(float(shares[1]), LEAST_EXACT)
-    exact = [lead.member, *_fit_later(best, lead, task)]
-    weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
-    holding_out = [lead.holding_out.of_rows(densities.rows, together.rows), *together.holding_out]
-    return mixture_of_kinds(request, holding_out, [exact, together.members], weights, factor, together.rows)
+    linear = None
+    if adds_linear and not task.clock.is_over():
+        with task.subtask("member", n_stages) as stages, suppress(*FAILURES, MemoryBudgetError):
+            net = compare(linear_request(request, is_compared=True), stages)
+            linear = together.with_rows_of(net, [net.member])
+    parts, weights, factor = weighted_parts(exact, together, linear, request.data.weights[together.rows])
+    holding_out = [nets for part in parts for nets in part.holding_out]
+    return mixture_of_kinds(request, holding_out, [part.members for part in parts], weights, factor, together.rows)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:

@@ -1,8 +1,10 @@
-"""A linear net in place of nets with hidden layers that have learnt nothing.
+"""A linear net beside nets with hidden layers, or in place of them if they have learnt nothing.
 
-With a weak signal in few rows, the evidence of a net with hidden layers can be largest where all weights are nearly
-zero. It then predicts a constant, although a linear net would find part of the signal. A linear net has one mode, and
-its evidence for a Gaussian likelihood is exact (MacKay 1992). Without a signal it is nearly constant too.
+A linear net is part of a joint ensemble if held-out rows give it a weight. Otherwise it replaces nets that have learnt
+nothing, unless its evidence is smaller. With a weak signal in few rows, the evidence of a net with hidden layers can be
+largest where all weights are nearly zero. That net predicts a constant, although a linear net would find part of the
+signal. A linear net has one mode, and its evidence for a Gaussian likelihood is exact (MacKay 1992). Without a signal
+it is nearly constant too.
 """
 
 from __future__ import annotations
@@ -30,8 +32,23 @@ AS_PROBABLE = 0.1
 docs/decisions.md."""
 
 
-def may_be_linear(request: FitRequest, ensemble: Ensemble) -> bool:
-    """True if a default fit has learnt nothing: its outputs are nearly constant, and so is its noise.
+def leaves_layers_open(request: FitRequest) -> bool:
+    """True if no option refers to hidden layers, or sets a prior or a training for them.
+
+    Parameters
+    ----------
+    request : FitRequest
+        Rows and options, before "auto" layers are settled.
+    """
+    parameters, options = request.parameters, request.resolved
+    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
+    set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
+    is_open = is_auto(parameters["hidden_layer_sizes"]) and are_left_open(parameters) and not options.prior_mean
+    return is_open and options.prior_precision.free and all(value is None for value in set_by_user)
+
+
+def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
+    """True if the outputs of a default fit are nearly constant, and its noise too.
 
     Parameters
     ----------
@@ -40,13 +57,9 @@ def may_be_linear(request: FitRequest, ensemble: Ensemble) -> bool:
     ensemble : Ensemble
         Fitted members.
     """
-    parameters, options, n_rows = request.parameters, request.resolved, len(request.data.X)
-    is_open = is_auto(parameters["hidden_layer_sizes"]) and are_left_open(parameters) and options.prior_precision.free
-    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
-    of_others = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
-    if not is_open or n_rows < ROWS or any(value is not None for value in of_others) or options.prior_mean:
-        return False
     first, members = ensemble.first, ensemble.members
+    if not leaves_layers_open(request) or len(request.data.X) < ROWS:
+        return False
     # The evidence of a first member without some rows is not comparable.
     if first.unseen is not None or any(member.noise_model is not None for member in members):
         return False
@@ -67,7 +80,16 @@ def _has_learnt(member: Member, request: FitRequest) -> bool:
     return float(member.fit.network(inputs).double().std(0).max()) > FLAT
 
 
-def linear_request(request: FitRequest) -> FitRequest:
-    """Request for a net without hidden layers, which is trained by exact steps."""
+def linear_request(request: FitRequest, *, is_compared: bool = False) -> FitRequest:
+    """Request for a net without hidden layers, which is trained by exact steps.
+
+    Parameters
+    ----------
+    request : FitRequest
+        Request for other nets.
+    is_compared : bool
+        If True, add cross-fitted nets, so that held-out rows can compare the net with others.
+    """
     exact = {"hidden_layer_sizes": (), "n_bins": None, "lr": None, "batch_size": None}
-    return replace(request, parameters=of_one_net({**request.parameters, **exact}))
+    parameters = of_one_net({**request.parameters, **exact})
+    return replace(request, parameters=parameters, warm_start=None, is_compared=is_compared)

@@ -452,7 +452,8 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             parameters = self._parameters()
             check_post_hoc(laplace_params, before, parameters)
             check_without_rows(parameters, "refit_laplace")
-            check_one_kind(parameters, [member.n_bins for member in self._ensemble.members])
+            kinds = [(member.n_bins, member.fit.network.parameter_names) for member in self._ensemble.members]
+            check_one_kind(parameters, kinds)
             options = self._options()
             ensemble = refitted(self._ensemble, options, is_candidate=self._is_candidate)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)

@@ -36,6 +36,8 @@ class TrainingRequest:
         start.
     is_quick : bool
         True if the net is only scored, so that a few steps are sufficient.
+    is_compared : bool
+        True if a linear net has cross-fitted nets too, because held-out rows compare it with other nets.
     stream : RowStream or None
         The whole table, if it is read while the fit runs. ``data`` are then a sample of its rows.
     saved : Checkpoint or NoCheckpoint
@@ -49,6 +51,7 @@ class TrainingRequest:
     warm_start: WarmStart | None = None
     is_member: bool = False
     is_quick: bool = False
+    is_compared: bool = False
     stream: RowStream | None = None
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)
 

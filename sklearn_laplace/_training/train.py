@@ -210,9 +210,9 @@ class _Nets:
         network = _trace(net.module_, rows, options, verbose=level)
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
         # A linear net has a single mode, which its evidence describes without cross-fitting.
-        deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0
+        pays = is_ours and (len(parameters["hidden_layer_sizes"]) > 0 or request.is_compared)
         separable = options.previous is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-        cross_fits = deep and separable and options.cross_fits and not (own_epochs or request.is_member)
+        cross_fits = pays and separable and options.cross_fits and not (own_epochs or request.is_member)
         others = []
         if cross_fits and (request.warm_start is None or not request.warm_start.folds):
             others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]

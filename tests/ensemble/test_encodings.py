@@ -307,7 +307,7 @@ def test_weights_of_kinds_stay_where_the_posterior_is_made_anew(both):
 def test_weights_by_name_are_those_of_one_net(both):
     """Weight names are ambiguous with two encodings: the error quotes the value, and the model stays unchanged."""
     before = both.predict_std(NEW)
-    with pytest.raises(ValueError, match=r"temperature=\{'2': 0.5\} names weights of one net.* 2 kinds .*n_bins=None"):
+    with pytest.raises(ValueError, match=r"temperature=\{'2': 0.5\} names weights of one net.* 2 kinds .*n_members=1"):
         both.refit_laplace(temperature={"2": 0.5})
     np.testing.assert_array_equal(both.predict_std(NEW), before)
     colder = both.members_[0].refit_laplace(temperature={"2": 0.5})

@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutDeals, HeldOutDensities
 from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import parts as ensemble_parts
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.weights import of_kinds
 from sklearn_laplace._host.rows import TrainingRows
@@ -59,7 +60,7 @@ def test_nets_that_have_seen_all_rows_come_first(fitted):
     assert held_out == [0, 0, 0, 0, *[38, 38, 37, 37] * 2]
     assert len(ensemble.held_out.networks) == 3 + 8  # the folds of the exact kind, and the members that hold out rows
     assert ensemble.weights.sum() == pytest.approx(1)
-    assert ensemble.weights[:4].sum() >= ensemble_fit.LEAST_EXACT - 1e-12
+    assert ensemble.weights[:4].sum() >= ensemble_parts.LEAST_EXACT - 1e-12
     np.testing.assert_allclose(ensemble.weights[:4], ensemble.weights[0])
     assert fitted.mode_distance_ < 1, "the estimator's attributes are those of a net at its mode"
 
@@ -121,12 +122,13 @@ def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
         calls.append((kinds, weights))
         return of_kinds(kinds, weights)
 
-    monkeypatch.setattr(ensemble_fit, "of_kinds", spied)
-    monkeypatch.setattr(ensemble_fit, "LEAST_EXACT", 0.0)
+    monkeypatch.setattr(ensemble_parts, "of_kinds", spied)
+    monkeypatch.setattr(ensemble_parts, "LEAST_EXACT", 0.0)
     counts = np.random.default_rng(5).uniform(0.5, 2, 150)
     model = LaplaceRegressor(random_state=0).fit(*waves(150, noise=0.4), sample_weight=counts)
-    (kinds, weights), ensemble = calls[0], model._ensemble
-    first, second = (np.exp(kind.scaled(1.0)) for kind in kinds)
+    (kinds, weights), ensemble = calls[-1], model._ensemble  # the first call was with a linear net
+    other, one = kinds
+    first, second = (np.exp(kind.scaled(1.0)) for kind in (one, other))
 
     def loss(share):
         return -np.average(np.log((1 - share) * first + share * second), weights=weights)
@@ -136,7 +138,6 @@ def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
     assert 0.02 < best < 0.98, "the optimum has to be interior for the comparison to mean anything"
     assert share == pytest.approx(best, abs=1e-2)
     grid = np.linspace(0.25, 1, 400)
-    one, other = kinds
     along = [
         np.average(np.log((1 - share) * np.exp(one.scaled(f)) + share * np.exp(other.scaled(f))), weights=weights)
         for f in grid

@@ -72,12 +72,12 @@ def test_weighted_quantiles_by_hand(fitted):
 
 
 def test_rows_are_found_by_their_values(fitted):
-    """As many rows as scores of single nets, because all rows are there three times, in another order."""
+    """As many rows as scores of single nets, because all rows are there several times, in another order."""
     held_out, kept = fitted._ensemble.held_out, fitted._ensemble.first.kept
-    thrice = np.random.default_rng(3).permutation(np.arange(3 * len(X)) % len(X))
-    rows = replace(kept, X=kept.X[thrice], targets=kept.targets[thrice], weights=kept.weights[thrice])
+    repeated = np.random.default_rng(3).permutation(np.arange(len(held_out.others)) % len(X))
+    rows = replace(kept, X=kept.X[repeated], targets=kept.targets[repeated], weights=kept.weights[repeated])
     assert len(rows.X) == len(held_out.others)
-    one, another = held_out.weighted(TO_THE_RIGHT, kept), held_out.weighted(TO_THE_RIGHT[thrice], rows)
+    one, another = held_out.weighted(TO_THE_RIGHT, kept), held_out.weighted(TO_THE_RIGHT[repeated], rows)
     np.testing.assert_array_equal(another.weights, one.weights)
     np.testing.assert_array_equal(another.other_weights, one.other_weights)
 

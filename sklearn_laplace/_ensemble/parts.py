@@ -1,0 +1,114 @@
+"""Fitted members, and parts of an ensemble with densities of held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._approximation.calibration import HeldOutDensities
+from .._approximation.row_densities import Densities
+from .._training.plan import WarmStart
+from ..laplace.selection import HeldOutErrors
+from .intervals import HoldingOut
+from .member import Member
+from .weights import of_kinds
+
+LEAST_SHARE = 0.1
+"""Minimum weight of a kind of nets beside the first one."""
+LEAST_EXACT = 0.15
+"""Minimum total weight of nets with exact steps in a joint ensemble."""
+
+
+@dataclass(frozen=True)
+class FittedMember:
+    """Member that was trained alone, and data for later members.
+
+    Parameters
+    ----------
+    member : Member
+        The fitted member.
+    start : WarmStart
+        End state of its training and of the cross-fitted nets.
+    densities : Densities or None
+        Densities of held-out rows, if they were requested and there are cross-fitted nets.
+    held_out : HeldOutErrors or None
+        Errors of held-out rows, if there are cross-fitted nets and the noise is normal.
+    holding_out : HoldingOut or None
+        The cross-fitted nets with these rows.
+    """
+
+    member: Member
+    start: WarmStart
+    densities: Densities | None
+    held_out: HeldOutErrors | None
+    holding_out: HoldingOut | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Members of one kind, and densities of held-out rows that determine their weight in an ensemble.
+
+    Parameters
+    ----------
+    members : tuple of Member
+        The members.
+    weights : ndarray of shape (k,)
+        Weight of each member within the part, with sum 1.
+    densities : HeldOutDensities or None
+        Densities of held-out rows; None for classes and counts.
+    rows : ndarray of int64
+        Positions of these rows.
+    holding_out : tuple of HoldingOut
+        The members as nets that hold out these rows; empty for classes and counts.
+    """
+
+    members: tuple[Member, ...]
+    weights: np.ndarray
+    densities: HeldOutDensities | None
+    rows: np.ndarray
+    holding_out: tuple[HoldingOut, ...]
+
+    def with_rows_of(self, lead: FittedMember, members: Sequence[Member]) -> Part | None:
+        """Part of other nets, with densities of the rows of this one; None if either has no held-out rows.
+
+        Parameters
+        ----------
+        lead : FittedMember
+            First net of the other part, with cross-fitted nets.
+        members : sequence of Member
+            Members of the other part, which have equal weights.
+        """
+        if lead.held_out is None or lead.holding_out is None or self.densities is None:
+            return None
+        densities = self.densities.of_net(lead.held_out, lead.member.hyper.dispersion, self.rows)
+        holding_out = (lead.holding_out.of_rows(densities.rows, self.rows),)
+        return Part(tuple(members), np.full(len(members), 1 / len(members)), densities, self.rows, holding_out)
+
+
+def weighted_parts(
+    exact: Part, together: Part, linear: Part | None, row_weights: np.ndarray
+) -> tuple[list[Part], np.ndarray, float]:
+    """Parts of a joint ensemble, weights of all of their members, and the best factor of all variances.
+
+    The weights are those of stacking. A linear net with a weight below ``LEAST_SHARE`` is left out. Held-out rows have
+    no information about regions without rows, where members with pieces are overconfident and nets of numbers are not.
+    Therefore the nets with exact steps have a weight of at least ``LEAST_EXACT``.
+
+    Parameters
+    ----------
+    exact, together, linear : Part
+        Nets with exact steps, members that train together, and a linear net; the last may be None.
+    row_weights : ndarray of shape (n,)
+        Weights of the held-out rows.
+    """
+    parts = [exact, together] if linear is None else [exact, together, linear]
+    shares, factor = of_kinds([part.densities for part in parts if part.densities is not None], row_weights)
+    if linear is not None and shares[2] < LEAST_SHARE:
+        return weighted_parts(exact, together, None, row_weights)
+    others = float(shares[1:].sum())
+    if shares[0] < LEAST_EXACT:
+        shares = np.array([LEAST_EXACT, *(shares[1:] * (1 - LEAST_EXACT) / others)])
+    weights = np.concatenate([share * part.weights for share, part in zip(shares, parts, strict=True)])
+    return parts, weights, factor
