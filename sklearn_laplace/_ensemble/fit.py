@@ -67,7 +67,7 @@ The other members have pieces already."""
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Fit nets with hidden layers, and a linear net if they have learnt nothing.
+    """Fit an ensemble, and a linear net in its place if it has learnt nothing.
 
     Parameters
     ----------
@@ -144,22 +144,21 @@ def _beside(
     """Add nets of one kind with exact steps, and a linear net, to members that train together.
 
     The noise model is that of the members. The first member is the net with exact steps of all rows, which provides the
-    estimator's attributes. Held-out rows determine the weights of the parts. None without held-out rows.
+    estimator's attributes. Held-out rows determine the weights of the parts; without them the result is None.
     """
     noise_model = together.members[0].noise_model
     request = request if noise_model is None else request.under_noise(noise_model)
     best = _best_kind(request, kinds, task)
-    compare = partial(fit_member, noise_model=noise_model, is_compared=True, learns_noise=False)
+    fit_alone = partial(fit_member, noise_model=noise_model, learns_noise=False)
     with task.subtask("member", n_stages) as stages:
-        lead = compare(best, stages)
-    exact = together.with_rows_of(lead, [lead.member, *_fit_later(best, lead, task)])
+        lead = fit_alone(best, stages)
+    exact, linear = together.of_other_net(lead), None
     if exact is None:
         return None
-    linear = None
+    exact = exact.extended(_fit_later(best, lead, task))
     if adds_linear and not task.clock.is_over():
         with task.subtask("member", n_stages) as stages, suppress(*FAILURES, MemoryBudgetError):
-            net = compare(linear_request(request, is_compared=True), stages)
-            linear = together.with_rows_of(net, [net.member])
+            linear = together.of_other_net(fit_alone(linear_request(request, cross_fits=True), stages))
     parts, weights, factor = weighted_parts(exact, together, linear, request.data.weights[together.rows])
     holding_out = [nets for part in parts for nets in part.holding_out]
     return mixture_of_kinds(request, holding_out, [part.members for part in parts], weights, factor, together.rows)

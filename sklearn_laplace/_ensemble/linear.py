@@ -63,16 +63,14 @@ def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
     # The evidence of a first member without some rows is not comparable.
     if first.unseen is not None or any(member.noise_model is not None for member in members):
         return False
-    if _has_learnt(first, request):
-        return False
     weights = ensemble.weights.tolist()
     return sum(w for member, w in zip(members, weights, strict=True) if _has_learnt(member, request)) < MOST_LEARNT
 
 
 def _has_learnt(member: Member, request: FitRequest) -> bool:
-    """True if the outputs vary. A net with as many effective parameters as outputs needs no look at its outputs.
+    """True if the outputs of a net vary, or if it has as many effective parameters as outputs.
 
-    Few effective parameters alone do not tell: those of separable classes are few.
+    Nets of separable classes have few effective parameters too, but their outputs vary.
     """
     if member.n_effective_parameters >= member.fit.n_outputs:
         return True
@@ -80,16 +78,16 @@ def _has_learnt(member: Member, request: FitRequest) -> bool:
     return float(member.fit.network(inputs).double().std(0).max()) > FLAT
 
 
-def linear_request(request: FitRequest, *, is_compared: bool = False) -> FitRequest:
+def linear_request(request: FitRequest, *, cross_fits: bool = False) -> FitRequest:
     """Request for a net without hidden layers, which is trained by exact steps.
 
     Parameters
     ----------
     request : FitRequest
         Request for other nets.
-    is_compared : bool
+    cross_fits : bool
         If True, add cross-fitted nets, so that held-out rows can compare the net with others.
     """
     exact = {"hidden_layer_sizes": (), "n_bins": None, "lr": None, "batch_size": None}
     parameters = of_one_net({**request.parameters, **exact})
-    return replace(request, parameters=parameters, warm_start=None, is_compared=is_compared)
+    return replace(request, parameters=parameters, warm_start=None, cross_fits_linear=cross_fits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,21 +70,24 @@ class Part:
     rows: np.ndarray
     holding_out: tuple[HoldingOut, ...]
 
-    def with_rows_of(self, lead: FittedMember, members: Sequence[Member]) -> Part | None:
-        """Part of other nets, with densities of the rows of this one; None if either has no held-out rows.
+    def of_other_net(self, lead: FittedMember) -> Part | None:
+        """Part of another net, with densities of the rows of this part; None if either has no held-out rows.
 
         Parameters
         ----------
         lead : FittedMember
-            First net of the other part, with cross-fitted nets.
-        members : sequence of Member
-            Members of the other part, which have equal weights.
+            Net that was trained alone, with cross-fitted nets.
         """
         if lead.held_out is None or lead.holding_out is None or self.densities is None:
             return None
         densities = self.densities.of_net(lead.held_out, lead.member.hyper.dispersion, self.rows)
         holding_out = (lead.holding_out.of_rows(densities.rows, self.rows),)
-        return Part(tuple(members), np.full(len(members), 1 / len(members)), densities, self.rows, holding_out)
+        return Part((lead.member,), np.ones(1), densities, self.rows, holding_out)
+
+    def extended(self, later: Sequence[Member]) -> Part:
+        """The part with further members; all have equal weights."""
+        members = (*self.members, *later)
+        return replace(self, members=members, weights=np.full(len(members), 1 / len(members)))
 
 
 def weighted_parts(

@@ -36,7 +36,7 @@ class TrainingRequest:
         start.
     is_quick : bool
         True if the net is only scored, so that a few steps are sufficient.
-    is_compared : bool
+    cross_fits_linear : bool
         True if a linear net has cross-fitted nets too, because held-out rows compare it with other nets.
     stream : RowStream or None
         The whole table, if it is read while the fit runs. ``data`` are then a sample of its rows.
@@ -51,7 +51,7 @@ class TrainingRequest:
     warm_start: WarmStart | None = None
     is_member: bool = False
     is_quick: bool = False
-    is_compared: bool = False
+    cross_fits_linear: bool = False
     stream: RowStream | None = None
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)
 

@@ -682,7 +682,7 @@ MUTATIONS = (
     Mutation(
         "a linear net without cross-fitted nets",
         "_training/train.py",
-        " or request.is_compared)",
+        " or request.cross_fits_linear)",
         ")",
         "linear",
     ),
