@@ -1,6 +1,7 @@
 """Smaller samples and shorter trainings of streamed fits, for processes that run the scripts of ``examples/scaling``.
 
-Workers of dask import this module (``distributed.worker.preload``); ``python few_rows.py SCRIPT …`` runs a script.
+Workers of dask import this module (``distributed.worker.preload``), workers of Ray call ``make_small``
+(``worker_process_setup_hook``), and ``python few_rows.py SCRIPT …`` runs a script.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ import nets
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
@@ -106,13 +108,22 @@ def test_all_methods_refer_to_the_mixture():
     np.testing.assert_allclose(model.forget(X[40:], Y[40:]).predict_std(X_NEW), before, rtol=1e-6)
 
 
-@pytest.mark.parametrize("weights", ["loo", "evidence"])
-def test_member_weights_may_follow_a_rule(weights):
-    """Both rules are in closed form at the trained weights, and prefer a net that predicts to one that does not."""
-    useless = FrozenEstimator(nets.regressor(module__n_in=3, module__hidden=3).initialize())
-    ensemble = [trained(1, lr=0.1), useless]
-    model = LaplaceRegressor(ensemble, n_members=Members(weights=weights), **FIXED).fit(X, Y)
-    assert model.member_weights_[0] > 0.8
+def test_member_weights_may_follow_a_rule():
+    """Those of stacking maximise the density of left-out rows; those of the evidence are proportional to it."""
+    torch.manual_seed(0)
+    untrained = FrozenEstimator(nets.regressor(module__n_in=3, module__hidden=3).initialize())
+    ensemble = [trained(1, lr=0.1), untrained]
+    stacked, by_evidence = (
+        LaplaceRegressor(ensemble, n_members=Members(weights=weights), **FIXED).fit(X, Y)
+        for weights in ("loo", "evidence")
+    )
+    left_out = np.array([norm.pdf(Y, *member.loo_predict(return_std=True)) for member in stacked.members_])
+    grid = np.linspace(0, 1, 1001)
+    best = grid[np.argmax([np.log(w * left_out[0] + (1 - w) * left_out[1]).sum() for w in grid])]
+    assert 0.1 < best < 0.9
+    np.testing.assert_allclose(stacked.member_weights_, [best, 1 - best], atol=0.01)
+    evidences = [member.log_marginal_likelihood_value_ for member in by_evidence.members_]
+    np.testing.assert_allclose(by_evidence.member_weights_, softmax(evidences), rtol=1e-9)
 
 
 def test_counts_and_varying_noise():
