@@ -18,12 +18,15 @@ It prints a line for each result, and then the tables of the benchmarks page, wh
 ``probabilistic_peers.csv`` (all scores and seconds), ``probabilistic_wins.csv`` and ``probabilistic_losses.csv``.
 ``--report`` only prints and writes these tables. ``--quick`` runs two cheap models on 300 rows of Friedman's function,
 without data.
+
+``--models "CatBoost,one net"`` fits also a single net with the evidence, the cheapest fit of ours; it is in no table.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import time
 import warnings
 from collections.abc import Sequence
@@ -98,7 +101,7 @@ def run(options: argparse.Namespace, tables: Sequence[str], path: Path) -> None:
     warm = set(distribution_peers.SLOW)
     for split in range(options.first, max(count_of(name, options) for name in tables)):
         for family, models in distribution_peers.FAMILIES.items():
-            wanted = {model for model in models if not options.models or model in options.models.split(",")}
+            wanted = set(models).intersection(options.models.split(",") if options.models else listed())
             for name in tables:
                 missing = {model for model in wanted if (name, split, model) not in known}
                 if split >= count_of(name, options) or not missing:
@@ -110,6 +113,12 @@ def run(options: argparse.Namespace, tables: Sequence[str], path: Path) -> None:
                     _run(family, missing, name, split, options, path)
                 except Exception as error:  # a peer that fails must not end the run of all others
                     print(f"{name} {split} {', '.join(models)}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+
+
+def listed() -> list[str]:
+    """Models of a run without ``--models``, and of the report."""
+    names = itertools.chain(*distribution_peers.FAMILIES.values())
+    return [name for name in names if name not in distribution_peers.UNLISTED]
 
 
 def _warm_up(family: Any) -> None:
@@ -195,7 +204,7 @@ def report(path: Path) -> dict[str, list[list[str]]]:
     """Tables of the page: scores of all models, wins by peer, and all losses, the first line being the header."""
     frame = pd.read_csv(path)
     tables = [name for name in [*TABLES, "friedman"] if name in set(frame.table[frame.model == OURS])]
-    models = [model for names in distribution_peers.FAMILIES.values() for model in names if model in set(frame.model)]
+    models = [model for model in listed() if model in set(frame.model)]
     others = [model for model in models if model != OURS]
     clock = frame[frame.model == CLOCK].set_index(["table", "split"]).seconds
     frame["ratio"] = frame.seconds / clock.reindex(pd.MultiIndex.from_frame(frame[["table", "split"]])).to_numpy()

@@ -71,7 +71,8 @@ def test_results_are_kept_and_losses_are_listed(peers, monkeypatch, tmp_path, ca
         raise ValueError("no luck")
 
     families = {family("default", 1.0, 4.0): ("default",), family("CatBoost", 3.0, 2.0): ("CatBoost",),
-                family("other", 0.9, 1.0): ("other",), broken: ("broken",)}  # fmt: skip
+                family("other", 0.9, 1.0): ("other",), family("one net", 0.5, 1.0): ("one net",),
+                broken: ("broken",)}  # fmt: skip
     monkeypatch.setattr(peers, "FAMILIES", families)
     script.main()
     first = capsys.readouterr().out
@@ -96,6 +97,12 @@ def test_results_are_kept_and_losses_are_listed(peers, monkeypatch, tmp_path, ca
     wins = pd.read_csv(tmp_path / "probabilistic_wins.csv").set_index("peer")
     assert wins.loc["CatBoost", "log-likelihood won"] == wins.loc["CatBoost", "CRPS won"] == 1
     assert float(wins.iloc[-1, -1].split()[0]) == 2.0  # 4 seconds of ours, 2 of CatBoost
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--models", "one net"])
+    script.main()  # it runs because it is named, and is in no table
+    assert calls[6:] == ["one net"] * 2
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")] == [
+        line for line in first.splitlines() if line.startswith("| ")
+    ]
 
 
 def test_the_judged_rows_are_outside_the_training_rows(peers, monkeypatch, tmp_path):
