@@ -94,17 +94,25 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         TypeError
             If the estimator is a classifier, or predicts counts.
         ValueError
-            If y does not have one target for each prediction, or an output is predicted exactly in every row.
+            If y does not have one target for each prediction, an output is predicted exactly in every row, or a target
+            is outside the domain of the transformation.
         NotFittedError
             If the estimator is not fitted.
         """
         distribution = self._inner(X)
         mean = distribution.mean()
         targets, weights = targets_like(y, mean), check_weights(sample_weight, mean)
+        counted = weights > 0
         if isinstance(distribution, TransformedMixture):
-            targets, distribution = distribution.transformed(targets), distribution.latent
-        squares = ((targets - distribution.mean()) / distribution.std()) ** 2
-        scale = np.sqrt(np.average(squares, axis=0, weights=weights))
+            given, targets, distribution = targets, distribution.transformed(targets), distribution.latent
+            if (outside := counted & ~np.isfinite(targets.reshape(len(targets), -1)).all(1)).any():
+                row = int(np.argmax(outside))
+                raise ValueError(
+                    f"y holds {given[row]} in row {row}, which target_transform='log' of the estimator does not allow: "
+                    "it needs targets above zero. Omit such rows, or give them the weight 0."
+                )
+        squares = ((targets[counted] - distribution.mean()[counted]) / distribution.std()[counted]) ** 2
+        scale = np.sqrt(np.average(squares, axis=0, weights=weights[counted]))
         if not (scale > 0).all():
             raise ValueError(
                 "all held-out targets of an output are predicted exactly, which gives a scaling factor of 0. Pass rows "

@@ -584,8 +584,9 @@ default="auto"
 
         Notes
         -----
-        "jackknife+" and "cv+" assume neither the right noise level nor normal noise. A row of weight w counts as w
-        rows. An end is infinite if there are too few rows for the level.
+        "jackknife+" and "cv+" assume neither the right noise level nor normal noise. Rows count by the weights that
+        the fit has used, which may be those given over their mean (:meth:`fit`). An end is infinite if there are too
+        few rows for the level.
 
         **Folds.** In a default fit each row is held out by a few nets. Their mean has residuals, which are divided by
         their standard deviations, so that intervals are wider where predictions are less certain. "cv+" takes
@@ -603,9 +604,11 @@ default="auto"
         The sum of the weights is the effective number of rows (Σw)² / Σw², and replaces the number of rows.
 
         **Joint intervals.** The intervals of a row have a common marginal level, at which the box that they form has
-        the probability (by quadrature, with an error below .003). It takes the correlation of the targets into account:
-        that of the posterior, and that of the noise, which is estimated from residuals of the training rows. With
-        residuals, the largest standardised residual of a row replaces those of each target.
+        the probability (by quadrature, with an error up to .004 for three targets, and up to .011 for eight). It takes
+        the correlation of the targets into account: that of the posterior, and that of the noise, which is estimated
+        from residuals of the training rows. If these are not stored, as after :meth:`forget`, the noise counts as
+        independent, and the intervals are wider. With residuals, the largest standardised residual of a row replaces
+        those of each target.
 
         Examples
         --------

@@ -17,6 +17,10 @@ from .text import DATES, concern, converted, is_marker, read_as
 
 MAX_LEVELS = 1000
 """Maximum number of levels of a column with separate embeddings; all rarer levels share one embedding."""
+PLAIN = (str, int, float)
+"""Types of levels; values of other types are converted to the equal one of these."""
+EXACT = 2.0**53
+"""Integers below this number are exact in float64."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 
@@ -128,6 +132,12 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
             some_missing = True
         elif weight > 0:
             level = _level(value, name)
+            if isinstance(level, float) and abs(level) >= EXACT:
+                key = name.removeprefix("column ")
+                raise ValueError(
+                    f"{name} of X holds numbers of 2**53 or more as categories, such as {level:g}, which float64 "
+                    f"may not tell apart. Convert them to text: X[{key}] = X[{key}].astype(str)."
+                )
             weights_of.setdefault(level, []).append(weight)
     totals = {level: math.fsum(parts) for level, parts in weights_of.items()}  # independent of the order of rows
     ordered = sorted(totals)
@@ -156,7 +166,8 @@ def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.nda
     kinds, known = _kinds(values, column.name), dict(column.codes)
     _check_level_types(column, values, kinds)
     absent = -1  # a missing level may have the code of unknown ones
-    codes = np.array([absent if is_missing(v) else known.get(v, column.n_levels) for v in values.tolist()], dtype=float)
+    levels = (v if is_missing(v) or type(v) in PLAIN else _level(v, column.name) for v in values.tolist())
+    codes = np.array([absent if is_missing(v) else known.get(v, column.n_levels) for v in levels], dtype=float)
     unknown = np.flatnonzero(codes == column.n_levels)
     if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
         warn_user(

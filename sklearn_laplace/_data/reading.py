@@ -16,8 +16,11 @@ from .._validation.targets import check_lengths
 
 CATEGORIES = ("category", "categorical", "enum")
 """Beginnings of the names of categorical data types in pandas and polars, in lower case."""
-TIMES = {"datetime": "datetime64[us]", "date": "datetime64[us]", "timedelta": "timedelta64[us]"}
-"""Beginnings of the names of time data types in pandas and polars, and the NumPy type they are read as."""
+TIMES = {
+    **dict.fromkeys(("datetime", "date", "timestamp"), "datetime64[us]"),
+    **dict.fromkeys(("timedelta", "duration"), "timedelta64[us]"),
+}
+"""Beginnings of the names of time data types in pandas, polars and Arrow, and the NumPy type they are read as."""
 COARSE = {"Y", "M", "W", "D", "h", "m", "s", "ms"}
 """Time units that convert to microseconds without rounding."""
 DAY = 86_400e6
@@ -29,7 +32,9 @@ NAMED = 5
 
 
 def is_plain(X: Any) -> bool:
-    """True if X needs no encoding: a numeric table, or invalid input left to scikit-learn's checks.
+    """True if X needs no encoding: a table of numbers only, or invalid input left to scikit-learn's checks.
+
+    Numbers with a categorical data type need an encoding.
 
     Examples
     --------
@@ -37,7 +42,7 @@ def is_plain(X: Any) -> bool:
     (True, False)
     """
     if column_names(X) is not None:
-        return all(values.dtype.kind in "biufc" for values, _ in _arrays(X))
+        return all(values.dtype.kind in "biufc" and not _is_category(kind) for values, kind in _arrays(X))
     if isinstance(X, list | tuple):
         try:
             X = np.asarray(X)
@@ -252,11 +257,36 @@ def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.nd
         is_time = array.dtype.kind == "M"
         return values, [False] * len(values), [False if is_time else None] * len(values)
     arrays, types = zip(*_arrays(X), strict=True)
-    values, kinds = [_plain(column) for column in arrays], [str(kind).lower() for kind in types]
+    values = [_plain(column) for column in arrays]
     zoned: list[bool | None] = [
         _zone(kind) if column.dtype.kind == "M" else None for column, kind in zip(arrays, types, strict=True)
     ]
-    return values, [kind.startswith(CATEGORIES) for kind in kinds], zoned
+    return values, [_is_category(kind) for kind in types], zoned
+
+
+def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Name and values (n,) of each column, and True for times; nothing if X is not a table.
+
+    Numbers are float64, also in lists of rows and in arrays of objects; other values are objects.
+
+    Examples
+    --------
+    >>> [(name, values.dtype.kind) for name, values, _ in named_columns([[1.5, "a"], [None, "b"]])]
+    [('column 0', 'f'), ('column 1', 'O')]
+    """
+    names = column_names(X)
+    columns = X if names is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
+    if len(np.shape(columns)) != 2:
+        return
+    for place, (values, zoned) in enumerate(zip(*read_columns(columns)[::2], strict=True)):
+        name = f"column {place}" if names is None else str(names[place])
+        yield name, _numbers(values, name) if _are_numbers(values) else values, zoned is not None
+
+
+def _are_numbers(values: np.ndarray) -> bool:
+    """True if all values that are not missing are numbers, apart from True and False."""
+    present = [value for value in values.tolist() if not is_missing(value)] if values.dtype == object else []
+    return bool(present) and all(isinstance(v, NUMBERS) and not isinstance(v, bool) for v in present)
 
 
 def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
@@ -272,7 +302,7 @@ def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
         kind = str(series.dtype).lower()
         unit = next((unit for start, unit in TIMES.items() if kind.startswith(start)), None)
         try:
-            values = np.asarray(series) if unit is None else np.asarray(series, dtype=unit)
+            values = np.asarray(series) if unit is None else _times(series, unit)
         except Exception as error:  # conversions of third-party types may raise anything
             raise TypeError(
                 f"{_label(column_names(X), place)} of X has the data type {series.dtype}, which numpy cannot read "
@@ -286,8 +316,24 @@ def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
         yield values, series.dtype
 
 
+def _is_category(kind: Any) -> bool:
+    """True for a categorical data type of pandas or polars."""
+    return str(kind).lower().startswith(CATEGORIES)
+
+
+def _times(series: Any, unit: str) -> np.ndarray:
+    """Times as an array of a NumPy type, in UTC; pandas converts those of Arrow only without zone and as timestamps."""
+    of_arrow = getattr(series.dtype, "pyarrow_dtype", None)
+    if of_arrow is not None and _zone(of_arrow):
+        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+    elif of_arrow is not None and str(of_arrow).startswith("date"):
+        series = series.astype("timestamp[us][pyarrow]")
+    return np.asarray(series, dtype=unit)
+
+
 def _zone(kind: Any) -> bool:
-    """True if a time data type of pandas or polars has a time zone."""
+    """True if a time data type of pandas, polars or Arrow has a time zone."""
+    kind = getattr(kind, "pyarrow_dtype", kind)
     return getattr(kind, "tz", getattr(kind, "time_zone", None)) is not None
 
 

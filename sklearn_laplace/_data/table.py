@@ -205,7 +205,8 @@ class Table:
             if kind and column_values.dtype == object:
                 column_values, has_zone = converted(column_values, kind, column.name, weights)
                 zone = has_zone if kind == DATES else None
-            check_zone(column, zone)
+            if column_values.dtype.kind != "f" or not np.isnan(column_values).all():
+                check_zone(column, zone)
             if column.n_levels:
                 coded[:, place] = codes_of(column, column_values, warn=warn)
             else:

@@ -129,7 +129,9 @@ def read_as(texts: Collection[str], n_rows: float) -> str:
     return NUMBERS if is_numeric else ""
 
 
-def converted(values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None) -> tuple[np.ndarray, bool]:
+def converted(
+    values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, bool | None]:
     """Convert text to numbers or to days since 1970.
 
     Parameters
@@ -147,15 +149,15 @@ def converted(values: np.ndarray, kind: str, name: str, weights: np.ndarray | No
     -------
     numbers : ndarray of shape (n,), float64
         NaN for missing values.
-    zoned : bool
-        True if there are dates with a time zone.
+    zoned : bool or None
+        True if the dates have a time zone, None if there is no text that is a date.
 
     Raises
     ------
     ValueError
-        For text that cannot be converted.
+        For text that cannot be converted, and for dates of which only some have a time zone.
     """
-    numbers, zoned, known = np.full(len(values), np.nan), False, dict[str, Any]()
+    numbers, zoned, known = np.full(len(values), np.nan), None, dict[str, Any]()
     for row, value in enumerate(values):
         if is_missing(value) or not isinstance(value, str):
             numbers[row] = np.nan if is_missing(value) else value
@@ -164,7 +166,13 @@ def converted(values: np.ndarray, kind: str, name: str, weights: np.ndarray | No
             known[value] = days(value) if kind == DATES else number(value)
         meaning = known[value]
         if meaning is not None:
-            numbers[row], zoned = meaning if kind == DATES else (meaning, False)
+            numbers[row], has_zone = meaning if kind == DATES else (meaning, None)
+            if zoned not in (None, has_zone):
+                raise ValueError(
+                    f"{name} of X holds times with and without a time zone, such as {shown(value)} in row {row}. "
+                    "Convert all of them to UTC, for example with pandas.to_datetime(column, utc=True)."
+                )
+            zoned = has_zone
         elif not is_marker(value) and (weights is None or weights[row] > 0):
             needed = "a date such as 2024-05-31" if kind == DATES else "a number"
             raise ValueError(

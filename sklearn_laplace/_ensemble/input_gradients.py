@@ -27,6 +27,7 @@ import torch
 from sklearn.utils import check_array
 from torch import Tensor
 
+from .._data.reading import column_names
 from .._data.rows import PreparedData
 from .._data.table import Table
 from .._options.options import Options
@@ -287,13 +288,14 @@ def nodes(cuts: np.ndarray, panels: int) -> tuple[np.ndarray, np.ndarray]:
     return (ends[:-1, None] + lengths * (roots + 1) / 2).ravel(), (lengths * weights / 2).ravel()
 
 
-def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
+def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndarray:
     """Standard deviations of inputs as an array (n, d), from a number, an array (d,), or an array (n, d).
 
     Raises
     ------
     ValueError
-        For another shape, and for values that are negative or not finite.
+        For another shape, for values that are negative or not finite, and for a dataframe whose columns are not
+        ``names``, those of X, in their order.
 
     Examples
     --------
@@ -309,6 +311,10 @@ def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise ValueError(f"X_std={shown(X_std)} has to hold numbers: standard deviations in the units of X.") from error
     n, d = shape
+    columns = column_names(X_std)
+    if columns is not None and names is not None and columns != list(names):
+        given, needed = (", ".join(map(str, part)) for part in (columns, names))
+        raise ValueError(f"X_std has the columns {given}; expected those of X in their order: {needed}.")
     if values.shape not in ((), (d,), (n, d)):
         raise ValueError(
             f"X_std has shape {values.shape}; expected a number, ({d},), one for each column, or ({n}, {d}), as X."

@@ -462,7 +462,8 @@ n_classes)
         """
         with self._asked(X) as (x, options):
             check_varied(x, self._table)
-            noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape))).to(x.device)
+            names = getattr(self, "feature_names_in_", None)
+            noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape), names)).to(x.device)
             return InputGradients(self._ensemble, options).sloped(x, noise, kind)
 
     def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, kstest
 
-from .._data.reading import column_names, read_columns
+from .._data.reading import named_columns
 from .._data.statistics import count_hint, effective_number, weighted_quantiles
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
-from ..distributions.pit import pit_of
+from ..distributions.pit import check_counts, pit_of
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals."""
@@ -179,6 +179,7 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     def of_output(values: np.ndarray) -> np.ndarray:
         return values.reshape(len(values), -1)[:, output]
 
+    check_counts(distribution, targets)
     y = of_output(targets)
     scores = {"RMSE": float(np.sqrt(np.mean((y - of_output(distribution.mean())) ** 2)))}
     scores["R2"] = 1 - scores["RMSE"] ** 2 / max(float(y.var()), np.finfo(float).tiny)
@@ -243,15 +244,10 @@ def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tupl
 
 def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Names and masks of groups of rows by each column: quarters of the numbers, or the most frequent other values."""
-    columns = X if column_names(X) is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
-    if len(np.shape(columns)) != 2:
-        return
-    names = column_names(X)
-    for place, (values, zoned) in enumerate(zip(*read_columns(columns)[::2], strict=True)):
-        name = f"column {place}" if names is None else str(names[place])
+    for name, values, is_time in named_columns(X):
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
-            yield from _quarters(name, values, ~missing, "{:.4g}".format if zoned is None else as_date)
+            yield from _quarters(name, values, ~missing, as_date if is_time else "{:.4g}".format)
         else:
             yield from _levels(name, values, ~missing)
         yield f"{name} missing", missing

@@ -29,6 +29,30 @@ def is_discrete(distribution: Any) -> bool:
     )
 
 
+def check_counts(distribution: Any, targets: np.ndarray) -> None:
+    """Refuse targets that are no whole numbers if a predictive distribution is over counts.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from scipy.stats import poisson
+    >>> check_counts(poisson(2.0), np.array([0.0, 1.5]))
+    Traceback (most recent call last):
+    ValueError: y holds 1.5 in row 1; the predictive distribution is over whole numbers. Counts divided by an...
+    """
+    is_part = is_discrete(distribution) & (targets != np.rint(targets)).reshape(len(targets), -1)
+    if is_part.any():
+        row = int(np.argmax(is_part.any(1)))
+        raise ValueError(
+            f"y holds {targets.reshape(len(targets), -1)[row][is_part[row]][0]:g} in row {row}; the predictive "
+            "distribution is over whole numbers. Counts divided by an exposure have another distribution: judge rows "
+            "of exposure 1, or the counts themselves under scipy.stats.poisson(exposure * model.predict(X))."
+        )
+
+
 def pit_of(distribution: Any, targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
     """Probability integral transform of each target, in [0, 1].
 

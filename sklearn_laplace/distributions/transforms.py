@@ -15,6 +15,7 @@ I.-K. Yeo, R. Johnson (2000), A new family of power transformations to improve n
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self
@@ -22,8 +23,13 @@ from typing import Self
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-POWERS = (-2.0, 4.0)
-"""Search interval of Yeo & Johnson's λ; 1 is the identity."""
+POWERS, LOGARITHMS = (-2.0, 4.0), (0.0, 2.0)
+"""Search interval of Yeo & Johnson's λ, and the values of λ for logarithms; 1 is the identity."""
+LEAST_SLOPE = 0.1
+"""Minimum slope at an end of the range, relative to the centre, for a λ beyond a logarithm.
+
+With a slope near zero, the mean of a wide prediction would be far beyond all targets.
+"""
 SAME_POWER = 1e-12
 """Distance of λ from 0 and from 2 within which the limit of the formula is used."""
 
@@ -183,13 +189,19 @@ class YeoJohnson(TargetTransform):
 
     @classmethod
     def fitted(cls, y: np.ndarray, weights: np.ndarray) -> Self:
-        """Transformation under which the targets are as close to normal as possible; the identity if they are equal."""
+        """Transformation under which the targets are as close to normal as possible; the identity if they are equal.
+
+        It is not much stronger than a logarithm, see ``LEAST_SLOPE``.
+        """
         low, high = float(y.min()), float(y.max())
         width = high - low
         centre = float(np.average(y, weights=weights))
         if not width > 0:
             return cls(low, high, centre, 1.0, 1.0)
         unit = width * float(np.sqrt(np.average(((y - centre) / width) ** 2, weights=weights)))
+
+        bends = [1 - math.log(LEAST_SLOPE) / math.log1p(end / unit) for end in (high - centre, centre - low)]
+        least, most = max(POWERS[0], min(LOGARITHMS[0], 2 - bends[0])), min(POWERS[1], max(LOGARITHMS[1], bends[1]))
 
         def loss(power: float) -> float:
             transform = cls(low, high, centre, unit, power)
@@ -198,7 +210,7 @@ class YeoJohnson(TargetTransform):
             slope = np.average(transform._log_slope_inside(y), weights=weights)
             return float(0.5 * np.log(variance) - slope)
 
-        power = minimize_scalar(loss, bounds=POWERS, method="bounded", options={"xatol": 1e-4}).x
+        power = minimize_scalar(loss, bounds=(least, most), method="bounded", options={"xatol": 1e-4}).x
         return cls(low, high, centre, unit, float(power))
 
     def _inside(self, y: np.ndarray) -> np.ndarray:

@@ -362,7 +362,9 @@ def advice(report: CalibrationReport) -> list[str]:
         found += [
             f"predictions are too {side} by {abs(spread.mean):.2f} standard deviations on average: look for drift."
         ]
-    if spread.is_off:
+    if spread.is_off and spread.ratio == 0:
+        found += ["error bars are too wide: all targets are predicted exactly."]
+    elif spread.is_off:
         factor, side = (spread.ratio**0.5, "narrow") if spread.ratio > 1 else (spread.ratio**-0.5, "wide")
         found += [
             f"error bars are too {side} by a factor of {factor:.2f}: recalibrate with SigmaScaling on further rows."

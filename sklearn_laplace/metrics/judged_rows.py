@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from .._estimator.report import LEVELS as INTERVAL_LEVELS
 from .._validation.targets import check_weights, targets_like
 from ..distributions.other_models import checked, is_normal
-from ..distributions.pit import is_discrete, pit_of
+from ..distributions.pit import check_counts, is_discrete, pit_of
 from .crps_decomposition import LEVELS, NODES, SHARES, STEP
 
 LEAST_ROWS = 20
@@ -92,6 +92,7 @@ class JudgedRows:
         def rows(values: Any) -> np.ndarray:
             return np.broadcast_to(values, targets.shape).reshape(len(targets), -1)[kept, place]
 
+        check_counts(distribution, np.where(kept.reshape(-1, *[1] * (targets.ndim - 1)), targets, 0.0))
         _check_moments(rows(mean), rows(distribution.std()), kept)
         pit = pit_of(distribution, targets, random)
         uniform = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]

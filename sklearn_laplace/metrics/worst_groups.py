@@ -27,7 +27,7 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.tree import DecisionTreeRegressor
 
-from .._data.reading import column_names, read_columns
+from .._data.reading import named_columns
 from .._data.statistics import effective_number
 from .._estimator.report import PLAUSIBLE, Frequency, as_date
 from .._validation.inputs import is_missing
@@ -119,13 +119,14 @@ def leaves(
     >>> [(name, bool((X[rows, 1] > 0.7).all())) for name, rows in groups.items()]
     [('column 1 ≤ 0.6983', False), ('column 1 > 0.6983', True)]
     """
-    columns = X if column_names(X) is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
-    if len(np.shape(columns)) != 2 or len(pit) < 4 * LEAST_ROWS:
+    if len(pit) < 4 * LEAST_ROWS:
         return None
     grows = np.zeros(len(pit), dtype=bool)
     grows[random.permutation(len(pit))[: len(pit) // 2]] = True
     target = np.abs(2 * pit - 1)
-    features = list(_features(columns, kept, grows, target))
+    features = list(_features(X, kept, grows, target))
+    if not features:
+        return None
     table = np.stack([feature.values for feature in features], axis=1)
     tree = DecisionTreeRegressor(
         max_depth=MOST_DEPTH, max_leaf_nodes=MOST_LEAVES, min_samples_leaf=LEAST_ROWS, random_state=0
@@ -205,22 +206,20 @@ class _Feature:
         return f"{self.name} > {texts[low]}" if np.isinf(high) else f"{texts[low]} < {self.name} ≤ {texts[high]}"
 
 
-def _features(columns: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
+def _features(X: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
     """Features of the tree.
 
     Numbers are themselves, with the median for missing ones. Levels of other columns are numbered by their mean target
     in the growing half, so that a split divides them into good and bad ones. Missing values have a feature of their
     own.
     """
-    names = column_names(columns)
-    for place, (all_values, zoned) in enumerate(zip(*read_columns(columns)[::2], strict=True)):
+    for name, all_values, is_time in named_columns(X):
         values = all_values[kept]
-        name = f"column {place}" if names is None else str(names[place])
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
             present = values[grows & ~missing]
             filled = np.where(missing, np.median(present) if len(present) else 0.0, values)
-            yield _Feature(name, filled, is_time=zoned is not None)
+            yield _Feature(name, filled, is_time=is_time)
         else:
             texts = np.array(["missing" if gone else str(v) for v, gone in zip(values.tolist(), missing, strict=True)])
             levels, index = np.unique(texts, return_inverse=True)

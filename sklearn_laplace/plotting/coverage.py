@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from .._validation.arguments import explained
 from .._validation.targets import targets_like
 from .._validation.values import count, lookup
-from ..distributions.pit import pit_of
+from ..distributions.pit import check_counts, pit_of
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression
 
@@ -248,6 +248,7 @@ def _transform(y: Any, distribution: Any, output: int | None, random_state: Any)
     """Probability integral transform of one output, shape (n,)."""
     mean = np.asarray(distribution.mean())
     targets = targets_like(y, mean)
+    check_counts(distribution, targets)
     pit = pit_of(distribution, targets, check_random_state(random_state))
     return column(pit, output_index("CoverageDisplay", output, mean.shape))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils import _safe_indexing
 
 from .._data.reading import column_names
 from .._validation.arguments import explained
@@ -340,10 +341,10 @@ BY_MEAN = "rows in the order of the predicted mean"
 def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
     """Values and name of the column for the horizontal axis; values of None for the order of the mean."""
     names = column_names(X)
-    values = np.asarray(X)
-    n = values.shape[1] if values.ndim == 2 else 0
+    table = X if names is not None else np.asarray(X)
+    n = table.shape[1] if len(table.shape) == 2 else 0
     if feature is None:
-        if n != 1 or not _is_numeric(values[:, 0]):
+        if n != 1 or not _is_numeric(_column(table, 0)):
             return None, BY_MEAN
         feature = 0
     columns = list(range(n)) if names is None else [*names, *range(n)]
@@ -351,9 +352,15 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
         few = ", ".join(map(repr, columns[:8])) + (", …" if len(columns) > 8 else "")
         raise ValueError(f"feature={feature!r} is not a column of X; expected one of {few}.")
     index = columns.index(feature) % n
-    if not _is_numeric(values[:, index]):
+    values = _column(table, index)
+    if not _is_numeric(values):
         raise ValueError(f"feature={feature!r} is not numeric; choose a numeric column, or feature=None.")
-    return values[:, index].astype(np.float64), str(names[index]) if names else (f"feature {index}" if n > 1 else "x")
+    return values.astype(np.float64), str(names[index]) if names else (f"feature {index}" if n > 1 else "x")
+
+
+def _column(table: Any, place: int) -> np.ndarray:
+    """Column of a dataframe or an array."""
+    return np.asarray(_safe_indexing(table, place, axis=1))
 
 
 def _is_numeric(values: np.ndarray) -> bool:
@@ -368,7 +375,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
     """Grid points over the range of the only column, and the same points in the type of X; None for more columns."""
     names = column_names(X)
-    if np.asarray(X).shape[1] != 1:
+    if np.shape(X)[1] != 1:
         return None
     low, high = np.nanmin(where), np.nanmax(where)
     beyond = MARGIN * (high - low)

@@ -65,6 +65,23 @@ def test_dates_with_a_time_zone_are_compared_in_utc():
         model.predict(pd.DataFrame({"t": ["2023-01-01 12:00"]}))
 
 
+def test_a_zone_is_that_of_the_dates_alone(tmp_path):
+    """A row without a date is predicted as it is beside others, a saved model opens, and zones do not mix."""
+    text = [None if day == 4 else f"2023-01-{day:02}T12:00:00Z" for day in range(1, 31)]
+    table = pd.DataFrame({"t": text, "town": np.tile(["u", "v", "w"], 10), "x": np.arange(30.0)})
+    for rows in (table, table.assign(t=pd.to_datetime(table["t"]))):
+        model = LaplaceRegressor(**FIXED).fit(rows, np.arange(30.0))
+        expected = model.predict(rows)
+        np.testing.assert_allclose(model.predict(rows[3:4]), expected[3:4])
+        for missing in (None, pd.NaT):
+            np.testing.assert_allclose(model.predict(rows[3:4].assign(t=[missing])), expected[3:4])
+        save(model, tmp_path / "model")
+        np.testing.assert_array_equal(load(tmp_path / "model").predict(rows), expected)
+        for mixed in (["2023-01-01T12:00", "2023-01-01T12:00Z"], ["2023-01-01T12:00Z", "2023-01-01T12:00"]):
+            with pytest.raises(ValueError, match="column 't' of X holds times with and without a time zone, such as"):
+                model.predict(rows[:2].assign(t=mixed))
+
+
 def test_text_that_is_no_date_is_named_at_predict():
     model = fitted(pd.DataFrame({"x": X, "day": DAYS.strftime("%Y-%m-%d")}))
     with pytest.raises(

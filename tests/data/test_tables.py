@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 
 import joblib
 import nets
@@ -506,3 +508,38 @@ def test_text_that_looks_like_numbers_stays_text_in_a_single_row():
     X = np.array([["1", "x"], ["2", "y"], ["A", "x"]])
     table = _tables.Table.of(X, np.ones(3), _tables.Categorical(True))
     np.testing.assert_array_equal(table.coded(X[:1]), table.coded(X)[:1])
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "and text"])
+def test_numbers_of_a_categorical_type_are_categories_whatever_the_other_columns_are(text):
+    rng = np.random.default_rng(0)
+    code = rng.integers(1, 4, N)
+    table = pd.DataFrame({"size": rng.normal(size=N), "code": code})
+    table = table.assign(t="a") if text else table
+    y = table["size"] + np.array([3.0, -2.0, 0.0])[code - 1]
+    typed = table.assign(code=table["code"].astype("category"))
+    named = LaplaceRegressor(categorical_features=["code", *table.columns[2:]], **FIXED).fit(table, y)
+    by_type = LaplaceRegressor(**FIXED).fit(typed, y)
+    assert by_type.table_.rows[1][1] == "category"
+    np.testing.assert_array_equal(by_type.predict(typed), named.predict(table))
+    plain = LaplaceRegressor(**FIXED).fit(table[["size", "code"]], y)
+    np.testing.assert_array_equal(plain.predict(typed[["size", "code"]]), plain.predict(table[["size", "code"]]))
+
+
+@pytest.mark.parametrize("kind", [Decimal, Fraction])
+def test_levels_of_any_number_type_are_found_again(kind):
+    levels = [kind("0.1"), kind("0.2"), kind("0.3")]
+    code = np.arange(N) % 3
+    table = pd.DataFrame({"x": np.sin(np.arange(N)), "c": [levels[k] for k in code]})
+    model = LaplaceRegressor(categorical_features=["c"], **FIXED).fit(table, 3.0 * code)
+    assert model.score(table, 3.0 * code) > 0.9
+    np.testing.assert_array_equal(model.predict(table), model.predict(table.assign(c=table["c"].astype(float))))
+
+
+def test_large_identifiers_are_told_apart_or_refused():
+    code = np.arange(N) % 3
+    table = pd.DataFrame({"id": 2**60 + code, "x": np.sin(np.arange(N))})
+    model = LaplaceRegressor(categorical_features=["id"], **FIXED)
+    with pytest.raises(ValueError, match=r"column 'id' of X holds numbers of 2\*\*53 or more as categories"):
+        model.fit(table, 3.0 * code)
+    assert model.fit(table.astype({"id": str}), 3.0 * code).score(table.astype({"id": str}), 3.0 * code) > 0.9

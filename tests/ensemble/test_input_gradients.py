@@ -246,6 +246,16 @@ def test_requests_that_do_not_go_together(model, keywords, error, message):
         model.predict(X_NEW, **keywords)
 
 
+def test_a_dataframe_of_errors_has_the_columns_of_the_rows():
+    table = pd.DataFrame(X, columns=list("abc"))
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(table, Y)
+    errors = pd.DataFrame(np.tile([0.1, 1.0, 2.0], (len(X), 1)), columns=list("abc"))
+    by_column = model.predict_std(table, X_std=[0.1, 1.0, 2.0])
+    np.testing.assert_array_equal(model.predict_std(table, X_std=errors), by_column)
+    with pytest.raises(ValueError, match="X_std has the columns c, b, a; expected those of X in their order: a, b, c"):
+        model.predict_std(table, X_std=errors[list("cba")])
+
+
 def test_categories_and_gaps_have_no_gradients():
     """The error names the column; rows without missing values have gradients even if training rows had gaps."""
     table = pd.DataFrame({"size": X[:, 0], "town": np.where(X[:, 1] > 0, "Ulm", "Bonn")})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, r2_score
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator.report import LEVELS, Frequency, classification_report, regression_report
-from sklearn_laplace.metrics import expected_calibration_error
+from sklearn_laplace.metrics import CalibrationReport, expected_calibration_error
 
 QUICK = {"hidden_layer_sizes": (8,), "n_members": 1, "random_state": 0}
 
@@ -97,6 +99,17 @@ def test_groups_of_numbers_are_quarters(regression):
     }
 
 
+def test_lists_of_rows_have_the_groups_of_arrays(regression):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    y = rng.normal(size=400) * np.where(X[:, 1] > 0, 2.0, 1.0)
+    from_array, from_list, from_objects = (
+        regression_report(norm(0 * y, 0 * y + 1), rows, y, 0, is_count=False).groups
+        for rows in (X, X.tolist(), X.astype(object))
+    )
+    assert from_array == from_list == from_objects and from_array[0].is_off
+
+
 def test_groups_of_times_have_dates():
     """Quarters of 249 half days; the first quarter is the worst."""
     days = np.datetime64("2024-01-01T12", "ns") + 12 * np.arange(249) * np.timedelta64(1, "h")
@@ -128,6 +141,19 @@ def test_counts_have_a_uniform_pit_and_no_crps():
     report = model.report(X[300:], counts[300:])
     assert report.pit_pvalue > 0.05 and "CRPS" not in report.scores
     assert not any(entry.is_off for entry in report.coverage)
+
+
+def test_rates_are_no_counts():
+    """Counts divided by an exposure are no targets of a distribution over counts: refused, and not found to be off."""
+    X, y = rows()
+    X, counts = X[["x"]].fillna(0.0), np.floor(np.exp(y))
+    model = LaplaceRegressor(**QUICK, likelihood="poisson").fit(X[:150], counts[:150])
+    rates = counts / 1.5
+    for judge in (model.report, partial(CalibrationReport.from_estimator, model)):
+        with pytest.raises(ValueError, match=r"distribution is over whole numbers\. Counts divided by an exposure"):
+            judge(X[150:], rates[150:])
+    weights = np.where(rates == np.rint(rates), 1.0, 0.0)
+    CalibrationReport.from_estimator(model, X, rates, sample_weight=weights)
 
 
 def test_the_scores_of_classes_are_those_of_other_packages():

@@ -403,6 +403,22 @@ def test_the_text_marks_failed_checks_and_tells_what_to_do(report):
     assert advice(wide)[0].startswith("error bars are too wide by a factor of 1.99")
 
 
+def test_exact_predictions_have_a_text():
+    text = str(CalibrationReport.from_distribution(stats.norm(np.zeros(50), 1.0), np.zeros(50)))
+    assert "error bars are too wide: all targets are predicted exactly." in text
+
+
+def test_lists_of_rows_have_the_groups_of_arrays():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(1000, 2))
+    y = np.where(X[:, 1] > 0.8, 2.0, 1.0) * rng.normal(size=1000)
+    groups = [
+        CalibrationReport.from_distribution(stats.norm(0 * y, 1.2), y, rows).groups
+        for rows in (X, X.tolist(), X.astype(object))
+    ]
+    assert groups[0] == groups[1] == groups[2] and groups[0].is_off
+
+
 def test_a_wrong_shape_has_its_own_advice():
     """Skewed errors with the right mean and variance."""
     y = stats.gamma(2).ppf((np.arange(N) + 0.5) / N)

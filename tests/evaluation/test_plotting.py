@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from datetime import date, timedelta
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -151,6 +153,18 @@ def test_rows_can_be_drawn_along_a_column(ard, feature):
     np.testing.assert_array_equal(display.x, X[order, 1])
     np.testing.assert_allclose(display.mean, ard.predict(table)[order], rtol=1e-12)
     assert display.ax_.get_xlabel() == "second"
+
+
+@pytest.mark.parametrize("library", [pd, polars])
+def test_tables_with_columns_of_all_types_are_drawn(library):
+    """In the order of the mean, or along a column of numbers."""
+    days = [date(2020, 1, 1) + timedelta(days=k) for k in range(40)]
+    table = library.DataFrame({"a": Y, "town": ["u", "v"] * 20, "day": days})
+    table = table.assign(day=pd.to_datetime(table["day"])) if library is pd else table
+    model = LaplaceRegressor(**SMALL, sigma_noise=0.3).fit(table, Y)
+    for feature, x in (None, np.arange(1, 41)), ("a", np.sort(Y)):
+        display = PredictionIntervalDisplay.from_estimator(model, table, Y, feature=feature)
+        np.testing.assert_allclose(display.x, x)
 
 
 def test_a_grid_of_a_dataframe_is_a_dataframe():

@@ -346,6 +346,18 @@ def test_it_works_around_wrappers_and_other_models():
     assert scaled.score(X, Y) == pytest.approx(pipe.score(X, Y))
 
 
+def test_targets_that_a_logarithm_does_not_have_count_only_with_a_weight():
+    y = np.exp(Y)
+    model = LaplaceRegressor(**SMALL, target_transform="log").fit(X[TRAIN], y[TRAIN])
+    targets, weights = y[HELD_OUT].copy(), np.ones(len(y[HELD_OUT]))
+    targets[1], weights[1] = 0.0, 0.0
+    with pytest.raises(ValueError, match=r"y holds 0.0 in row 1, which target_transform='log' of the estimator does"):
+        SigmaScaling(model).fit(X[HELD_OUT], targets)
+    without = SigmaScaling(model).fit(np.delete(X[HELD_OUT], 1, 0), np.delete(targets, 1))
+    scaled = SigmaScaling(model).fit(X[HELD_OUT], targets, weights)
+    assert scaled.scale_ == pytest.approx(without.scale_, rel=1e-12)
+
+
 def test_what_cannot_be_scaled_is_refused(regressor):
     """Unfitted estimators, classes, counts, exact predictions, and invalid shapes, weights and levels."""
     with pytest.raises(NotFittedError, match="not fitted yet"):
