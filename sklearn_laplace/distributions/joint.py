@@ -5,8 +5,8 @@ level p is reached at the q with :math:`P(q) = p`, which lies between p and Bonf
 target q = p.
 
 The probability of a box under a normal distribution is an integral over C − 1 uniform variables (Genz 1992), computed
-at fixed quasi-random points. With ``N_POINTS`` points the error of the probability is up
-to .004 for two and three targets, and up to .011 for eight.
+at fixed quasi-random points. With ``N_POINTS`` points the error of the probability is up to .004 for two and three
+targets, and up to .011 for eight.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ LEAST_SLOPE = 0.1
 
 With a slope near zero, the mean of a wide prediction would be far beyond all targets.
 """
+SAME_END = 1e-9
+"""Distance of an end of the range from the mean, in standard deviations, below which it is rounded up."""
 SAME_POWER = 1e-12
 """Distance of λ from 0 and from 2 within which the limit of the formula is used."""
 
@@ -200,8 +202,9 @@ class YeoJohnson(TargetTransform):
             return cls(low, high, centre, 1.0, 1.0)
         unit = width * float(np.sqrt(np.average(((y - centre) / width) ** 2, weights=weights)))
 
-        bends = [1 - math.log(LEAST_SLOPE) / math.log1p(end / unit) for end in (high - centre, centre - low)]
-        least, most = max(POWERS[0], min(LOGARITHMS[0], 2 - bends[0])), min(POWERS[1], max(LOGARITHMS[1], bends[1]))
+        logs = [math.log1p(max(end / unit, SAME_END)) for end in (high - centre, centre - low)]
+        least = max(POWERS[0], min(LOGARITHMS[0], 1 + math.log(LEAST_SLOPE) / logs[0]))
+        most = min(POWERS[1], max(LOGARITHMS[1], 1 - math.log(LEAST_SLOPE) / logs[1]))
 
         def loss(power: float) -> float:
             transform = cls(low, high, centre, unit, power)

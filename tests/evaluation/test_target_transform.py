@@ -84,6 +84,8 @@ def test_yeo_johnson_maximises_the_likelihood_and_a_weight_is_a_copy():
     copied = YeoJohnson.fitted(skewed.repeat(weights.astype(int)), np.ones(160))
     assert weighted.power == pytest.approx(copied.power, abs=1e-3)
     assert weighted.centre == pytest.approx(copied.centre)
+    heavy = YeoJohnson.fitted(np.array([0.0, 1.0]), np.array([1e-90, 1.0]))  # the mean is an end of the range
+    assert heavy.centre == 1.0 and -2 <= heavy.power <= 4
     assert YeoJohnson.fitted(np.ones(5), np.ones(5)).apply(np.ones(5)).tolist() == [0.0] * 5
 
 
