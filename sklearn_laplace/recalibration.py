@@ -94,8 +94,8 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         TypeError
             If the estimator is a classifier, or predicts counts.
         ValueError
-            If y does not have one target for each prediction, an output is predicted exactly in every row, or a target
-            is outside the domain of the transformation.
+            If y does not have one target for each prediction, or an output is predicted exactly in every row. Also if a
+            target is outside the domain of the transformation.
         NotFittedError
             If the estimator is not fitted.
         """

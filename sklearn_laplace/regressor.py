@@ -440,8 +440,8 @@ default="auto"
         Raises
         ------
         ValueError
-            For an unknown kind. For an ``X_std`` that is negative, not finite, or of another shape. For ``X_std`` with
-            categorical columns or missing values.
+            For an unknown kind. For an ``X_std`` that is negative, not finite, of another shape, or with other names.
+            For ``X_std`` with categorical columns or missing values.
 
         Examples
         --------
@@ -604,9 +604,9 @@ default="auto"
         The sum of the weights is the effective number of rows (Σw)² / Σw², and replaces the number of rows.
 
         **Joint intervals.** The intervals of a row have a common marginal level, at which the box that they form has
-        the probability (by quadrature, with an error up to .004 for three targets, and up to .011 for eight). It takes
-        the correlation of the targets into account: that of the posterior, and that of the noise, which is estimated
-        from residuals of the training rows. If these are not stored, as after :meth:`forget`, the noise counts as
+        the probability (by quadrature, with an error up to .004 for three targets, and up to .011 for eight). The
+        correlation of the targets is that of the posterior and that of the noise. The latter is estimated from
+        residuals of the training rows. If these are not stored, as after :meth:`forget`, the noise counts as
         independent, and the intervals are wider. With residuals, the largest standardised residual of a row replaces
         those of each target.
 
@@ -721,7 +721,8 @@ default="auto"
         Raises
         ------
         ValueError
-            If y does not have the shape of the prediction, or if there are several targets and none is chosen.
+            If y does not have the shape of the prediction, or there are several targets and none is chosen. Also if the
+            likelihood is of counts, and y holds numbers that are not whole.
 
         Examples
         --------

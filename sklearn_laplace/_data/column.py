@@ -20,7 +20,7 @@ MAX_LEVELS = 1000
 PLAIN = (str, int, float)
 """Types of levels; values of other types are converted to the equal one of these."""
 EXACT = 2.0**53
-"""Integers below this number are exact in float64."""
+"""Smallest size of a number that is refused as a category: float64 does not tell all larger integers apart."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 
@@ -132,7 +132,7 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
             some_missing = True
         elif weight > 0:
             level = _level(value, name)
-            if isinstance(level, float) and abs(level) >= EXACT:
+            if isinstance(level, int | float) and EXACT <= abs(level) < math.inf:
                 key = name.removeprefix("column ")
                 raise ValueError(
                     f"{name} of X holds numbers of 2**53 or more as categories, such as {level:g}, which float64 "

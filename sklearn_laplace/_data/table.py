@@ -26,10 +26,9 @@ from .._validation.inputs import readable
 from .._warn import warn_user
 from ..errors import NonFiniteError, TableWarning
 from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of
-from .reading import NAMED, TIMES, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
+from .reading import NAMED, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
 from .text import DATES, converted
 
-TIMES["duration"] = TIMES["timedelta"]
 FROM_DTYPE = "from_dtype"
 """Value of ``categorical_features`` that selects the categorical columns by their type."""
 

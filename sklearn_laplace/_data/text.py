@@ -143,7 +143,7 @@ def converted(
     name : str
         Name of the column in messages.
     weights : ndarray of shape (n,), optional
-        Row weights. Text that cannot be converted is missing in rows of weight zero.
+        Row weights. Text that cannot be converted is missing in rows of weight zero, and their time zone is ignored.
 
     Returns
     -------
@@ -167,6 +167,8 @@ def converted(
         meaning = known[value]
         if meaning is not None:
             numbers[row], has_zone = meaning if kind == DATES else (meaning, None)
+            if weights is not None and weights[row] == 0:
+                continue
             if zoned not in (None, has_zone):
                 raise ValueError(
                     f"{name} of X holds times with and without a time zone, such as {shown(value)} in row {row}. "

@@ -294,8 +294,8 @@ def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndar
     Raises
     ------
     ValueError
-        For another shape, for values that are negative or not finite, and for a dataframe whose columns are not
-        ``names``, those of X, in their order.
+        For another shape, and for values that are negative or not finite. Also for a dataframe or a series whose names
+        are not ``names``, those of X in their order.
 
     Examples
     --------
@@ -311,10 +311,10 @@ def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndar
     except (TypeError, ValueError) as error:
         raise ValueError(f"X_std={shown(X_std)} has to hold numbers: standard deviations in the units of X.") from error
     n, d = shape
-    columns = column_names(X_std)
-    if columns is not None and names is not None and columns != list(names):
-        given, needed = (", ".join(map(str, part)) for part in (columns, names))
-        raise ValueError(f"X_std has the columns {given}; expected those of X in their order: {needed}.")
+    given = _labels(X_std)
+    if given is not None and names is not None and given != list(names):
+        texts = [", ".join(map(str, part)) for part in (given, names)]
+        raise ValueError(f"X_std has the names {texts[0]}; expected those of X in their order: {texts[1]}.")
     if values.shape not in ((), (d,), (n, d)):
         raise ValueError(
             f"X_std has shape {values.shape}; expected a number, ({d},), one for each column, or ({n}, {d}), as X."
@@ -323,6 +323,14 @@ def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndar
     if wrong.size:
         raise ValueError(f"X_std holds {wrong.flat[0]}; standard deviations have to be finite and not negative.")
     return np.broadcast_to(values, shape).copy()
+
+
+def _labels(values: Any) -> list[str] | None:
+    """Names of the columns of a dataframe or of the values of a series; None if there are none, or other labels."""
+    labels = column_names(values) or getattr(values, "index", None)
+    if labels is None or callable(labels) or not all(isinstance(label, str) for label in labels):
+        return None
+    return list(labels)
 
 
 def some(names: list[Any]) -> str:

@@ -179,8 +179,8 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     def of_output(values: np.ndarray) -> np.ndarray:
         return values.reshape(len(values), -1)[:, output]
 
-    check_counts(distribution, targets)
     y = of_output(targets)
+    check_counts(distribution, y)
     scores = {"RMSE": float(np.sqrt(np.mean((y - of_output(distribution.mean())) ** 2)))}
     scores["R2"] = 1 - scores["RMSE"] ** 2 / max(float(y.var()), np.finfo(float).tiny)
     scores["log density"] = float(np.mean(of_output(distribution.logpdf(targets))))

@@ -30,7 +30,7 @@ def is_discrete(distribution: Any) -> bool:
 
 
 def check_counts(distribution: Any, targets: np.ndarray) -> None:
-    """Refuse targets that are no whole numbers if a predictive distribution is over counts.
+    """Refuse targets (n,) that are no whole numbers if a predictive distribution is over counts.
 
     Raises
     ------
@@ -41,15 +41,14 @@ def check_counts(distribution: Any, targets: np.ndarray) -> None:
     >>> from scipy.stats import poisson
     >>> check_counts(poisson(2.0), np.array([0.0, 1.5]))
     Traceback (most recent call last):
-    ValueError: y holds 1.5 in row 1; the predictive distribution is over whole numbers. Counts divided by an...
+    ValueError: y holds 1.5, and the predictive distribution is over whole numbers. Counts divided by an exposure...
     """
-    is_part = is_discrete(distribution) & (targets != np.rint(targets)).reshape(len(targets), -1)
-    if is_part.any():
-        row = int(np.argmax(is_part.any(1)))
+    parts = targets[targets != np.rint(targets)] if is_discrete(distribution) else targets[:0]
+    if parts.size:
         raise ValueError(
-            f"y holds {targets.reshape(len(targets), -1)[row][is_part[row]][0]:g} in row {row}; the predictive "
-            "distribution is over whole numbers. Counts divided by an exposure have another distribution: judge rows "
-            "of exposure 1, or the counts themselves under scipy.stats.poisson(exposure * model.predict(X))."
+            f"y holds {parts[0]:g}, and the predictive distribution is over whole numbers. Counts divided by an "
+            "exposure have another distribution. Judge rows of exposure 1, or, under likelihood='poisson', the counts "
+            "by scipy.stats.poisson(exposure * model.predict(X)), which omits the uncertainty of the rate."
         )
 
 

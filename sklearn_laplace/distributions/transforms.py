@@ -31,7 +31,7 @@ LEAST_SLOPE = 0.1
 With a slope near zero, the mean of a wide prediction would be far beyond all targets.
 """
 SAME_END = 1e-9
-"""Distance of an end of the range from the mean, in standard deviations, below which it is rounded up."""
+"""Smallest distance of an end of the range from the mean that is used, in standard deviations."""
 SAME_POWER = 1e-12
 """Distance of λ from 0 and from 2 within which the limit of the formula is used."""
 

@@ -92,7 +92,7 @@ class JudgedRows:
         def rows(values: Any) -> np.ndarray:
             return np.broadcast_to(values, targets.shape).reshape(len(targets), -1)[kept, place]
 
-        check_counts(distribution, np.where(kept.reshape(-1, *[1] * (targets.ndim - 1)), targets, 0.0))
+        check_counts(distribution, rows(targets))
         _check_moments(rows(mean), rows(distribution.std()), kept)
         pit = pit_of(distribution, targets, random)
         uniform = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]

@@ -143,7 +143,7 @@ class CoverageDisplay:
         TypeError
             If the estimator is a classifier.
         ValueError
-            If a parameter is invalid, or the shapes do not match.
+            If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
         NotFittedError
             If the estimator is not fitted.
         """
@@ -248,9 +248,9 @@ def _transform(y: Any, distribution: Any, output: int | None, random_state: Any)
     """Probability integral transform of one output, shape (n,)."""
     mean = np.asarray(distribution.mean())
     targets = targets_like(y, mean)
-    check_counts(distribution, targets)
-    pit = pit_of(distribution, targets, check_random_state(random_state))
-    return column(pit, output_index("CoverageDisplay", output, mean.shape))
+    which = output_index("CoverageDisplay", output, mean.shape)
+    check_counts(distribution, column(targets, which))
+    return column(pit_of(distribution, targets, check_random_state(random_state)), which)
 
 
 def _central(pit: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from .._validation.arguments import explained
 from .._validation.targets import targets_like
 from .._validation.values import count, fractions
 from ..distributions.intervals import central_interval
+from ..distributions.pit import check_counts
 from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression, sample, target_name
 
@@ -212,6 +213,7 @@ class PredictionIntervalDisplay:
         ends, targets = _ends(distribution, levels, which), None
         if y is not None:
             targets = column(targets_like(y, mean), which)
+            check_counts(distribution, targets)
         mean = column(mean, which)
         grid = None if where is None else _grid(X, where, count("grid_resolution", grid_resolution))
         drawn = sample(len(mean), max_rows)
@@ -364,7 +366,9 @@ def _column(table: Any, place: int) -> np.ndarray:
 
 
 def _is_numeric(values: np.ndarray) -> bool:
-    """True if all values can be converted to floats."""
+    """True if all values can be converted to floats, and are no times."""
+    if values.dtype.kind in "mM":
+        return False
     try:
         values.astype(np.float64)
     except (TypeError, ValueError):

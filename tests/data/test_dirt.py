@@ -82,6 +82,14 @@ def test_a_zone_is_that_of_the_dates_alone(tmp_path):
                 model.predict(rows[:2].assign(t=mixed))
 
 
+def test_a_row_of_weight_zero_may_have_another_zone():
+    text, weights = [f"2023-01-{day:02}T12:00" for day in range(1, 31)], np.ones(30)
+    text[5], weights[5] = text[5] + "Z", 0.0
+    for order in (np.arange(30), np.arange(30)[::-1]):
+        rows = pd.DataFrame({"t": np.array(text, dtype=object)[order]})
+        LaplaceRegressor(**FIXED).fit(rows, np.arange(30.0)[order], sample_weight=weights[order])
+
+
 def test_text_that_is_no_date_is_named_at_predict():
     model = fitted(pd.DataFrame({"x": X, "day": DAYS.strftime("%Y-%m-%d")}))
     with pytest.raises(

@@ -252,8 +252,11 @@ def test_a_dataframe_of_errors_has_the_columns_of_the_rows():
     errors = pd.DataFrame(np.tile([0.1, 1.0, 2.0], (len(X), 1)), columns=list("abc"))
     by_column = model.predict_std(table, X_std=[0.1, 1.0, 2.0])
     np.testing.assert_array_equal(model.predict_std(table, X_std=errors), by_column)
-    with pytest.raises(ValueError, match="X_std has the columns c, b, a; expected those of X in their order: a, b, c"):
-        model.predict_std(table, X_std=errors[list("cba")])
+    np.testing.assert_array_equal(model.predict_std(table, X_std=errors.iloc[0]), by_column)
+    np.testing.assert_array_equal(model.predict_std(table, X_std=errors.set_axis(range(3), axis=1)), by_column)
+    for wrong in (errors[list("cba")], errors.iloc[0][list("cba")]):
+        with pytest.raises(ValueError, match="X_std has the names c, b, a; expected those of X in their order"):
+            model.predict_std(table, X_std=wrong)
 
 
 def test_categories_and_gaps_have_no_gradients():

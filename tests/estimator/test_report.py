@@ -149,7 +149,7 @@ def test_rates_are_no_counts():
     X, counts = X[["x"]].fillna(0.0), np.floor(np.exp(y))
     model = LaplaceRegressor(**QUICK, likelihood="poisson").fit(X[:150], counts[:150])
     rates = counts / 1.5
-    for judge in (model.report, partial(CalibrationReport.from_estimator, model)):
+    for judge in (model.report, model.plot, partial(CalibrationReport.from_estimator, model)):
         with pytest.raises(ValueError, match=r"distribution is over whole numbers\. Counts divided by an exposure"):
             judge(X[150:], rates[150:])
     weights = np.where(rates == np.rint(rates), 1.0, 0.0)

@@ -165,6 +165,8 @@ def test_tables_with_columns_of_all_types_are_drawn(library):
     for feature, x in (None, np.arange(1, 41)), ("a", np.sort(Y)):
         display = PredictionIntervalDisplay.from_estimator(model, table, Y, feature=feature)
         np.testing.assert_allclose(display.x, x)
+    with pytest.raises(ValueError, match="feature='day' is not numeric"):
+        PredictionIntervalDisplay.from_estimator(model, table, Y, feature="day")
 
 
 def test_a_grid_of_a_dataframe_is_a_dataframe():

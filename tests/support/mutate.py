@@ -819,6 +819,34 @@ MUTATIONS = (
         "torch.lgamma(size) - torch.lgamma(y + size)",
         "contracts overdispersion",
     ),
+    Mutation(
+        "Yeo-Johnson without a limit on its slope",
+        "distributions/transforms.py",
+        "max(POWERS[0], min(LOGARITHMS[0], 1 + math.log(LEAST_SLOPE) / logs[0]))",
+        "POWERS[0]",
+        "target_transform",
+    ),
+    Mutation(
+        "zone of the last date in place of all dates",
+        "_data/text.py",
+        "if zoned not in (None, has_zone):",
+        "if False:",
+        "dirt",
+    ),
+    Mutation(
+        "categories of numbers read by their values",
+        "_data/reading.py",
+        'in "biufc" and not _is_category(kind)',
+        'in "biufc"',
+        "tables",
+    ),
+    Mutation(
+        "sigma scaling over rows of weight zero",
+        "recalibration.py",
+        "counted = weights > 0",
+        "counted = weights >= 0",
+        "recalibration",
+    ),
 )
 
 
