@@ -96,8 +96,9 @@ def without_rows(member: Member, data: PreparedData, options: Options, copies: C
             "forget needs to know which rows each member has seen, and this fit has read its rows from a source. Fit "
             "again without these rows."
         )
-    data = member.under_noise(data.without(member.unseen))
-    changed = _changed(member, data.present(), options, copies, added=False)
+    data = data.without(member.unseen).present()
+    data = member.under_noise(data) if len(data.X) else data
+    changed = _changed(member, data, options, copies, added=False)
     return replace(changed, origin=replace(changed.origin, cross=None), kept=None)
 
 

@@ -207,7 +207,8 @@ def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tens
         variances = noise.to(mean).expand_as(mean)
     elif noise:
         variances = own_noise[..., outputs] * scale**2
-    variances = variances + JITTER * covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None].detach()
+    of_output = covariance.diagonal(dim1=-2, dim2=-1).unflatten(-1, (q, n_outputs)).mean(-2, keepdim=True)
+    variances = variances + JITTER * of_output.detach()
     mean, covariance = mean.to(X), (covariance + torch.diag_embed(variances.flatten(-2))).to(X)
     if n_outputs == 1:
         return GPyTorchPosterior(MultivariateNormal(mean[..., 0], covariance))

@@ -41,9 +41,12 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
         return np.ones(len(classes))
     if isinstance(class_weight, Mapping):
         labels = classes.tolist()
-        if unknown := [label for label in class_weight if label not in labels]:
+        place_of = dict(zip([*labels, *classes], [*range(len(labels))] * 2, strict=True))  # lists have other dates
+        if unknown := [label for label in class_weight if label not in place_of]:
             raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
-        factors = np.array([as_float(class_weight.get(label, 1.0), "class_weight") for label in labels])
+        factors = np.ones(len(classes))
+        for label, factor in class_weight.items():
+            factors[place_of[label]] = as_float(factor, "class_weight")
         if not (np.isfinite(factors).all() and (factors >= 0).all()):
             raise ValueError(f"class_weight={class_weight!r} has to hold finite numbers that are not negative.")
         return factors

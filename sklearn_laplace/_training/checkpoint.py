@@ -17,6 +17,7 @@ from typing import Any
 
 import joblib
 import torch
+from numpy.random import RandomState
 
 from .._data.rows import PreparedData
 from .._runtime.atomic import write_whole
@@ -141,8 +142,15 @@ def _read(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any] | None] 
 
 def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Group) -> Checkpoint:
     """State of the fit with these parameters and rows."""
-    texts = {name: repr(value) for name, value in parameters.items() if name not in UNRELATED}
+    given = {name: value for name, value in parameters.items() if name not in UNRELATED}
+    texts = {name: _state(value) if isinstance(value, RandomState) else repr(value) for name, value in given.items()}
     return Checkpoint.of(parameters["checkpoint"], joblib.hash((texts, data.X, data.targets, data.weights)), group)
+
+
+def _state(random: RandomState) -> str:
+    """Hash of the state of a random generator, whose text has its address."""
+    state: str = joblib.hash(random.get_state())
+    return state
 
 
 class NoCheckpoint:

@@ -169,7 +169,7 @@ class EntropyDisplay:
         groups = {"in distribution": entropy}
         if y_true is not None:
             truth = column_or_1d(y_true)
-            classes = np.unique(truth if labels is None else labels)
+            classes = np.unique(truth) if labels is None else np.asarray(labels)
             if len(truth) != len(inside) or len(classes) != n_classes:
                 raise ValueError(
                     f"y_prob has shape {inside.shape} for {len(truth)} labels of {len(classes)} classes; expected "

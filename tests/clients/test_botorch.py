@@ -103,6 +103,14 @@ def test_covariance_between_members_is_part_of_the_mixture():
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8 * float(expected.max()))
 
 
+def test_outputs_of_small_units_keep_their_widths():
+    """The jitter is relative to each output."""
+    Y = np.column_stack([1e6 * X[:, 0], 0.1 * X[:, 0]]) * (1 + 0.05 * RNG.normal(size=(40, 1)))
+    model = LaplaceRegressor(hidden_layer_sizes=(), prior_precision=1.0, random_state=0).fit(X, Y)
+    std = to_botorch(model).posterior(tensor(POINTS[0])).variance.sqrt().numpy()
+    np.testing.assert_allclose(std, model.predict_std(POINTS[0], kind="epistemic"), rtol=1e-6)
+
+
 def test_outputs_noise_transforms_and_rows():
     """A subset of the outputs, known noise, a scalarised posterior, further rows, copies."""
     model = LaplaceRegressor(**{**QUICK, "likelihood": "gaussian", **FITS["two outputs"][0]}).fit(X[:30], BOTH[:30])

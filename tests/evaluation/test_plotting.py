@@ -381,6 +381,12 @@ def test_groups_without_rows_are_left_out():
     assert display.entropies["right"].tolist() == [0.0, 0.0, 0.0]
 
 
+def test_labels_are_those_of_the_columns():
+    y_prob = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
+    display = EntropyDisplay.from_predictions(y_prob, ["a", "a", "b", "a"], labels=["b", "a"])
+    assert {name: len(entropies) for name, entropies in display.entropies.items()} == {"right": 3, "wrong": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -32,6 +32,16 @@ def test_class_weights_are_weights_of_rows(class_weight):
     np.testing.assert_array_equal(repeated.predict_proba(X_NEW), model.predict_proba(X_NEW))
 
 
+@pytest.mark.parametrize("unit", ["D", "s", "ns"])
+def test_dates_have_the_weights_of_other_labels(unit):
+    positive = (X[:, 0] > 0).astype(int)
+    dates = np.array(["2020-01-01", "2020-01-02"], dtype=f"datetime64[{unit}]")
+    linear = {"hidden_layer_sizes": (), "prior_precision": 1.0, "random_state": 0}
+    expected = LaplaceClassifier(class_weight={1: 20.0}, **linear).fit(X, positive).predict_proba(X_NEW)
+    model = LaplaceClassifier(class_weight={dates[1]: 20.0}, **linear).fit(X, dates[positive])
+    np.testing.assert_array_equal(model.predict_proba(X_NEW), expected)
+
+
 def test_balanced_weights_move_the_boundary_as_logistic_regressions():
     """With a class share of .1, both models predict more positives, and about as many."""
     rng = np.random.default_rng(0)

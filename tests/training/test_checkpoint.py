@@ -117,6 +117,20 @@ def test_seeds_are_part_of_the_state(tmp_path, monkeypatch):
     assert seeds[0] == seeds[1]
 
 
+def test_a_random_generator_is_told_by_its_state(tmp_path, monkeypatch):
+    X, y = rows()
+    path = tmp_path / "state"
+
+    def fit(seed: int) -> None:
+        LaplaceRegressor(random_state=np.random.RandomState(seed), checkpoint=path).fit(X, y)
+
+    killed_after(monkeypatch, 20, lambda: fit(0))
+    with pytest.raises(ValueError, match="belongs to a fit with other parameters or rows"):
+        fit(1)
+    fit(0)
+    assert not path.exists()
+
+
 def test_the_file_belongs_to_one_fit(tmp_path, monkeypatch):
     """Other rows or parameters are refused, and leave the file as it is; limits and places may change."""
     X, y = rows()

@@ -401,6 +401,16 @@ def test_each_member_forgets_only_rows_that_it_has_seen(fitted):
     assert (forgotten < 40).all()
 
 
+def test_a_single_row_is_forgotten_under_varying_noise():
+    """Two of the eight members have held it out, and stay as they are."""
+    X, y, _ = wavy(FEW_ROWS)
+    model = LaplaceRegressor(random_state=0).fit(X, y)
+    assert model.noise_model_ is not None
+    before = [member.laplace_.total_weight for member in model.members_]
+    after = [member.laplace_.total_weight for member in model.forget(X[:1], y[:1]).members_]
+    np.testing.assert_allclose(sorted(np.subtract(before, after)), [0, 0, 1, 1, 1, 1, 1, 1], atol=1e-9)
+
+
 def test_a_row_that_is_seen_again_is_seen_by_all(fitted):
     X, y = friedman(N_ROWS)
     model = pickle.loads(pickle.dumps(fitted)).partial_fit(X[:1], y[:1])
