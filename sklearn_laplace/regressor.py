@@ -585,7 +585,7 @@ default="auto"
         Notes
         -----
         "jackknife+" and "cv+" assume neither the right noise level nor normal noise. Rows count by the weights that
-        the fit has used, which may be those given over their mean (:meth:`fit`). An end is infinite if there are too
+        the fit has used: it may divide the given ones by their mean (:meth:`fit`). An end is infinite if there are too
         few rows for the level.
 
         **Folds.** In a default fit each row is held out by a few nets. Their mean has residuals, which are divided by

@@ -17,8 +17,8 @@ from .text import DATES, concern, converted, is_marker, read_as
 
 MAX_LEVELS = 1000
 """Maximum number of levels of a column with separate embeddings; all rarer levels share one embedding."""
-PLAIN = (str, int, float)
-"""Types of levels; values of other types are converted to the equal one of these."""
+LEVEL_TYPES = (str, int, float)
+"""Types of levels; values of other types are converted to one of these."""
 EXACT = 2.0**53
 """Smallest size of a number that is refused as a category: float64 does not tell all larger integers apart."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
@@ -96,9 +96,10 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
     )
 
 
-def check_zone(column: Column, zoned: bool | None) -> None:
+def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
     """Refuse times with a time zone if the training had none, and the reverse: their offset is unknown."""
-    if column.zoned is not None and zoned is not None and column.zoned != zoned:
+    differs = column.zoned is not None and zoned is not None and column.zoned != zoned
+    if differs and not np.isnan(days).all():
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
         raise ValueError(
             f"{column.name} of X holds {kinds[0]}, and the training rows had {kinds[1]}. Convert both to UTC, for "
@@ -166,8 +167,12 @@ def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.nda
     kinds, known = _kinds(values, column.name), dict(column.codes)
     _check_level_types(column, values, kinds)
     absent = -1  # a missing level may have the code of unknown ones
-    levels = (v if is_missing(v) or type(v) in PLAIN else _level(v, column.name) for v in values.tolist())
-    codes = np.array([absent if is_missing(v) else known.get(v, column.n_levels) for v in levels], dtype=float)
+
+    def code(value: Any) -> int:
+        level = value if type(value) in LEVEL_TYPES else _level(value, column.name)
+        return known.get(level, column.n_levels)
+
+    codes = np.array([absent if is_missing(value) else code(value) for value in values.tolist()], dtype=float)
     unknown = np.flatnonzero(codes == column.n_levels)
     if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
         warn_user(

@@ -280,13 +280,14 @@ def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
         return
     for place, (values, zoned) in enumerate(zip(*read_columns(columns)[::2], strict=True)):
         name = f"column {place}" if names is None else str(names[place])
-        yield name, _numbers(values, name) if _are_numbers(values) else values, zoned is not None
+        is_number = values.dtype == object and _are_numbers(values.tolist())
+        yield name, _numbers(values, name) if is_number else values, zoned is not None
 
 
-def _are_numbers(values: np.ndarray) -> bool:
-    """True if all values that are not missing are numbers, apart from True and False."""
-    present = [value for value in values.tolist() if not is_missing(value)] if values.dtype == object else []
-    return bool(present) and all(isinstance(v, NUMBERS) and not isinstance(v, bool) for v in present)
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """True if all values that are not missing are numbers, apart from True and False, and there is one."""
+    present = [value for value in values if not is_missing(value)]
+    return bool(present) and all(isinstance(v, NUMBERS) and not isinstance(v, bool | np.bool_) for v in present)
 
 
 def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:

@@ -204,8 +204,7 @@ class Table:
             if kind and column_values.dtype == object:
                 column_values, has_zone = converted(column_values, kind, column.name, weights)
                 zone = has_zone if kind == DATES else None
-            if column_values.dtype.kind != "f" or not np.isnan(column_values).all():
-                check_zone(column, zone)
+            check_zone(column, zone, column_values)
             if column.n_levels:
                 coded[:, place] = codes_of(column, column_values, warn=warn)
             else:

@@ -41,7 +41,8 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
         return np.ones(len(classes))
     if isinstance(class_weight, Mapping):
         labels = classes.tolist()
-        place_of = dict(zip([*labels, *classes], [*range(len(labels))] * 2, strict=True))  # lists have other dates
+        # tolist() converts dates to other types, and a dict may have either
+        place_of = {label: place for names in (labels, classes) for place, label in enumerate(names)}
         if unknown := [label for label in class_weight if label not in place_of]:
             raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
         factors = np.ones(len(classes))

@@ -148,7 +148,7 @@ def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Grou
 
 
 def _state(random: RandomState) -> str:
-    """Hash of the state of a random generator, whose text has its address."""
+    """Hash of the state of a random generator, whose ``repr`` holds its memory address."""
     state: str = joblib.hash(random.get_state())
     return state
 

@@ -202,6 +202,7 @@ class YeoJohnson(TargetTransform):
             return cls(low, high, centre, 1.0, 1.0)
         unit = width * float(np.sqrt(np.average(((y - centre) / width) ** 2, weights=weights)))
 
+        # relative to the centre, the slope at a distance u is (1 + u)^(λ - 1) above it and (1 + u)^(1 - λ) below it
         logs = [math.log1p(max(end / unit, SAME_END)) for end in (high - centre, centre - low)]
         least = max(POWERS[0], min(LOGARITHMS[0], 1 + math.log(LEAST_SLOPE) / logs[0]))
         most = min(POWERS[1], max(LOGARITHMS[1], 1 - math.log(LEAST_SLOPE) / logs[1]))

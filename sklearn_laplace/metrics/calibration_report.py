@@ -169,7 +169,8 @@ class CalibrationReport:
         TypeError
             If the estimator is a classifier, or predicts points only.
         ValueError
-            If the shapes do not match, there are too few rows, or a standard deviation is not positive and finite.
+            If the shapes do not match, there are too few rows, or a standard deviation is not positive and finite. Also
+            if the model is of counts, and y holds numbers that are not whole.
         NotFittedError
             If the estimator is not fitted.
 

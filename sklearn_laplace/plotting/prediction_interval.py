@@ -180,7 +180,7 @@ class PredictionIntervalDisplay:
         TypeError
             If the estimator is a classifier.
         ValueError
-            If a parameter is invalid, or the shapes do not match.
+            If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
         NotFittedError
             If the estimator is not fitted.
         """

@@ -147,13 +147,18 @@ def test_rates_are_no_counts():
     """Counts divided by an exposure are no targets of a distribution over counts: refused, and not found to be off."""
     X, y = rows()
     X, counts = X[["x"]].fillna(0.0), np.floor(np.exp(y))
-    model = LaplaceRegressor(**QUICK, likelihood="poisson").fit(X[:150], counts[:150])
+    model = LaplaceRegressor(**QUICK, likelihood="poisson", prior_precision=1.0).fit(X[:150], counts[:150])
     rates = counts / 1.5
     for judge in (model.report, model.plot, partial(CalibrationReport.from_estimator, model)):
         with pytest.raises(ValueError, match=r"distribution is over whole numbers\. Counts divided by an exposure"):
             judge(X[150:], rates[150:])
     weights = np.where(rates == np.rint(rates), 1.0, 0.0)
-    CalibrationReport.from_estimator(model, X, rates, sample_weight=weights)
+    whole = weights > 0
+    report, expected = (
+        CalibrationReport.from_estimator(model, X[rows], rates[rows], sample_weight=weights[rows])
+        for rows in (np.ones(len(X), dtype=bool), whole)
+    )
+    assert report.spread.ratio == pytest.approx(expected.spread.ratio, rel=0.05)  # scores of counts are partly drawn
 
 
 def test_the_scores_of_classes_are_those_of_other_packages():
