@@ -291,25 +291,26 @@ class IncompleteWarning(UserWarning):
     """
 
 
-class HeldOutRowsWarning(UserWarning):
-    """The validation split of the given skorch net holds rows out of training.
+class TiedScoresWarning(UserWarning):
+    """A search compares candidates that differ in their error bars by a score that does not depend on them.
 
     Examples
     --------
     >>> import warnings
     >>> import numpy as np
-    >>> from sklearn_laplace import LaplaceRegressor
-    >>> X = np.linspace(0, 6, 20)[:, None]
-    >>> y = np.sin(X[:, 0])
+    >>> import torch
+    >>> from sklearn.model_selection import GridSearchCV
     >>> from skorch import NeuralNetRegressor
-    >>> from torch import nn
-    >>> net = NeuralNetRegressor(nn.Linear, module__out_features=1, max_epochs=1, verbose=0)
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 40)[:, None]
+    >>> net = NeuralNetRegressor(torch.nn.Linear, module__in_features=1, module__out_features=1, verbose=0)
+    >>> model = LaplaceRegressor(net, map_prior_precision=1.0, random_state=0)
     >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
-    ...     warnings.simplefilter("error", HeldOutRowsWarning)
-    ...     LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1).fit(X, y)
+    ...     warnings.simplefilter("error", TiedScoresWarning)
+    ...     GridSearchCV(model, {"prior_precision": [0.1, 1.0]}, cv=2, error_score="raise").fit(X, X[:, 0])
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.HeldOutRowsWarning: …
+    sklearn_laplace.errors.TiedScoresWarning: …
     """
 
 

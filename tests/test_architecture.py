@@ -40,8 +40,9 @@ NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 SOURCES = dict(zip(NAMES, (path.read_text(encoding="utf-8") for path in FILES), strict=True))
 
 PACKAGES = """
-errors _warn laplace _validation _runtime nets _host distributions _data _sources _options _training _approximation
-_ensemble _storage _estimator regressor classifier options _unwrap metrics _export recalibration plotting __init__
+errors _searches _warn laplace _validation _runtime nets _host distributions _data _sources _options _training
+_approximation _ensemble _storage _estimator regressor classifier options _unwrap metrics _export recalibration
+plotting __init__
 """
 PARTS = """
 linalg sums jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from joblib import effective_n_jobs
+from torch import Tensor
 
 from .._data.rows import PreparedData
 from .._host.rows import Sizes, TrainingRows
@@ -16,8 +18,9 @@ from .._runtime.memory import MemoryBudget
 from .._training.folds import CHUNK, N_FOLDS
 from .._training.plan import MapResult
 from .._training.random_weights import grouped, posterior_layout, selected
-from ..laplace.fit import LaplaceFit, fit_laplace
+from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
 from ..laplace.network.network import Network
+from ..laplace.prior import Prior
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Curvature
 from ..laplace.updates import with_room_for
@@ -55,46 +58,84 @@ def approximate(
     rows = data.training_rows(options.dtype, options.device, built_in=built_in)
     mode, fit = trained.mode, trained.mode.fit
     everything = fit.network
-    subset = options.subset.settled(everything, lambda: _variance(mode, rows, options))
-    options = replace(options, subset=subset)
-    network, structure, n_dual, n_bytes = posterior_layout(everything, rows.inputs, Sizes.of(rows), options)
-    prior = grouped(network, everything.parameter_names, options)
-    settings = options.structure_options.options_of(structure)
-    whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
+    laid_out = PosteriorLayout.of(everything, rows, options, fit.prior, mode.hyper)
+    whole = laid_out.is_whole
     same_rule = fit.rule == options.rule
-    if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == settings:
-        fit = replace(fit, prior=prior)
+    if whole and same_rule and laid_out.holds(fit.curvature):
+        fit = replace(fit, prior=laid_out.prior)
     else:
-        n_jobs, n_columns = 1, n_dual // len(rows)
-        if structure.is_monoid and options.previous is None:
-            most_jobs = effective_n_jobs(options.n_jobs)
-            n_jobs = options.memory.pass_workers(structure, network, n_columns, n_bytes, most_jobs)
-        chunks = rows.chunks(options.memory.share(n_jobs).pass_rows(structure, network, n_columns, n_bytes))
-        model = (network, options.likelihood, options.rule, structure, prior)
-        data_pass: Callable[..., LaplaceFit] = partial(fit_laplace, *model, **settings)
-        if options.previous is None:
-            fit = shared_out(data_pass, chunks, n_jobs, gradient=network.vector(everything.tensors(fit.gradient)))
-        else:  # the training's gradient is not reused: it includes the previous rows, which fit_laplace adds as well
-            fit = data_pass(chunks, past=options.previous.fit)
+        # The training's gradient is not reused with a previous posterior, whose rows fit_laplace adds as well.
+        known = None if options.previous is not None else laid_out.network.vector(everything.tensors(fit.gradient))
+        fit = laid_out.fit(everything, rows, gradient=known)
     # The hyperparameters are settled if the training has maximised exactly this evidence, including the weights' mode.
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
     settled = by_exact_evidence and not trained.post_hoc and options.map_precision is None
-    settled = settled and whole and same_rule and structure in (Full, Functional)
+    settled = settled and whole and same_rule and laid_out.structure in (Full, Functional)
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
-    def refit(net: Network, kept: TrainingRows) -> LaplaceFit:
-        chunks = kept.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), n_bytes))
-        model = selected(net, rows.inputs, options), options.likelihood, options.rule, structure, prior
-        return fit_laplace(*model, chunks, **settings)
-
-    if not trained.folds or (N_FOLDS + 2) * n_bytes > options.memory.size:
+    if not trained.folds or (N_FOLDS + 2) * laid_out.n_bytes > options.memory.size:
         return fit, origin
     parts = []
     for fold in trained.folds:
         net, seen = everything.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
-        parts.append(FoldFit(net, refit(net, seen), fold.held_out, rows.taken(fold.held_out).chunks(CHUNK)))
+        parts.append(FoldFit(net, laid_out.refit(net, seen), fold.held_out, rows.taken(fold.held_out).chunks(CHUNK)))
     hyper = replace(_start(origin, fit, options), temperature=1.0)
     return fit, replace(origin, cross=cross_fit(parts, hyper))
+
+
+@dataclass(frozen=True)
+class PosteriorLayout:
+    """Random weights, structure and prior of a posterior, and passes over rows that compute its curvature."""
+
+    network: Network
+    structure: type[Curvature]
+    prior: Prior
+    n_columns: int
+    n_bytes: int
+    is_whole: bool
+    example: Tensor
+    options: Options
+
+    @classmethod
+    def of(
+        cls, everything: Network, rows: TrainingRows, options: Options, prior: Prior, hyper: Hyper
+    ) -> PosteriorLayout:
+        """PosteriorLayout for a net with these rows; prior and hyperparameters rank the weights of a subnetwork."""
+        subset = options.subset.settled(everything, lambda: _variance(everything, prior, hyper, rows, options))
+        options = replace(options, subset=subset)
+        network, structure, n_dual, n_bytes = posterior_layout(everything, rows.inputs, Sizes.of(rows), options)
+        prior = grouped(network, everything.parameter_names, options)
+        whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
+        return cls(network, structure, prior, n_dual // len(rows), n_bytes, whole, rows.inputs[:2], options)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Options of the structure."""
+        return self.options.structure_options.options_of(self.structure)
+
+    def holds(self, curvature: Curvature) -> bool:
+        """True if a curvature has this structure with the same options."""
+        return isinstance(curvature, self.structure) and curvature.options == self.settings
+
+    def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
+        """Pass over all rows, shared out among the workers if the structure is a sum over rows."""
+        options, n_jobs = self.options, 1
+        if gradient is not None and self.structure.is_monoid:
+            most_jobs = effective_n_jobs(options.n_jobs)
+            n_jobs = options.memory.pass_workers(self.structure, self.network, self.n_columns, self.n_bytes, most_jobs)
+        share = options.memory.share(n_jobs).pass_rows(self.structure, self.network, self.n_columns, self.n_bytes)
+        model = self.network, options.likelihood, options.rule, self.structure, self.prior
+        data_pass: Callable[..., LaplaceFit] = partial(fit_laplace, *model, **self.settings)
+        if gradient is not None:
+            return shared_out(data_pass, rows.chunks(share), n_jobs, gradient=gradient)
+        return data_pass(rows.chunks(share), past=None if options.previous is None else options.previous.fit)
+
+    def refit(self, net: Network, rows: TrainingRows) -> LaplaceFit:
+        """Pass over other rows, for a net with other weights."""
+        options = self.options
+        chunks = rows.chunks(options.memory.pass_rows(self.structure, self.network, self.n_columns, self.n_bytes))
+        model = selected(net, self.example, options), options.likelihood, options.rule, self.structure, self.prior
+        return fit_laplace(*model, chunks, **self.settings)
 
 
 def pass_over(

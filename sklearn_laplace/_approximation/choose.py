@@ -14,7 +14,8 @@ from .._options.options import DISPERSION_RULES, Options
 from .._training.random_weights import grouped, tempering
 from .._validation.values import Choice
 from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
-from ..laplace.mode.problem import Mode
+from ..laplace.network.network import Network
+from ..laplace.prior import Prior
 from ..laplace.selection import HeldOutScores, maximise_evidence, warn_at_bounds
 from ..laplace.structures import Diag
 from .held_out import CrossFit
@@ -79,17 +80,17 @@ def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit
     return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
 
 
-def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
+def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, options: Options) -> Tensor:
     """Marginal variances (P,) of a diagonal posterior over all weights under the training's hyperparameters.
 
     The posterior's own hyperparameters are not used, because they can be selected again later without the data.
     """
-    network, rule = mode.fit.network, options.rule
-    n_columns = rule.n_columns(options.likelihood, mode.fit.n_outputs)
-    n_bytes = options.memory.require(Diag, network, n_columns * len(rows), n_columns, rule)
-    chunks = rows.chunks(options.memory.pass_rows(Diag, network, n_columns, n_bytes))
-    fit = fit_laplace(network, options.likelihood, rule, Diag, mode.fit.prior, chunks)
-    return fit.posterior(mode.hyper).marginal_variance()
+    rule, memory = options.rule, options.memory
+    n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
+    n_bytes = memory.require(Diag, network, n_columns * len(rows), n_columns, rule)
+    chunks = rows.chunks(memory.pass_rows(Diag, network, n_columns, n_bytes))
+    fit = fit_laplace(network, options.likelihood, rule, Diag, prior, chunks)
+    return fit.posterior(hyper).marginal_variance()
 
 
 def with_groups(fit: LaplaceFit, origin: SelectionState, options: Options) -> LaplaceFit:

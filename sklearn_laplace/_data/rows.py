@@ -248,6 +248,12 @@ def canonical_rows(
     return X, targets, as_counts(weights)
 
 
+def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
+    present = weights > 0
+    return X[present], targets[present], as_counts(weights[present])
+
+
 def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")

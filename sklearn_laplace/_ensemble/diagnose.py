@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,16 +12,22 @@ from torch import Tensor
 
 from .._approximation.diagnosis import FAR_FROM_MODE, LEVEL, Findings, Fresh, Vitals, explained_by_a_line, single_row
 from .._approximation.left_out import left_out_of
+from .._approximation.validation import ValidationScores
 from .._data.known_noise import FEWEST_ROWS
 from .._data.rows import PreparedData, canonical_rows
 from .._options.few_rows import told_by_rows
 from .._options.options import Options
 from .._runtime.threads import single_thread
 from .._warn import warn_user
-from ..errors import InterpolationWarning, MemoryBudgetError
+from ..errors import InterpolationWarning, MemoryBudgetError, WeakPriorWarning
 from ..laplace.likelihoods._base import without_noise
 from .ensemble import Ensemble
 from .member import Member
+
+WIDER_THAN_ERRORS = 1.5
+"""Factor of the held-out errors of a given net above which wide intervals are due to its prior."""
+NARROWER_THAN_ERRORS = 0.5
+"""Factor of these errors below which intervals are too narrow."""
 
 
 def diagnose(ensemble: Ensemble, options: Options) -> None:
@@ -50,16 +57,39 @@ def diagnose(ensemble: Ensemble, options: Options) -> None:
     """
     first = ensemble.first
     is_tempered = isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0
-    if is_tempered or any(member.unseen is not None for member in ensemble.members):
+    if is_tempered or any(member.unseen is not None and not member.is_given for member in ensemble.members):
         return
     noise_is_free = options.sigma_noise.free and first.fit.likelihood.has_dispersion
     if noise_is_free and first.fit.total_weight < FEWEST_ROWS:
         warn_user(single_row(first.fit.total_weight), InterpolationWarning)
         return
     with single_thread(first.is_small):
-        found = _findings(ensemble, options).warning()
+        found = _of_given(first) or _findings(ensemble, options).warning()
     if found is not None:
         warn_user(*found)
+
+
+def _of_given(first: Member) -> tuple[str, type[UserWarning]] | None:
+    """Warning of intervals of a given net that are wider than a constant prediction's, or narrower than its errors."""
+    scores = first.origin.held_out(first.fit, first.hyper)
+    if not isinstance(scores, ValidationScores) or not scores.freedom:
+        return None
+    width, error = scores.width(first.hyper), math.sqrt(scores.level / scores.spread)
+    # A net whose errors are that large has wide intervals for another reason than its prior.
+    if width > max(1.0, WIDER_THAN_ERRORS * error):
+        return (
+            f"the prior is too weak: for rows outside the training, the predictive standard deviation is {width:.2g} "
+            "times that of a constant prediction. Use a prior_precision above "
+            f"{first.hyper.prior_precision.max():.2g}, or prior_precision='auto'.",
+            WeakPriorWarning,
+        )
+    if width < NARROWER_THAN_ERRORS * error:
+        return (
+            f"the intervals are too narrow: for rows outside the training, the predictive standard deviation is "
+            f"{width / error:.2g} times the root mean squared error. Use sigma_noise='auto'.",
+            InterpolationWarning,
+        )
+    return None
 
 
 def _findings(ensemble: Ensemble, options: Options) -> Findings:
@@ -69,11 +99,11 @@ def _findings(ensemble: Ensemble, options: Options) -> Findings:
     scores, (prior, noise) = first.origin.held_out(first.fit, first.hyper), settled.by_held_out
     noise = noise or not first.fit.likelihood.has_dispersion
     by_held_out = prior and scores is not None
-    calibrated = by_held_out and noise
+    calibrated = (by_held_out and noise) or isinstance(scores, ValidationScores)
     n_different = None if calibrated else _n_different(first)
     vitals = Vitals.of(first.fit, first.hyper, first.n_effective_parameters, evidence, n_different)
-    # The weights of a frozen net are those of its user.
-    trained = [member for member in ensemble.members if member.n_steps > 0]
+    # The weights of a given net are those of its user.
+    trained = [member for member in ensemble.members if member.n_steps > 0 and not member.is_given]
     distances = [0.0, *(member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in trained)]
     wanted = vitals.is_suspicious or (max(distances) > FAR_FROM_MODE and vitals.exact)
     return Findings(

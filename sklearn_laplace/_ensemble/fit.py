@@ -25,9 +25,10 @@ import numpy as np
 
 from .._approximation.approximate import approximate
 from .._approximation.choose import SelectionState, choose, with_scores_of
+from .._approximation.given import approximate_given
 from .._approximation.noise_model import NoiseModel
 from .._approximation.target_noise import TargetNoise
-from .._data.rows import row_keys
+from .._data.rows import PreparedData, row_keys
 from .._host.given_net import is_list
 from .._options import members as _members
 from .._options.options import is_auto, is_number
@@ -35,11 +36,12 @@ from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
-from .._training.plan import MapResult
+from .._training.plan import GivenNet, MapResult
 from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.mode.problem import Mode
 from .approximate_members import approximate_bag
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
@@ -270,6 +272,7 @@ def fit_member(
     noise_model: NoiseModel | TargetNoise | None = None,
     is_compared: bool = False,
     learns_noise: bool = True,
+    trained: MapResult | GivenNet | None = None,
 ) -> FittedMember:
     """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
@@ -287,16 +290,23 @@ def fit_member(
         If True, compute densities of held-out rows.
     learns_noise : bool
         If True, a noise model may be learnt.
+    trained : MapResult or GivenNet, optional
+        Training to use instead of a new one.
     """
     data = request.data
-    with task.subtask("training", TRAINING_STAGES) as stages:
-        if lead is None and may_begin(request, request.resolved):
-            request = replace(request, warm_start=cached_training(begin, request.training, stages))
-        trained = cached_training(train, request.training, stages)
+    if trained is None:
+        with task.subtask("training", TRAINING_STAGES) as stages:
+            if lead is None and may_begin(request, request.resolved):
+                request = replace(request, warm_start=cached_training(begin, request.training, stages))
+            trained = cached_training(train, request.training, stages)
+    is_given = isinstance(trained, GivenNet)
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
         options = request.settled()
-        fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
-        origin = origin if lead is None else with_scores_of(lead, origin, fit, options)
+        if isinstance(trained, GivenNet):
+            fit, origin = approximate_given(trained, data, options)
+        else:
+            fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
+        origin = origin if lead is None or is_given else with_scores_of(lead, origin, fit, options)
         left_out = partial(request.left_out, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         stage.score = origin.held_out_score(fit, hyper, data.scale) if lead is None else None
@@ -305,8 +315,10 @@ def fit_member(
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
                 noise_model = None  # no time is left for a training under it
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
-        again = replace(request.under_noise(noise_model), warm_start=trained.warm_start())
-        return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared)
+        again = request.under_noise(noise_model)
+        kept = trained if isinstance(trained, GivenNet) else None  # the weights of a given net stay
+        again = again if kept is not None else replace(again, warm_start=trained.warm_start())
+        return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared, trained=kept)
     with single_thread(trained.is_small):
         member = _member(request, trained, fit, hyper, origin, noise_model)
         densities, held_out, holding_out = None, None, None
@@ -349,28 +361,48 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
 
 def _member(
     request: FitRequest,
-    trained: MapResult,
+    trained: MapResult | GivenNet,
     fit: LaplaceFit,
     hyper: Hyper,
     origin: SelectionState,
     noise_model: NoiseModel | TargetNoise | None,
 ) -> Member:
-    gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
+    unseen, kept = None, request.kept
+    if isinstance(trained, GivenNet):
+        mode = Mode(fit, replace(hyper, temperature=1.0), 0)  # of the random weights, under the selected prior
+        if len(trained.held_out):
+            unseen, kept = _without_held_out(request, trained.held_out.cpu().numpy())
+    else:
+        mode = trained.mode
+    gradient = mode.fit.objective_gradient(mode.hyper)
     return Member(
         **conditioned(fit, hyper, request.data.scale, request.resolved),
         net=trained.net,
         origin=origin,
         scale=request.data.scale,
         noise_model=noise_model,
-        kept=request.kept,
-        unseen=None,
+        kept=kept,
+        unseen=unseen,
         n_bins=request.parameters["n_bins"],
         seed=request.seeds[2],
         input_dtype=trained.input_dtype,
         is_small=trained.is_small,
-        gradient_norm=float(gradient.norm()) / max(trained.mode.fit.total_weight, 1.0),
-        mode_distance=trained.mode.decrement,
+        gradient_norm=float(gradient.norm()) / max(mode.fit.total_weight, 1.0),
+        mode_distance=mode.decrement,
         history=trained.history,
         n_steps=trained.n_steps,
         is_later=False,
+        is_given=isinstance(trained, GivenNet),
     )
+
+
+def _without_held_out(request: FitRequest, index: np.ndarray) -> tuple[np.ndarray, PreparedData | None]:
+    """Keys of rows that a given net has held out alone, and the stored rows with a weight of zero for them."""
+    data, kept = request.data, request.kept
+    keys = row_keys(data.X, data.targets)
+    unseen = np.setdiff1d(keys[index], np.delete(keys, index))
+    if kept is not None:
+        weights = kept.weights.copy()
+        weights[np.flatnonzero(weights > 0)[index]] = 0.0
+        kept = replace(kept, weights=weights)
+    return unseen, kept

@@ -88,6 +88,8 @@ class Member:
         several kinds of nets for classes or counts; see ``weights.py``.
     is_streamed : bool
         True if the rows were read from a source, so that ``unseen`` holds keys of a sample only.
+    is_given : bool
+        True for a net of the user's with weights of its own training, or a frozen one.
     """
 
     net: NeuralNet
@@ -112,6 +114,7 @@ class Member:
     is_later: bool
     covariance_factor: float = 1.0
     is_streamed: bool = False
+    is_given: bool = False
 
     def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""

@@ -14,12 +14,14 @@ import numpy as np
 
 from .._approximation.approximate import approximate
 from .._approximation.choose import choose
+from .._approximation.given import approximate_given
 from .._approximation.overdispersion import best_overdispersion, has_settled
 from .._data.rows import PreparedData
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
+from .._training.plan import GivenNet
 from .._training.train import TRAINING_STAGES, train
 from ..laplace.likelihoods import NegativeBinomial
 from .encodings import kinds_of_nets
@@ -61,7 +63,10 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
             trained = cached_training(train, short.training, stages)
         with single_thread(trained.is_small):
             built_in = parameters["net"] is None
-            fit, origin = approximate(trained, short.data, options, built_in=built_in)
+            if isinstance(trained, GivenNet):
+                fit, origin = approximate_given(trained, short.data, options)
+            else:
+                fit, origin = approximate(trained, short.data, options, built_in=built_in)
             hyper = choose(fit, origin, options, None, partial(short.left_out, fit, trained.input_dtype))
             rows = short.data.training_rows(options.dtype, options.device, built_in=built_in)
             chosen = best_overdispersion(fit, hyper, origin, rows)

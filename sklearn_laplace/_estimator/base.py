@@ -101,7 +101,8 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
     ) -> Self:
         """Train the ensemble and approximate the posterior of each net.
 
-        Each net is trained to a mode of its posterior, where a Gaussian approximates the posterior.
+        The built-in net is trained to a mode of its posterior, where a Gaussian approximates the posterior. A net that
+        you give is trained by its own epochs, and the Gaussian is that of the net linearised at its weights.
 
         Parameters
         ----------

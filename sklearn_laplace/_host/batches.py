@@ -17,7 +17,8 @@ from .rows import TrainingRows
 class SlicingIterator:
     """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch.
 
-    Rows are not collated one by one, and torch's global generator is not used.
+    Rows are not collated one by one. The order of the rows and the draws from torch's global generator are those of
+    ``torch.utils.data.DataLoader``, so that a net trains as by skorch alone.
 
     Parameters
     ----------
@@ -26,12 +27,21 @@ class SlicingIterator:
     batch_size : int
         Rows per batch.
     shuffle : bool
-        If True, draw a new permutation each epoch. A single full batch is never permuted.
-    seed : int
-        Seed of the permutations.
+        If True, draw a new permutation each epoch.
+    drop_last : bool
+        If True, omit a last batch with fewer rows.
+    seed : int, optional
+        Seed of a generator to use in place of torch's global one.
     """
 
-    def __init__(self, dataset: Dataset[Any], batch_size: int, shuffle: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int | None = None,
+    ) -> None:
         rows, index = (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
         assert isinstance(rows, RowsDataset)
         tensors = (rows.rows.inputs, rows.rows.observed, rows.rows.weights)
@@ -41,20 +51,26 @@ class SlicingIterator:
         self.tensors = tensors
         self.unweighted = rows.unweighted
         self.batch_size = max(batch_size, 1)
-        self.shuffle = shuffle and self.batch_size < len(tensors[0])
-        self.generator = torch.Generator().manual_seed(seed)
+        self.shuffle = shuffle
+        n = len(tensors[0])
+        self.n_used = n - n % self.batch_size if drop_last else n
+        self.generator = None if seed is None else torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
-        return math.ceil(len(self.tensors[0]) / self.batch_size)
+        return math.ceil(self.n_used / self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | tuple[Tensor, Tensor]]]:
         x, y, w = self.tensors
+        self._draw()  # the base seed of a DataLoader's workers
         if self.shuffle:
-            order = torch.randperm(len(x), generator=self.generator).to(x.device)
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self._draw())).to(x.device)
             x, y, w = x[order], y[order], w[order]
-        for start in range(0, len(x), self.batch_size):
+        for start in range(0, self.n_used, self.batch_size):
             span = slice(start, start + self.batch_size)
             yield x[span], y[span] if self.unweighted else (y[span], w[span])
+
+    def _draw(self) -> int:
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
 
 class RowsDataset(Dataset[Any]):

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from skorch import NeuralNet
 from skorch.callbacks import Callback
-from skorch.dataset import get_len
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
 
 from .._runtime.progress import Task
 from .._runtime.steps import Steps
-from .._warn import warn_user
-from ..errors import HeldOutRowsWarning, NonFiniteError, NonFiniteLossError
+from ..errors import NonFiniteError, NonFiniteLossError
 from ..laplace.network.network import Network
 from .batches import RowsDataset, SlicingIterator
 from .loss import LateAdam
@@ -53,18 +53,20 @@ class Watch(Callback):
 
     Parameters
     ----------
-    period : int
-        Number of epochs between two calls.
-    between : callable or None
-        Evidence step; called with the net.
     is_over : callable
         Returns True if the training has to end.
+    between : callable or None
+        Called with the net every ``period`` epochs.
+    period : int
+        Number of epochs between two calls.
     """
 
-    def __init__(self, period: int, between: Callable[[NeuralNet], None] | None, is_over: Callable[[], bool]) -> None:
-        self.period = period
-        self.between = between
+    def __init__(
+        self, is_over: Callable[[], bool], between: Callable[[NeuralNet], None] | None = None, period: int = 1
+    ) -> None:
         self.is_over = is_over
+        self.between = between
+        self.period = period
 
     def on_batch_end(self, net: NeuralNet, **kwargs: Any) -> None:
         """Stop the training if it has to end."""
@@ -72,7 +74,7 @@ class Watch(Callback):
             raise KeyboardInterrupt  # the way in which skorch callbacks stop a training
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """Check the loss, and run the evidence step if it is due."""
+        """Check the loss, and call ``between`` if it is due."""
         losses = net.history[-1, "batches", :, "train_loss"]
         epoch = len(net.history)
         if not np.isfinite(losses).all():
@@ -82,6 +84,25 @@ class Watch(Callback):
                 self.between(net)
             except NonFiniteError as error:
                 raise _diverged(math.nan, net) from error
+
+
+class Annealing(Callback):
+    """Callback that lowers the learning rate to zero by a cosine over all batches.
+
+    For a module without a training of its own.
+    """
+
+    def on_train_begin(self, net: NeuralNet, X: Any = None, y: Any = None, **kwargs: Any) -> None:
+        """Count the batches."""
+        n_rows = len(X) if net.batch_size == -1 else net.batch_size
+        self.step, self.n_steps = 0, net.max_epochs * math.ceil(len(X) / n_rows)
+
+    def on_batch_begin(self, net: NeuralNet, training: bool = False, **kwargs: Any) -> None:
+        """Set the rate of a batch."""
+        if training:
+            for group in net.optimizer_.param_groups:
+                group["lr"] = net.lr * 0.5 * (1 + math.cos(math.pi * self.step / self.n_steps))
+            self.step += 1
 
 
 def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
@@ -115,8 +136,6 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
     net.callbacks_ = [*net.callbacks_, ("laplace_watch", watch)]
     data = RowsDataset(rows)
     y = rows.targets.cpu().numpy()
-    if net.train_split:
-        _warn_held_out(net, data, y)
     net.notify("on_train_begin", X=data, y=y)
     try:
         net.fit_loop(data, y)
@@ -127,6 +146,59 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
     return len(net.history)
 
 
+def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
+    """Split the rows once by the net's ``train_split``, for its training and for the selection of hyperparameters.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Its ``train_split`` is replaced by one that returns this split.
+    rows : TrainingRows
+    seed : int
+        Seed of NumPy's global generator while rows are drawn; its state is restored.
+
+    Returns
+    -------
+    Tensor of shape (m,), int64
+        Rows that are held out; none without a ``train_split``.
+
+    Raises
+    ------
+    ValueError
+        If the validation rows are not rows of the fit.
+    """
+    none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
+    if not net.train_split or net.max_epochs <= 0:
+        return none
+    data, state = RowsDataset(rows), np.random.get_state()  # noqa: NPY002 - which scikit-learn's splitters use
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        parts = net.get_split_datasets(data, rows.targets.cpu().numpy())
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+    train, valid = parts
+    if not (_is_part(train, data) and (valid is None or _is_part(valid, data))):
+        raise ValueError(
+            "the net's train_split has validation rows that are not among the rows of the fit, as predefined_split "
+            "has. Pass these rows to fit as well, and use train_split=ValidSplit(PredefinedSplit(test_fold)) with "
+            "scikit-learn's PredefinedSplit."
+        )
+
+    def known(dataset: RowsDataset, y: object = None, **options: object) -> tuple[Any, ...]:
+        of_part = (
+            part.indices if isinstance(part, Subset) else range(len(dataset)) for part in parts if part is not None
+        )
+        kept = tuple(Subset(dataset, index) for index in of_part)
+        return kept if len(kept) == 2 else (*kept, None)
+
+    net.train_split = known
+    return none if valid is None else torch.as_tensor(np.asarray(valid.indices), device=none.device)
+
+
+def _is_part(part: object, data: RowsDataset) -> bool:
+    return part is data or (isinstance(part, Subset) and part.dataset is data)
+
+
 def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
     """True if a skorch callback raised the KeyboardInterrupt to stop the training, and not the user by Ctrl-C."""
     frames = (frame.f_code for frame, _ in traceback.walk_tb(stop.__traceback__))
@@ -134,21 +206,12 @@ def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
 
 
 def finish(net: NeuralNet, network: Network) -> NeuralNet:
-    """Copy the network's weights into the net and drop the parts that only training needs."""
+    """Copy the network's weights into the net and drop the parts that only training needs; the history is kept."""
     net.module_.load_state_dict(network.module.state_dict())
     net.module_.eval()
+    history = list(net.history)
     net.trim_for_prediction()
+    net.history.extend(history)
     if net.iterator_valid is SlicingIterator:  # the net's predict method then accepts arrays again
         net.iterator_valid = DataLoader
     return net
-
-
-def _warn_held_out(net: NeuralNet, data: RowsDataset, y: np.ndarray) -> None:
-    train, valid = net.get_split_datasets(data, y)
-    if valid is not None and get_len(valid):
-        warn_user(
-            f"the given net holds out {len(valid)} of {len(data)} rows by its train_split, and its epochs train on the "
-            f"other {len(train)}. The final Gauss–Newton steps and the curvature use all rows. Set train_split=None to "
-            "train on all rows.",
-            HeldOutRowsWarning,
-        )

@@ -65,6 +65,90 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
                 "rates. Let the net return log rates, and omit log_input."
             )
 
+    _check_criterion_options(net)
+
+
+def _check_criterion_options(net: NeuralNet) -> None:
+    """Check that a criterion has no options that the likelihood does not have, such as weights of classes.
+
+    Raises
+    ------
+    ValueError
+        Names the option and what to use instead.
+    """
+    criterion = net.criterion
+    is_class = inspect.isclass(criterion)
+    if issubclass(criterion if is_class else type(criterion), MAPLoss):
+        return
+    given = net.get_params_for("criterion") if is_class else _options_of(criterion)
+    prefix = "criterion__" if is_class else f"{type(criterion).__name__}'s "
+    for name, value in given.items():
+        if name in ADVICE and not _is_neutral(value, NEUTRAL.get(name)):
+            raise ValueError(
+                f"{prefix}{name} cannot be used: the estimator trains with the negative log likelihood of its "
+                f"likelihood, which has no such option. {ADVICE[name]}."
+            )
+
+
+ADVICE = {
+    "weight": "Use class_weight= of the estimator, or sample_weight in fit",
+    "pos_weight": "Use class_weight= of the estimator, or sample_weight in fit",
+    "label_smoothing": "Omit it; a prior precision or early stopping regularises the net",
+    "ignore_index": "Omit these rows, or give them a sample_weight of 0",
+    "reduction": "Omit it; the loss is the mean over the rows",
+    "size_average": "Omit it; the loss is the mean over the rows",
+    "reduce": "Omit it; the loss is the mean over the rows",
+}
+"""Options of criteria that a likelihood does not have, with what to use instead."""
+NEUTRAL: dict[str, object] = {"label_smoothing": 0.0, "ignore_index": -100, "reduction": "mean"}
+"""Values of these options without effect, next to None."""
+
+
+def _options_of(criterion: nn.Module) -> dict[str, Any]:
+    """Attributes of a criterion instance, with its weights, which are buffers."""
+    return {name: getattr(criterion, name, None) for name in ADVICE}
+
+
+def _is_neutral(value: object, neutral: object) -> bool:
+    return value is None or (not isinstance(value, Tensor) and value == neutral)
+
+
+def check_iterator(net: NeuralNet) -> None:
+    """Check that training batches are consecutive or shuffled rows.
+
+    Raises
+    ------
+    ValueError
+        For a sampler, which would change the weights of the rows, or a function that changes batches.
+    """
+    refused = {"sampler", "batch_sampler", "collate_fn"}
+    given = net.get_params_for("iterator_train") if net.iterator_train is DataLoader else {}
+    for name in sorted(refused & {name for name, value in given.items() if value is not None}):
+        raise ValueError(
+            f"iterator_train__{name} cannot be used: the posterior counts each row by its weight, however often it is "
+            "drawn in training. Use sample_weight in fit or class_weight= for weights, augment= for random copies, or "
+            "iterator_train__shuffle=True for a random order."
+        )
+
+
+def check_monitors(net: NeuralNet) -> None:
+    """Check that callbacks that watch the validation loss have validation rows.
+
+    Raises
+    ------
+    ValueError
+        If the net has none.
+    """
+    callbacks = net.callbacks if isinstance(net.callbacks, list | tuple) else []
+    for item in callbacks:
+        callback = item[1] if isinstance(item, tuple) else item
+        monitor = getattr(callback, "monitor", None)
+        if not net.train_split and isinstance(monitor, str) and monitor.startswith("valid_"):
+            raise ValueError(
+                f"{type(callback).__name__} watches {monitor!r}, and the net has no validation rows "
+                f"(train_split={net.train_split!r}). Use train_split=ValidSplit(5), or monitor='train_loss'."
+            )
+
 
 def names_criterion(net: Any, known: tuple[type[nn.Module], ...]) -> bool:
     """True if a skorch net has one of these criteria, as a class or instance; False for any other net."""
@@ -152,6 +236,11 @@ def is_frozen(net: Any) -> bool:
     return isinstance(net, FrozenEstimator) or is_list(net)
 
 
+def has_own_epochs(net: Any) -> bool:
+    """True for a skorch net that trains by epochs of its own, on the rows in the user's order."""
+    return isinstance(net, NeuralNet)
+
+
 def check_net(net: Any) -> None:
     """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones.
 
@@ -217,10 +306,13 @@ def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
         try:
             outputs = module(example[:2])
         except (RuntimeError, IndexError) as error:
+            _check_cast(module, example)
             raise ValueError(
                 f"the net's module {name} does not accept inputs of shape (n, {example.shape[1]}) and dtype "
                 f"{example.dtype}: {error}. Its number of inputs has to equal the number of columns of X."
             ) from error
+    if isinstance(outputs, Tensor):
+        _check_repeatable(module, example[:2], outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     width = 1 if isinstance(outputs, Tensor) and outputs.ndim == 1 else None
     width = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim == 2 else width
@@ -233,6 +325,30 @@ def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
         raise ValueError(
             f"the net's module {name} returned {shape} for {len(example[:2])} rows; expected "
             f"{(len(example[:2]), n_outputs)}: {expected}. Set its number of outputs to {n_outputs}{other}."
+        )
+
+
+def _check_cast(module: nn.Module, example: Tensor) -> None:
+    """Raise ValueError if a module fails in float64 because it casts its input to float32."""
+    if example.dtype != torch.float64:
+        return
+    try:
+        copy.deepcopy(module).float()(example[:2].float())
+    except Exception:
+        return
+    raise ValueError(
+        f"the net's module {type(module).__name__} accepts float32 alone: it casts its input, for example by "
+        "x.float(). Remove the cast, or use dtype='float32'."
+    )
+
+
+def _check_repeatable(module: nn.Module, example: Tensor, outputs: Tensor) -> None:
+    """Raise ValueError if the outputs differ between two forward passes in evaluation mode."""
+    again = module(example)
+    if isinstance(again, Tensor) and not torch.equal(again.nan_to_num(), outputs.nan_to_num()):
+        raise ValueError(
+            f"the net's module {type(module).__name__} draws random numbers in evaluation mode: two forward passes of "
+            "the same rows differ. Draw them only if self.training is True, as torch.nn.Dropout does."
         )
 
 

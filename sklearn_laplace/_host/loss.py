@@ -48,11 +48,14 @@ class MAPLoss(nn.Module):
     n_rows : int
         Number n of rows. The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its
         gradient unbiased.
+    scale : float
+        Factor of the loss. 2 / C makes a Gaussian one that of ``nn.MSELoss`` for C outputs.
     """
 
-    def __init__(self, likelihood: Likelihood, total_weight: float, n_rows: int) -> None:
+    def __init__(self, likelihood: Likelihood, total_weight: float, n_rows: int, scale: float = 1.0) -> None:
         super().__init__()
         self.likelihood = likelihood
+        self.scale = scale
         self.total_weight = total_weight
         self.mean_weight = total_weight / n_rows
         self.penalised: list[Tensor] = []
@@ -61,11 +64,14 @@ class MAPLoss(nn.Module):
         self.past_loss: Callable[[], Tensor] | None = None
         self.transform: Callable[[Tensor], Tensor] = _as_matrix
         self.dispersion = 1.0
+        self.seen: tuple[Tensor | float, float] = (0.0, 0.0)
 
     def bind(
         self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper, past: LaplaceFit | None = None
     ) -> None:
         """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows.
+
+        Without a call there is no penalty.
 
         Parameters
         ----------
@@ -90,18 +96,32 @@ class MAPLoss(nn.Module):
         self.transform = network.transform_outputs
         self.dispersion = hyper.dispersion
 
+    def update_dispersion(self) -> None:
+        """Set φ to twice the mean loss per output since the last call: the residual variance of an epoch."""
+        total, count = self.seen
+        if count:
+            low, high = self.likelihood.dispersion_bounds
+            self.dispersion = min(max(2 * float(total) / count, low), high)
+        self.seen = 0.0, 0.0
+
     def forward(self, outputs: Tensor, targets: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Mean weighted loss of a batch, plus the penalty and the loss of past rows per unit of weight."""
+        """Mean weighted loss of a batch; in training, plus the penalty and the loss of past rows."""
         if isinstance(targets, Tensor):
             data = self.likelihood.nll(self.transform(outputs), targets).mean()
         else:
             target, weight = targets
             data = (weight * self.likelihood.nll(self.transform(outputs), target)).mean() / self.mean_weight
+        if not (self.training and self.penalised):
+            return self.scale * data
+        if self.likelihood.has_dispersion:
+            n_outputs = outputs.shape[1] if outputs.ndim > 1 else 1
+            self.seen = self.seen[0] + data.detach() * len(outputs) / n_outputs, self.seen[1] + len(outputs)
         theta = _flat(self.penalised)
         move = theta if self.mean is None else theta - self.mean
         penalty = self.precision * move.dot(move) if self.precision.ndim == 0 else (self.precision * move).dot(move)
         loss = data + (0.5 * self.dispersion / self.total_weight) * penalty
-        return loss if self.past_loss is None else loss + self.past_loss().to(loss) / self.total_weight
+        loss = loss if self.past_loss is None else loss + self.past_loss().to(loss) / self.total_weight
+        return self.scale * loss
 
 
 def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:

@@ -36,10 +36,15 @@ from .given_net import (
     _name,
     _sizes,
     both_probabilities,
+    check_iterator,
     check_module,
+    check_monitors,
 )
 from .loss import LateAdam, MAPLoss
 from .rows import Sizes
+
+MODULE_LR = 0.02
+"""Initial learning rate of a module without a skorch net, and constant rate of the built-in net."""
 
 
 def build_net(
@@ -51,7 +56,7 @@ def build_net(
     max_epochs: int | None,
     lr: float | None,
     batch_size: int | None,
-    seed: int,
+    seed: int | None,
     verbose: int,
 ) -> NeuralNet:
     """Skorch net configured for training: a clone of the user's net, or a new one around a module.
@@ -68,8 +73,8 @@ def build_net(
         Sizes and device of the training data.
     max_epochs, lr, batch_size : optional
         If not None, they replace the values of the net.
-    seed : int
-        Seed of the order of mini-batches.
+    seed : int or None
+        Seed of the order of mini-batches; None for torch's global generator, which skorch uses.
     verbose : int
         Verbosity of the net.
 
@@ -85,6 +90,8 @@ def build_net(
     net.set_params(**chosen, **_sizes(net, sizes.n_inputs, sizes.n_outputs))
     if own_training:
         _check_criterion(net, likelihood)
+        check_iterator(net)
+        check_monitors(net)
         if isinstance(likelihood, Bernoulli) and isinstance(net.predict_nonlinearity, str):
             # skorch would infer it from the criterion, which is replaced.
             net.set_params(predict_nonlinearity=both_probabilities)
@@ -97,14 +104,16 @@ def build_net(
         criterion__likelihood=likelihood,
         criterion__total_weight=sizes.total_weight,
         criterion__n_rows=sizes.n_rows,
+        criterion__scale=2 / sizes.n_outputs if likelihood.has_dispersion else 1.0,
         device=str(sizes.device),
         verbose=verbose,
     )
     if net.iterator_train is DataLoader:
-        shuffle = bool(net.get_params_for("iterator_train").get("shuffle", not own_training))
+        given = {"shuffle": not own_training, "drop_last": False} | net.get_params_for("iterator_train")
+        kept = {"shuffle": bool(given["shuffle"]), "drop_last": bool(given["drop_last"]), "seed": seed}
         for key in [k for k in vars(net) if k.startswith("iterator_train__") and k != "iterator_train__batch_size"]:
             object.__delattr__(net, key)
-        net.set_params(iterator_train=SlicingIterator, iterator_train__shuffle=shuffle, iterator_train__seed=seed)
+        net.set_params(iterator_train=SlicingIterator, **{f"iterator_train__{name}": v for name, v in kept.items()})
     if net.iterator_valid is DataLoader:
         net.set_params(iterator_valid=SlicingIterator)
     return net
@@ -118,15 +127,17 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
         optimizer=LateAdam,
         train_split=None,
         callbacks="disable",
-        lr=1e-2,
+        lr=MODULE_LR,
         batch_size=-1,
         max_epochs=0,
     )
     return net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
 
 
-def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype, sizes: Sizes) -> None:
-    """Initialise the net and check its inputs and outputs by one forward pass of example inputs (n, …).
+def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype | None, sizes: Sizes) -> None:
+    """Initialise the net, and check its inputs and outputs by one forward pass of example inputs (n, …).
+
+    It is converted to ``dtype``, unless that is None.
 
     Raises
     ------
@@ -141,9 +152,11 @@ def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype, sizes: Sizes
             f"skorch net. The number of columns is passed to an argument named one of {INPUT_SIZES}, the number of "
             f"outputs to one of {OUTPUT_SIZES}."
         ) from error
-    net.module_.to(dtype)
+    if dtype is not None:
+        net.module_.to(dtype)
     net.module_.eval()
-    check_module(net.module_, example, sizes)
+    own = next((parameter.dtype for parameter in net.module_.parameters()), example.dtype)
+    check_module(net.module_, example.to(own), sizes)
 
 
 def renewed(module: nn.Module) -> nn.Module:

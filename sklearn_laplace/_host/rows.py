@@ -54,6 +54,12 @@ class TrainingRows:
         """Sum N_w of the weights."""
         return float(self.weights.double().sum())
 
+    def to(self, dtype: torch.dtype) -> TrainingRows:
+        """Convert the rows to another precision."""
+        targets = self.targets.to(dtype) if self.targets.is_floating_point() else self.targets
+        noise = None if self.noise is None else self.noise.to(dtype)
+        return TrainingRows(self.inputs.to(dtype), targets, self.weights.to(dtype), noise, self.n_logits)
+
     def taken(self, index: Tensor) -> TrainingRows:
         """Select rows by their indices."""
         noise = None if self.noise is None else self.noise[index]

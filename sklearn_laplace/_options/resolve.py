@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .._data.augmentation import check_augment
 from .._data.table import categorical
+from .._host.given_net import has_own_epochs
 from .._runtime.memory import MemoryBudget
 from .._validation.values import choice, count, jobs, kinds, layer_sizes, lookup, optional_count, positive
 from ..errors import UnsupportedCombinationError
@@ -127,7 +128,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         prior_precision=precision,
         prior_mean=mean_of(parameters["prior_mean"]),
         sigma_noise=noise,
-        map_precision=positive("map_prior_precision", map_precision) if is_number(map_precision) else None,
+        map_precision=_map_precision(map_precision, parameters["net"]) if is_number(map_precision) else None,
         temperature=temperature(parameters["temperature"]),
         device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], DTYPES),
@@ -137,6 +138,18 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         categorical=categorical(parameters["categorical_features"]),
         standardises=_standardises(parameters),
     )
+
+
+def _map_precision(value: object, net: object) -> float:
+    """Prior precision of the training; 0, for a net with epochs of its own, is no penalty."""
+    if isinstance(value, Number) and value == 0 and not isinstance(value, bool):
+        if has_own_epochs(net):
+            return 0.0
+        raise ValueError(
+            "map_prior_precision=0 trains without a prior, by the epochs of a skorch net that you give as net=. Use a "
+            "positive number, or 'same'."
+        )
+    return positive("map_prior_precision", value)
 
 
 def _likelihood(kind: str, parameters: Mapping[str, Any], *, single_logit: bool) -> Likelihood:

@@ -11,14 +11,24 @@ import joblib
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_memory
 
+from .._host.given_net import copied
 from .._options.options import is_number, trained_as
 from .._options.variants import DEFAULTS
 from .._runtime.progress import Task
+from .._searches import Shared, current_search
 from .._warn import warn_user
-from ..errors import UncachedWarning
+from ..errors import TiedScoresWarning, UncachedWarning
 from .request import TrainingRequest
 
 Trained = TypeVar("Trained")
+SCORES_OF_THE_MEAN = (
+    "r2",
+    "accuracy",
+    "neg_mean_squared_error",
+    "neg_root_mean_squared_error",
+    "neg_mean_absolute_error",
+)
+"""Scores that depend on mean predictions or labels alone."""
 MAP_NEUTRAL: dict[str, Any] = {
     **{name: value for name, value in DEFAULTS.items() if name not in ("prior_structure", "prior_mean")},
     "subset_of_weights": "all",
@@ -63,7 +73,7 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     """Train one or several nets, or load the same training from the cache.
 
     The cache requires ``memory`` and a fixed ``random_state``. It is not used for a frozen net, with a previous
-    posterior, or with ``max_time``.
+    posterior, or with ``max_time``. A search keeps the trainings of given nets without ``memory``.
 
     Parameters
     ----------
@@ -88,11 +98,14 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     is_fixed = isinstance(net, FrozenEstimator) or parameters["prior"] is not None
     is_timed = parameters["max_time"] is not None
     is_fixed |= request.stream is not None or parameters["checkpoint"] is not None
-    if memory.location is None or parameters["random_state"] is None or is_fixed or is_timed:
+    search = None if net is None or memory.location is not None else current_search()
+    if (memory.location is None and search is None) or parameters["random_state"] is None or is_fixed or is_timed:
         return train(request, budget, task)
     try:
         joblib.hash(net)
     except (PicklingError, AttributeError, TypeError) as error:
+        if search is not None:
+            return train(request, budget, task)
         warn_user(
             f"the training is not cached although memory is set: net={type(net).__name__}(…) cannot be hashed "
             f"({error}). Define the class of its module in an importable file.",
@@ -100,5 +113,29 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
         )
         return train(request, budget, task)
     key = replace(request, parameters=neutral(parameters))
+    if search is not None:
+        return _trained_once(search, key, lambda: train(key, budget, task))
     trained: Trained = memory.cache(train, ignore=["memory_budget", "task"])(key, budget, task)
     return trained
+
+
+def _trained_once(search: tuple[Any, Shared], key: TrainingRequest, compute: Callable[[], Trained]) -> Trained:
+    """Training of a given net that the candidates of a search share.
+
+    Warns
+    -----
+    TiedScoresWarning
+        If candidates with the same weights are compared by a score of their mean predictions.
+    """
+    of, shared = search
+    trained, known = shared.result(joblib.hash(key), compute)
+    scoring = None if of is None else of.scoring
+    if known and of is not None and (scoring is None or scoring in SCORES_OF_THE_MEAN):
+        warn_user(
+            "candidates of this search have the same net and differ in their error bars alone, which "
+            f"scoring={scoring!r} does not see: their scores are equal, and the first one is selected. Use "
+            "scoring=neg_nlpd of sklearn_laplace.metrics.",
+            TiedScoresWarning,
+        )
+    net: Any = trained.net  # type: ignore[attr-defined]
+    return replace(trained, net=copied(net))  # type: ignore[type-var]

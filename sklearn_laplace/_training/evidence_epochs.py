@@ -79,7 +79,7 @@ def train_epochs(
         with task.subtask("epochs", net.max_epochs) as epochs, Steps(epochs, net.max_epochs, **shown) as steps:
             net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs, steps))]
             period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
-            run_epochs(net, rows, Watch(period, between if free else None, plan.is_over))
+            run_epochs(net, rows, Watch(plan.is_over, between if free else None, period))
     except NonFiniteLossError:
         problem.linearise(network)  # if the initial outputs are not finite, this error names the layer
         raise

@@ -187,44 +187,6 @@ def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float)
     return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
 
 
-def keep_mode(
-    net: NeuralNet,
-    network: Network,
-    rows: TrainingRows,
-    plan: Plan,
-    structure: type[Curvature] | None = None,
-) -> MapResult:
-    """Compute the curvature at the weights of a trained net, without training it further.
-
-    Parameters
-    ----------
-    net : NeuralNet
-        Trained net; attributes that only training needs are removed from it in place.
-    network : Network
-        Traced module of the net, in the dtype of the rows.
-    rows : TrainingRows
-    plan : Plan
-    structure : curvature class, optional
-        Structure of the curvature. Default: exact if affordable.
-
-    Returns
-    -------
-    MapResult
-        Result with the initial hyperparameters of the plan. ``mode.decrement`` measures the distance of the weights to
-        a mode under them.
-    """
-    n_dual = n_dual_rows(rows, plan.likelihood)
-    small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
-    with single_thread(small):
-        prior = plan.prior(network)
-        fit = problem_of(network, prior, rows, n_dual, plan, trained=True, preferred=structure).linearise(network)
-        hyper = plan.start(network, prior)
-        mode = Mode(fit, plan.update(fit, hyper), 0)
-    history = [dict(entry) for entry in net.history]
-    net.trim_for_prediction()
-    return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
-
-
 def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, damping: float) -> Mode:
     """Refine the weights to the mode, in alternation with updates of a free dispersion."""
     # A few steps leave a net with noisy targets far from its mode.
@@ -272,9 +234,7 @@ def problem_of(
     n_dual: int,
     plan: Plan,
     *,
-    trained: bool = False,
     exact: bool | None = None,
-    preferred: type[Curvature] | None = None,
 ) -> Problem:
     """Return the mode search for these rows, with a curvature structure that fits in memory.
 
@@ -286,35 +246,28 @@ def problem_of(
     n_dual : int
         Dual dimension M of the curvature.
     plan : Plan
-    trained : bool
-        If True, the net is already trained, and ``diag`` is the fallback for a structure that does not fit. The result
-        of a training must not depend on the memory, so a training has no fallback.
     exact : bool, optional
         If True, use the exact structure. Default: exact if affordable.
-    preferred : curvature class, optional
-        Structure to use, with ``diag`` as fallback.
 
     Raises
     ------
     MemoryBudgetError
-        If the structure, and the fallback if there is one, do not fit in memory.
+        If the structure does not fit in memory. The result of a training must not depend on the memory, so that there
+        is no fallback.
     """
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
     large = large if plan.previous is None else type(plan.previous.fit.curvature)
     exact = cost <= budget_for(len(rows)).exact_step if exact is None else exact
-    able: list[type[Curvature]] = [exact_form, large] if exact else [large]
-    able = [*able, Diag] if trained else able[:1]
-    able = able if preferred is None else [preferred, Diag]
+    structure = exact_form if exact else large
     n_dual += 0 if plan.previous is None else plan.previous.dual_rows(n_columns)
-    structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)
-    if structure is None:
-        needed = able[-1].memory(network.blocks, n_dual)
+    if not memory.fits(structure, network, n_dual, n_columns):
+        needed = structure.memory(network.blocks, n_dual)
         raise MemoryBudgetError(
-            f"the pass over the training rows needs a curvature of all {network.n_parameters:,} weights in addition to "
-            f"the posterior's, {needed:,} bytes and those of one row; {memory}. Use a larger memory_budget or a "
-            f"smaller net{'' if trained else ', or train the net elsewhere and give net=FrozenEstimator(net)'}."
+            f"the training needs a curvature of all {network.n_parameters:,} weights in addition to the posterior's, "
+            f"{needed:,} bytes and those of one row; {memory}. Use a larger memory_budget or a smaller net, or train "
+            "the net elsewhere and give net=FrozenEstimator(net)."
         )
     past = None if plan.previous is None else plan.previous.within(structure)
     options = {} if past is None else past.curvature.options

@@ -236,3 +236,46 @@ class MapResult:
     def names(self) -> tuple[str, ...]:
         """Names of all trained parameter tensors."""
         return self.mode.fit.network.parameter_names
+
+
+@dataclass(frozen=True)
+class GivenNet:
+    """A net of the user's after its own training, or a frozen one; its curvature is not known yet.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Trained net in eval mode, trimmed for prediction.
+    network : Network
+        Traced module with the trained weights.
+    prior : Prior
+        Groups of the prior precisions of all weights.
+    hyper : Hyper
+        Initial hyperparameters of the posterior: precisions of natural size, unless they are given.
+    held_out : Tensor of shape (m,), int64
+        Rows that the net has held out from its training by its ``train_split``.
+    history : list of dict
+        One entry per epoch.
+    is_small : bool
+        True if the net is too small to benefit from several threads.
+    input_dtype : torch.dtype
+        Dtype of the network's inputs in the posterior.
+    """
+
+    net: NeuralNet
+    network: Network
+    prior: Prior
+    hyper: Hyper
+    held_out: Tensor
+    history: list[dict[str, object]]
+    is_small: bool
+    input_dtype: torch.dtype
+
+    @property
+    def n_steps(self) -> int:
+        """Number of epochs."""
+        return len(self.history)
+
+    def warm_start(self) -> WarmStart:
+        """No weights: a further member starts anew."""
+        return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion, ())

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from .._data.rows import PreparedData
-from .._host.given_net import check_module, copied, isolated_seed, returns_probabilities
+from .._host.given_net import check_module, isolated_seed, returns_probabilities
 from .._host.net import build_net, initialise
 from .._host.rows import Sizes, TrainingRows
 from .._host.standardised import first_layers, standardise_layers, statistic_of
@@ -27,25 +27,26 @@ from .._options.resolve import verbosity
 from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Task
 from ..laplace.network.network import Network
-from ..laplace.network.tracing import trace
+from ..laplace.network.tracing import copy_of, trace
 from ..laplace.prior import Prior
-from ..laplace.structures import Diag, Full, Functional, Kron
-from ..laplace.structures._base import Curvature
 from .built_in import built_in_net, statistics_of
-from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact, keep_mode
+from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
 from .folds import N_FOLDS, cross_fitted, dealt
+from .given import is_linear, keep_weights, train_given
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
-from .plan import NOISELESS, MapResult, Plan, WarmStart
+from .plan import NOISELESS, GivenNet, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
 from .random_weights import fixed_dispersion, grouped, posterior_layout
 from .request import TrainingRequest
 
+STANDARD = 1e-6
+"""Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""
 TRAINING_STAGES = 3
 """Maximum number of subtasks of a training: epochs, mode search, cross-fitted nets."""
 
 
-def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapResult:
-    """Train a net and its cross-fitted nets, or compute the curvature of a frozen net.
+def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapResult | GivenNet:
+    """Train a net and its cross-fitted nets; a given net by its own epochs only, unless it is linear.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
 
     Returns
     -------
-    MapResult
+    MapResult or GivenNet
     """
     options, rows, plan = _planned(request, memory_budget, task)
     parameters, seeds = request.parameters, request.seeds
@@ -66,9 +67,7 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
         check_module(module.eval(), rows.inputs[:2], Sizes.of(rows))
         network = _trace(module, rows, options, verbose=verbosity(parameters["verbose"])[0])
-        fixed = plan.precision is not None and not plan.free_dispersion
-        structure = _structure_of_pass(network, rows, options) if fixed else None
-        return keep_mode(copied(net.estimator), network, rows, plan, structure)
+        return keep_weights(net, network, rows, plan, options)
     if net is None:
         return _train_net(request, rows, plan, options, task)
     with isolated_seed(seeds[1], rows.inputs.device):
@@ -153,17 +152,6 @@ def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tup
     return options, rows, plan
 
 
-def _structure_of_pass(network: Network, rows: TrainingRows, options: Options) -> type[Curvature]:
-    """Structure for a frozen net with fixed prior precision and noise level.
-
-    It is the structure of the posterior if all weights are random, so that a single pass over the data is sufficient.
-    Structures other than ``full``, ``functional`` and ``kron`` are replaced by ``diag``.
-    """
-    random, structure, _, _ = posterior_layout(network, rows.inputs, Sizes.of(rows), options)
-    whole = random.parameter_names == network.parameter_names and random.blocks == network.blocks
-    return structure if whole and structure in (Full, Functional, Kron) else Diag
-
-
 @dataclass(frozen=True)
 class _Nets:
     """A net and its cross-fitted nets before the training.
@@ -201,13 +189,18 @@ class _Nets:
         specification = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
         level, _ = verbosity(parameters["verbose"])
-        net = build_net(*specification, **options_of_net, seed=seeds[0], verbose=max(level - 1, 0))
-        initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
+        net = build_net(*specification, **options_of_net, seed=seeds[0] if is_ours else None, verbose=max(level - 1, 0))
+        initialise(net, rows.inputs[:2], rows.weights.dtype if is_ours else options.dtype, sizes)
         if not is_ours:
-            _standardise(net.module_, rows.inputs[:2], data, options)
+            own = next(net.module_.parameters()).dtype
+            _standardise(net.module_, rows.inputs[:2].to(own), data, options)
         if options.previous is not None:
             load(net.module_, options.previous.module)
-        network = _trace(net.module_, rows, options, verbose=level)
+        module = net.module_
+        if not is_ours:  # trains in its own precision; the posterior has that of the rows
+            module = copy_of(module).to(rows.weights.dtype)
+            check_module(module, rows.inputs[:2], sizes)
+        network = _trace(module, rows, options, verbose=level)
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
         # A linear net has a single mode, which its evidence describes without cross-fitting.
         pays = is_ours and (len(parameters["hidden_layer_sizes"]) > 0 or request.cross_fits_linear)
@@ -219,7 +212,9 @@ class _Nets:
         return cls(net, network, tuple(others), own_epochs, cross_fits)
 
 
-def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task) -> MapResult:
+def _train_net(
+    request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task
+) -> MapResult | GivenNet:
     nets = _Nets.of(request, rows, options)
     net, network, start, previous = nets.net, nets.network, request.warm_start, options.previous
     if request.parameters["net"] is None and not nets.own_epochs:
@@ -231,6 +226,12 @@ def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options
         _start_at(net.module_, network.tensors(torch.from_numpy(start.theta).to(network.theta)))
     elif request.parameters["net"] is None and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
+    if request.parameters["net"] is not None:
+        exact = options.map_precision != 0 and is_exact(network, rows, plan)
+        if not (exact and is_linear(network, rows.inputs[:5])):
+            level, _ = verbosity(request.parameters["verbose"])
+            return train_given(net, network, rows, plan, options, task, request.seeds[1], level)
+        net.module_.to(rows.weights.dtype)
     trained = fit_map(net, network, rows, plan, task, own_epochs=nets.own_epochs)
     if request.is_member:
         return replace(trained, by_evidence=start is None or start.by_evidence)
@@ -278,7 +279,16 @@ def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Opti
             f"module {type(module).__name__} has none. Standardise X in a pipeline with StandardScaler, or use "
             "standardize_X='auto'."
         )
-    standardise_layers(module, layers, statistics_of(data.X, data.weights), known or {})
+    statistics = statistics_of(data.X, data.weights)
+    if options.standardises is None and known is None:  # standardised columns stay as they are, to the bit
+        layers = {name: columns for name, columns in layers.items() if not _is_standard(statistics, columns)}
+    standardise_layers(module, layers, statistics, known or {})
+
+
+def _is_standard(statistics: tuple[Sequence[float], Sequence[float]], columns: slice) -> bool:
+    """True if columns have mean 0 and scale 1 up to the rounding of float32."""
+    mean, scale = (np.asarray(values[columns]) for values in statistics)
+    return bool((np.abs(mean) < STANDARD).all() and (np.abs(scale - 1) < STANDARD).all())
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:

@@ -157,7 +157,6 @@ INTERPOLATING = {
     "weak-prior": lambda: (regressor(prior_precision=1e-3, sigma_noise="evidence"), X, NOISE),
     "weak-training": lambda: (regressor(map_prior_precision=1e-4, hidden_layer_sizes=(50,)), X, NOISE),
     "residual": lambda: (regressor(prior_precision=1e-3, sigma_noise="residual"), X, NOISE),
-    "frozen": lambda: (over_trained(), X[:25], NOISE[:25]),
     "copies": lambda: (regressor(prior_precision=1e-2), np.tile(X[:20], (5, 1)), np.tile(Y[:20], 5)),
 }
 
@@ -173,6 +172,15 @@ def test_a_net_that_goes_through_all_targets_is_reported(case):
     ):
         model.fit(rows, targets)
     assert model.sigma_noise_ < 0.5 * (0.2 if case == "copies" else NOISE.std())
+
+
+def test_an_over_trained_frozen_net_has_the_noise_of_left_out_rows():
+    """Its residuals are nearly zero, and its left-out errors as large as the noise."""
+    model = over_trained().set_params(prior_precision="auto")
+    assert InterpolationWarning not in categories(lambda: model.fit(X[:25], NOISE[:25]))
+    assert model.predict_std(X[:25]).mean() > 0.7 * NOISE.std()
+    with pytest.warns(InterpolationWarning, match=r"standard deviation is 0\.\d+ times the root mean squared error"):
+        model.set_params(prior_precision=1e4, sigma_noise="residual").fit(X[:25], NOISE[:25])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.WeakPriorWarning")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from skorch import NeuralNetRegressor
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -21,7 +20,6 @@ from sklearn_laplace._runtime import budget as _budget
 from sklearn_laplace._runtime import memory as _memory
 from sklearn_laplace.errors import (
     BoundWarning,
-    HeldOutRowsWarning,
     InterpolationWarning,
     MemoryBudgetError,
     NonFiniteLossError,
@@ -207,13 +205,6 @@ def test_flat_training_options_reach_the_clone():
     assert len(model.history_) == 3
     assert (model.net_.lr, model.net_.batch_size) == (0.01, 10)
     assert len(model.history_[0]["batches"]) == 6
-
-
-def test_a_nets_own_validation_split_is_honoured_with_a_warning():
-    """skorch holds out 20 % of the rows by default, which would go unnoticed."""
-    net = NeuralNetRegressor(nets.Hidden, max_epochs=5, verbose=0)
-    with pytest.warns(HeldOutRowsWarning, match="holds out 12 of 60 rows"):
-        LaplaceRegressor(net, random_state=0).fit(X, Y)
 
 
 def test_the_given_prior_and_noise_are_used():

@@ -581,7 +581,8 @@ DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobi
 FunctionalPosterior GGN Gaussian Generic HeldOutMixture HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
 Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag
 MCFisher Member NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores
-SelectionState SharedFactor SquaredErrors Table TargetNoise TargetScale TemperedPosterior WeightSharing YeoJohnson
+SelectionState SharedFactor SquaredErrors Table TargetNoise TargetScale TemperedPosterior ValidationScores WeightSharing
+YeoJohnson
 """
 NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise StandardisedLinear TableMLP"
 

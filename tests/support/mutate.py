@@ -100,7 +100,7 @@ MUTATIONS = (
     Mutation(
         "the training's expanded factors kept for reduced ones",
         "_approximation/approximate.py",
-        " and fit.curvature.options == settings",
+        " and curvature.options == self.settings",
         "",
         "structure_options",
     ),
@@ -177,9 +177,37 @@ MUTATIONS = (
     Mutation(
         "the training's pass kept for another curvature",
         "_approximation/approximate.py",
-        "whole and same_rule and isinstance",
-        "whole and isinstance",
+        "if whole and same_rule and laid_out",
+        "if whole and laid_out",
         "curvatures",
+    ),
+    Mutation(
+        "errors of a given net in place of left-out ones",
+        "_approximation/given.py",
+        "if of_net > left_out else outputs - mean",
+        "if of_net > left_out else outputs - outputs",
+        "own_training",
+    ),
+    Mutation(
+        "noise of a given net without a bound",
+        "_approximation/validation.py",
+        "noises = math.log(self.level) + np.linspace(-1, 1, NOISES) * math.log(RANGE)",
+        "noises = math.log(self.level) + np.linspace(-3, 3, NOISES) * math.log(RANGE)",
+        "validation_scores",
+    ),
+    Mutation(
+        "held-out rows of a given net in its posterior",
+        "_approximation/given.py",
+        "rows if not len(validation) else rows.taken",
+        "rows if len(validation) else rows.taken",
+        "own_training",
+    ),
+    Mutation(
+        "penalty in the validation loss of a given net",
+        "_host/loss.py",
+        "if not (self.training and self.penalised):",
+        "if not self.penalised:",
+        "own_training",
     ),
     Mutation(
         "probit without its constant",
@@ -352,9 +380,9 @@ MUTATIONS = (
     Mutation(
         "scores of the posterior's prior in place of the training's",
         "_approximation/choose.py",
-        "return fit.posterior(mode.hyper).marginal_variance()",
-        "return fit.posterior(replace(mode.hyper, prior_precision=mode.hyper.prior_precision.mean().expand_as("
-        "mode.hyper.prior_precision))).marginal_variance()",
+        "return fit.posterior(hyper).marginal_variance()",
+        "return fit.posterior(replace(hyper, prior_precision=hyper.prior_precision.mean().expand_as("
+        "hyper.prior_precision))).marginal_variance()",
         "subnetwork",
     ),
     Mutation(

@@ -247,7 +247,7 @@ def held_out_scores(
     ridge = factors.to(hyper.prior_precision) * (hyper.dispersion if likelihood.has_dispersion else 1.0)
     squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
     for fit, batches in parts:
-        for place, rows, covariance in _covariances(fit, batches, ridge[:, None] * hyper.prior_precision, dear):
+        for place, rows, covariance in covariances(fit, batches, ridge[:, None] * hyper.prior_precision, dear):
             if likelihood.has_dispersion:
                 y, noise = without_noise(rows.targets, fit.n_outputs)
                 square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
@@ -266,7 +266,7 @@ def _closest(density: Tensor, factors: Tensor) -> int:
     return int(torch.where(near, factors.log().abs(), math.inf).argmin())
 
 
-def _covariances(
+def covariances(
     fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, dear: bool
 ) -> Iterator[tuple[int, LinearRows, Tensor]]:
     """Yield grid index, rows and output covariances (n, C, C) at φ = 1, for each precision (k, G) and each batch."""

@@ -1,0 +1,216 @@
+"""Laplace approximation of a net that was trained by its owner's epochs, or is frozen.
+
+The weights are fixed. Rows that the net was not trained on select prior precision and noise level for the structure
+that was asked for (``validation.py``). They are the validation rows of the net's ``train_split``. Without them, and for
+numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-out of the
+linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer. Without
+either, the evidence of the structure selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._data.rows import PreparedData, row_keys
+from .._host.rows import TrainingRows
+from .._options.options import AUTO, Options
+from .._runtime.budget import budget_for, exact_cost
+from .._training.folds import CHUNK
+from .._training.plan import GivenNet
+from .._validation.values import Choice
+from ..distributions.densities import density_of
+from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
+from ..laplace.curvatures import GGN
+from ..laplace.fit import Hyper, LaplaceFit, Rows, fit_laplace
+from ..laplace.leave_one_out.left_out import leave_one_out
+from ..laplace.likelihoods._base import without_noise
+from ..laplace.links import LINKS
+from ..laplace.network.network import Network
+from ..laplace.selection import loo_path, maximise_evidence
+from ..laplace.structures import Full, Functional
+from ..laplace.subsets import LastLayer
+from .approximate import PosteriorLayout
+from .choose import SelectionState, _start
+from .held_out import CrossFit
+from .validation import ValidationScores, validation_scores
+
+N_FOLDS = 5
+"""Number of folds of the rows without validation rows. The fold of a row is a hash of its values."""
+ALL_FOLDS = 300
+"""Maximum number of rows for scores of all folds; with more rows, a single fold is scored."""
+RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
+"""ρ of leave-one-out, in units of the variance of the targets and of the natural prior precision."""
+DEFAULT_LINK = "moderated"
+"""Link of the densities of classes; ``refit_laplace`` can change that of the predictions."""
+
+
+def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
+    """Compute the curvature of the random weights, and the scores that select prior precision and noise level.
+
+    Parameters
+    ----------
+    trained : GivenNet
+    data : PreparedData
+        All rows; those that the net has held out are not part of the posterior.
+    options : Options
+
+    Returns
+    -------
+    fit : LaplaceFit
+        Fit of the rows that the net was trained on.
+    origin : SelectionState
+        Start of the selection of hyperparameters.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the curvature does not fit in memory.
+    """
+    rows = data.training_rows(options.dtype, options.device, built_in=False)
+    validation = rows.taken(trained.held_out)
+    rows = rows if not len(validation) else rows.taken(_others(trained.held_out, len(rows)))
+    layout = PosteriorLayout.of(trained.network, rows, options, trained.prior, trained.hyper)
+    names = trained.network.parameter_names
+    origin = SelectionState(trained.hyper, trained.prior.names, names, None)
+    if not _has_scores(options, layout) or data.has_copies:
+        return layout.fit(trained.network, rows), origin
+    scores = None
+    if len(validation):
+        fit = layout.fit(trained.network, rows)
+        parts = [(fit, validation.chunks(CHUNK))]
+    else:
+        fold_of_row = (row_keys(data.X, data.targets) % np.uint64(N_FOLDS)).astype(np.int64)
+        fit, parts = _folds(trained.network, rows, torch.from_numpy(fold_of_row).to(rows.inputs.device), layout)
+    if parts:
+        hyper = _pattern(parts[0][0], origin, options)
+        scores = _scores(parts, hyper, fit, options)
+    return fit, origin if scores is None else replace(origin, cross=CrossFit((), torch.zeros(0), scores))
+
+
+def _has_scores(options: Options, layout: PosteriorLayout) -> bool:
+    """True if rows outside the training can select a free hyperparameter."""
+    free = options.prior_precision.free or options.sigma_noise.free
+    scored = not options.likelihood.has_dispersion or (options.likelihood.quadratic and _power(options) == 1)
+    return free and scored and options.previous is None
+
+
+def _power(options: Options) -> int:
+    return options.rule.dispersion_power
+
+
+def _others(index: Tensor, n_rows: int) -> Tensor:
+    kept = torch.ones(n_rows, dtype=torch.bool, device=index.device)
+    kept[index] = False
+    return kept.nonzero()[:, 0]
+
+
+def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
+    """Prior precisions whose common factor is selected.
+
+    A single one is natural, so that scores do not depend on its given value. Of several, those that are given, or those
+    of largest evidence.
+    """
+    given = options.prior_precision.value
+    is_open = given is None or given.size == 1
+    free = replace(options, prior_precision=Choice(None, AUTO)) if is_open else options
+    hyper = replace(_start(origin, fit, free), temperature=1.0)
+    return maximise_evidence(fit, hyper, warn=False) if given is None and fit.prior.n_groups > 1 else hyper
+
+
+def _scores(
+    parts: Sequence[tuple[LaplaceFit, list[Rows]]], hyper: Hyper, fit: LaplaceFit, options: Options
+) -> ValidationScores:
+    likelihood = fit.likelihood
+    link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if likelihood.over_classes else None
+    least = 2 * fit.nll / (fit.total_weight * fit.n_outputs) if likelihood.has_dispersion else 0.0
+    return validation_scores(parts, hyper.prior_precision, density_of(likelihood, link), least=least)
+
+
+def _folds(
+    everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
+) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
+    """Fit of all rows, and fits without a fold with that fold, whose targets have the errors of leave-one-out.
+
+    A structure that is a sum over rows takes one pass in total.
+    """
+    folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
+    several = len(folds) > 1
+    folds = folds if len(rows) <= ALL_FOLDS else folds[:1]
+    if not (several and layout.options.likelihood.has_dispersion):
+        return layout.fit(everything, rows), []
+    others = [_others(fold, len(rows)) for fold in folds]
+    if layout.structure.is_monoid:
+        of_folds = [layout.refit(everything, rows.taken(fold)) for fold in folds]
+        if len(folds) == 1:
+            without = [layout.refit(everything, rows.taken(others[0]))]
+        else:
+            without = [reduce(LaplaceFit.merge, [f for f in of_folds if f is not part]) for part in of_folds]
+        fit = without[0].merge(of_folds[0])
+    else:
+        fit = layout.fit(everything, rows)
+        without = [layout.refit(everything, rows.taken(index)) for index in others]
+    shifted = _with_left_out_errors(everything, rows, fit, layout)
+    if shifted is None:
+        return fit, []
+    return fit, [(part, shifted.taken(fold).chunks(CHUNK)) for part, fold in zip(without, folds, strict=True)]
+
+
+def _with_left_out_errors(
+    everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout
+) -> TrainingRows | None:
+    """Rows with targets whose errors under the net are those of leave-one-out; None if that is not affordable.
+
+    The ridge of the linearised net is that of largest leave-one-out density, whatever the structure of the posterior.
+    A net whose errors on its own rows are larger has not been trained to a mode of that model: these errors count.
+    """
+    try:
+        exact = _exact_fit(everything, rows, fit, layout)
+        if exact is None:
+            return None
+        batches = rows.chunks(CHUNK)
+        unit = float(exact.network.natural_precisions(exact.prior)[0]) * fit.likelihood.dispersion_start
+        path = loo_path(exact, batches, (unit * RIDGES).to(exact.theta))
+        best = int(path.log_density.argmax())
+        hyper = Hyper(path.prior_precision[best : best + 1], float(path.dispersion[best]))
+        mean = leave_one_out(exact, exact, batches, hyper).mean
+    except (NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError):
+        return None
+    outputs = torch.cat([everything(inputs).double() for inputs, _, _ in batches])
+    targets, noise = without_noise(rows.observed.double(), fit.n_outputs)
+    of_net, left_out = (float(rows.weights.double() @ ((targets - f).square() / noise).sum(1)) for f in (outputs, mean))
+    shift = torch.zeros_like(outputs) if of_net > left_out else outputs - mean
+    return replace(rows, targets=rows.targets + shift.to(rows.targets))
+
+
+def _exact_fit(everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout) -> LaplaceFit | None:
+    """Exact fit of all weights with one prior precision or, if that is too expensive, of the last layer."""
+    likelihood, memory = fit.likelihood, layout.options.memory
+    n_columns = GGN().n_columns(likelihood, fit.n_outputs)
+    n_dual = n_columns * len(rows)
+    mean = fit.prior.mean
+    is_exact = isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN)
+    for network in _candidates(everything, layout):
+        prior = network.scalar_prior()
+        cost, structure = exact_cost(network.blocks, n_dual)
+        if is_exact and network.parameter_names == fit.network.parameter_names and network.blocks == fit.network.blocks:
+            return replace(fit, prior=replace(prior, mean=mean))
+        if cost <= budget_for(len(rows)).exact_step and memory.fits(structure, network, n_dual, n_columns):
+            chunks = rows.chunks(
+                memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual))
+            )
+            return fit_laplace(network, likelihood, GGN(), structure, prior, chunks)
+    return None
+
+
+def _candidates(everything: Network, layout: PosteriorLayout) -> list[Network]:
+    """Networks of the weights that leave-one-out refits: all, else the last layer."""
+    try:
+        return [everything, LastLayer().of(everything, layout.example)]
+    except UnsupportedCombinationError:
+        return [everything]

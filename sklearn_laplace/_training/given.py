@@ -1,0 +1,173 @@
+"""Training of a net that the user gives: its own epochs, with the Gaussian prior as a penalty, and nothing else.
+
+Epochs, optimiser, batches, callbacks, schedules and early stopping are those of the skorch net, in its own precision
+and with the draws from torch's generator that skorch makes. A prior precision that is given is a penalty of the loss.
+One that is selected after the training is not, because epochs and learning rate are how the owner regularises the net.
+A module without a skorch net has no such training: it trains under a prior of natural size, for a number of steps that
+depends on the rows, with a learning rate that falls to zero.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import torch
+from sklearn.frozen import FrozenEstimator
+from skorch import NeuralNet
+from torch import Tensor
+
+from .._host.epochs import Annealing, EpochTasks, Watch, finish, hold_out, run_epochs
+from .._host.given_net import copied
+from .._host.rows import TrainingRows
+from .._options.options import Options
+from .._runtime.budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
+from .._runtime.progress import Task
+from .._runtime.steps import Steps
+from .._runtime.threads import single_thread
+from ..errors import NonFiniteLossError
+from ..laplace.curvatures import GGN
+from ..laplace.fit import Hyper, fit_laplace
+from ..laplace.network.network import Network
+from ..laplace.structures import Diag
+from .fit_map import n_dual_rows
+from .plan import GivenNet, Plan
+from .random_weights import grouped
+
+OF_CLASSES = 0.3
+"""Prior precision of a module's training for classes and counts, in units of the natural one. See docs/decisions.md."""
+CHUNK = 512
+"""Rows of a chunk in the search for a layer that is not finite."""
+LINEARITY = 1e-9, 1e-4
+"""Second differences of the outputs relative to the outputs, up to which a net is linear: float64 and float32."""
+
+
+def train_given(
+    net: NeuralNet,
+    network: Network,
+    rows: TrainingRows,
+    plan: Plan,
+    options: Options,
+    task: Task,
+    seed: int,
+    level: int,
+) -> GivenNet:
+    """Run the epochs of an initialised net, in place.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Net at its initial weights, in its own precision.
+    network : Network
+        Traced module of the net, in the precision of the rows.
+    rows : TrainingRows
+        All rows, in the user's order.
+    plan : Plan
+    options : Options
+    task : Task
+        Progress task; the epochs are a subtask.
+    seed : int
+        Seed of a random ``train_split``.
+    level : int
+        Level of the printed lines.
+    """
+    own = rows.to(next(net.module_.parameters()).dtype)
+    held_out = hold_out(net, own, seed)
+    if len(held_out) and level:
+        print(
+            f"the net holds out {len(held_out)} of {len(rows)} rows by its train_split. They are no part of the "
+            "posterior, and select prior precision and noise level."
+        )
+    with single_thread(len(rows) * network.n_parameters <= SINGLE_THREAD_PASS):
+        try:
+            _run(net, network, own, plan, task)
+        except NonFiniteLossError:
+            fit_laplace(network, plan.likelihood, GGN(), Diag, plan.prior(network), rows.chunks(CHUNK))  # names a layer
+            raise
+    history = [dict(entry) for entry in net.history]
+    network = network.with_state_of(copy.deepcopy(net.module_).to(rows.weights.dtype))
+    net.module_.to(rows.weights.dtype)
+    return _given(finish(net, network), network, rows, plan, options, held_out, history)
+
+
+def keep_weights(
+    frozen: FrozenEstimator, network: Network, rows: TrainingRows, plan: Plan, options: Options
+) -> GivenNet:
+    """A net that keeps its weights."""
+    net = copied(frozen.estimator)
+    history = list(net.history)
+    net.trim_for_prediction()
+    net.history.extend(history)
+    none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
+    return _given(net, network, rows, plan, options, none, [])
+
+
+def is_linear(network: Network, inputs: Tensor) -> bool:
+    """True if the outputs are linear in the weights, by second differences in two random directions.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> x = torch.ones(2, 3).double()
+    >>> linear, deep = torch.nn.Linear(3, 1), torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    >>> is_linear(trace(linear.double(), x), x), is_linear(trace(deep.double(), x), x)
+    (True, False)
+    """
+    theta, generator = network.theta, torch.Generator().manual_seed(0)
+    tolerance = LINEARITY[int(inputs.dtype != torch.float64)]
+    for size in (0.5, 5.0):
+        step = size * torch.randn(len(theta), generator=generator, dtype=torch.float64).to(theta.device)
+        before, here, after = (network.with_parameters(theta + k * step)(inputs).double() for k in (-1, 0, 1))
+        scale = before.abs().max() + after.abs().max()
+        if not bool((before + after - 2 * here).abs().max() <= tolerance * scale):
+            return False
+    return True
+
+
+def _run(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task: Task) -> None:
+    is_module = net.callbacks == "disable" and net.max_epochs == 0  # as host.net builds it around a module
+    if is_module:
+        budget = budget_for(len(rows))
+        size = budget.batch_size if net.batch_size == -1 else net.batch_size
+        epochs = budget.epoch_steps if size == -1 else math.ceil(budget.epoch_steps * size / len(rows))
+        net.set_params(batch_size=size, max_epochs=epochs)
+        net.callbacks_ = [*net.callbacks_, ("laplace_annealing", Annealing())]
+    between = None
+    if is_module or plan.previous is not None or (plan.precision is not None and bool((plan.precision > 0).all())):
+        prior = plan.prior(network)
+        past = None if plan.previous is None else plan.previous.fit
+        hyper = plan.start(network, prior)
+        if plan.precision is None and plan.previous is None and not plan.likelihood.has_dispersion:
+            hyper = replace(hyper, prior_precision=OF_CLASSES * hyper.prior_precision)
+        net.criterion_.bind(network, net.module_, prior, hyper, past)
+        if plan.free_dispersion:
+            between = _update_dispersion
+    # A skorch net of the user prints its own table of epochs.
+    shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
+    with task.subtask("epochs", net.max_epochs) as stage, Steps(stage, net.max_epochs, **shown) as steps:
+        net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(stage, steps))]
+        run_epochs(net, rows, Watch(plan.is_over, between))
+
+
+def _update_dispersion(net: NeuralNet) -> None:
+    net.criterion_.update_dispersion()
+
+
+def _given(
+    net: NeuralNet,
+    network: Network,
+    rows: TrainingRows,
+    plan: Plan,
+    options: Options,
+    held_out: Tensor,
+    history: list[dict[str, object]],
+) -> GivenNet:
+    prior = grouped(network, network.parameter_names, options)
+    hyper = Hyper(
+        network.natural_precisions(prior), plan.first_dispersion if plan.dispersion is None else plan.dispersion
+    )
+    if plan.previous is not None:
+        hyper = replace(plan, precision=None).start(network, prior)
+    small = exact_cost(network.blocks, n_dual_rows(rows, plan.likelihood))[0] <= SINGLE_THREAD_FLOPS
+    return GivenNet(net, network, prior, hyper, held_out, history, small, rows.inputs.dtype)
