@@ -354,8 +354,11 @@ def main() -> None:
     parser.add_argument("--part", choices=("cells", "priors", "search", "time"), default="cells")
     parser.add_argument("--only", default=",".join((*NUMBERS, *CLASSES)), help="tables, separated by commas")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one seed of two tables")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.quick:
+        arguments.only, arguments.seeds = "yacht,glass", 1
     if arguments.part == "cells":
         cells(arguments.data, arguments.only.split(","), arguments.seeds)
     else:

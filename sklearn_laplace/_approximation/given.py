@@ -38,12 +38,14 @@ from ..laplace.subsets import LastLayer
 from .approximate import PosteriorLayout
 from .choose import SelectionState, _start
 from .held_out import CrossFit
-from .validation import ValidationScores, validation_scores
+from .validation import validation_scores
 
 N_FOLDS = 5
-"""Number of folds of the rows without validation rows. The fold of a row is a hash of its values."""
+"""Number of folds of the rows without validation rows. The fold of a row is a hash of its inputs."""
 ALL_FOLDS = 300
 """Maximum number of rows for scores of all folds; with more rows, a single fold is scored."""
+FEW = 500
+"""Number of validation rows below which leave-one-out errors of the training rows share in the level of the errors."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
 """ρ of leave-one-out, in units of the variance of the targets and of the natural prior precision."""
 DEFAULT_LINK = "moderated"
@@ -80,16 +82,20 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     origin = SelectionState(trained.hyper, trained.prior.names, names, None)
     if not _has_scores(options, layout) or data.has_copies:
         return layout.fit(trained.network, rows), origin
-    scores = None
+    scores, left_out = None, None
     if len(validation):
         fit = layout.fit(trained.network, rows)
         parts = [(fit, validation.chunks(CHUNK))]
+        if options.likelihood.has_dispersion and len(validation) < FEW:
+            errors = _left_out_errors(trained.network, rows, fit, layout, only_all=True)
+            left_out = None if errors is None else _relative_squares(rows, errors, fit)
     else:
-        fold_of_row = (row_keys(data.X, data.targets) % np.uint64(N_FOLDS)).astype(np.int64)
+        fold_of_row = (row_keys(data.X) % np.uint64(N_FOLDS)).astype(np.int64)
         fit, parts = _folds(trained.network, rows, torch.from_numpy(fold_of_row).to(rows.inputs.device), layout)
     if parts:
         hyper = _pattern(parts[0][0], origin, options)
-        scores = _scores(parts, hyper, fit, options)
+        link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if fit.likelihood.over_classes else None
+        scores = validation_scores(parts, hyper.prior_precision, density_of(fit.likelihood, link), left_out)
     return fit, origin if scores is None else replace(origin, cross=CrossFit((), torch.zeros(0), scores))
 
 
@@ -123,15 +129,6 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
     return maximise_evidence(fit, hyper, warn=False) if given is None and fit.prior.n_groups > 1 else hyper
 
 
-def _scores(
-    parts: Sequence[tuple[LaplaceFit, list[Rows]]], hyper: Hyper, fit: LaplaceFit, options: Options
-) -> ValidationScores:
-    likelihood = fit.likelihood
-    link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if likelihood.over_classes else None
-    least = 2 * fit.nll / (fit.total_weight * fit.n_outputs) if likelihood.has_dispersion else 0.0
-    return validation_scores(parts, hyper.prior_precision, density_of(likelihood, link), least=least)
-
-
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
@@ -155,25 +152,28 @@ def _folds(
     else:
         fit = layout.fit(everything, rows)
         without = [layout.refit(everything, rows.taken(index)) for index in others]
-    shifted = _with_left_out_errors(everything, rows, fit, layout)
-    if shifted is None:
+    errors = _left_out_errors(everything, rows, fit, layout)
+    if errors is None:
         return fit, []
+    outputs = torch.cat([everything(inputs).double() for inputs, _, _ in rows.chunks(CHUNK)])
+    shifted = replace(rows, targets=(outputs + errors).to(rows.targets))
     return fit, [(part, shifted.taken(fold).chunks(CHUNK)) for part, fold in zip(without, folds, strict=True)]
 
 
-def _with_left_out_errors(
-    everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout
-) -> TrainingRows | None:
-    """Rows with targets whose errors under the net are those of leave-one-out; None if that is not affordable.
+def _left_out_errors(
+    everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout, *, only_all: bool = False
+) -> Tensor | None:
+    """Errors (n, C) of leave-one-out; None if that is not affordable, for ``only_all`` over all weights.
 
     The ridge of the linearised net is that of largest leave-one-out density, whatever the structure of the posterior.
     A net whose errors on its own rows are larger has not been trained to a mode of that model: these errors count.
     """
+    batches = rows.chunks(CHUNK)
     try:
-        exact = _exact_fit(everything, rows, fit, layout)
+        candidates = [everything] if only_all else _candidates(everything, layout)
+        exact = _exact_fit(candidates, rows, fit, layout)
         if exact is None:
             return None
-        batches = rows.chunks(CHUNK)
         unit = float(exact.network.natural_precisions(exact.prior)[0]) * fit.likelihood.dispersion_start
         path = loo_path(exact, batches, (unit * RIDGES).to(exact.theta))
         best = int(path.log_density.argmax())
@@ -181,21 +181,30 @@ def _with_left_out_errors(
         mean = leave_one_out(exact, exact, batches, hyper).mean
     except (NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError):
         return None
+    targets, _ = without_noise(rows.observed.double(), fit.n_outputs)
     outputs = torch.cat([everything(inputs).double() for inputs, _, _ in batches])
-    targets, noise = without_noise(rows.observed.double(), fit.n_outputs)
-    of_net, left_out = (float(rows.weights.double() @ ((targets - f).square() / noise).sum(1)) for f in (outputs, mean))
-    shift = torch.zeros_like(outputs) if of_net > left_out else outputs - mean
-    return replace(rows, targets=rows.targets + shift.to(rows.targets))
+    of_net, left_out = (targets - mean for mean in (outputs, mean))
+    larger = [float(_relative_squares(rows, errors, fit).mean()) for errors in (of_net, left_out)]
+    return of_net if larger[0] > larger[1] else left_out
 
 
-def _exact_fit(everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout) -> LaplaceFit | None:
-    """Exact fit of all weights with one prior precision or, if that is too expensive, of the last layer."""
+def _relative_squares(rows: TrainingRows, errors: Tensor, fit: LaplaceFit) -> Tensor:
+    """Squares of the errors (n,) over their known noise variances, times the weights relative to their mean."""
+    _, noise = without_noise(rows.observed.double(), fit.n_outputs)
+    weights = rows.weights.double()
+    return weights / weights.mean() * (errors.square() / noise).mean(1)
+
+
+def _exact_fit(
+    candidates: Sequence[Network], rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout
+) -> LaplaceFit | None:
+    """Exact fit with one prior precision of the first candidate for which it is affordable."""
     likelihood, memory = fit.likelihood, layout.options.memory
     n_columns = GGN().n_columns(likelihood, fit.n_outputs)
     n_dual = n_columns * len(rows)
     mean = fit.prior.mean
     is_exact = isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN)
-    for network in _candidates(everything, layout):
+    for network in candidates:
         prior = network.scalar_prior()
         cost, structure = exact_cost(network.blocks, n_dual)
         if is_exact and network.parameter_names == fit.network.parameter_names and network.blocks == fit.network.blocks:

@@ -10,7 +10,7 @@ The variances are those of the structure of the posterior, at noise variance φ 
 with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors decide if the rows are few: a precision of
 natural size, and noise as large as the errors. A structure whose posterior is too wide gets a larger f, not a larger φ,
 because the errors bound φ. Without dispersion (classes and counts) the sum is the log density of the targets, and f is
-selected alone.
+selected alone, with a weak prior around :math:`f_0` = ``FACTOR_OF_CLASSES``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ FINE = 441
 """Number of values of ρ after interpolation."""
 RANGE, NOISES = 2.5, 81
 """Largest ratio of φ to the mean squared error, and of the latter to φ; number of values of φ."""
+BIAS = 0.3
+"""Standard deviation of the logarithm of the leave-one-out mean squared error around that of new rows."""
 SD_OF_FACTOR, SD_OF_NOISE = math.log(10.0), 0.2
 """Standard deviations of log f and of log σ; chosen on inner splits, see docs/decisions.md."""
+FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.8
+"""The same for classes and counts: centre of f, and standard deviation of its logarithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,8 @@ class ValidationScores(HeldOutScores):
     Parameters
     ----------
     level : float
-        Mean squared error of these rows, or of the training rows if that is larger, in units of their known noise.
+        Mean squared error of these rows in units of their known noise, and of the training rows if that is larger.
+        Errors of leave-one-out share in it if these rows are few.
     widths : Tensor of shape (k,)
         Median over the rows of the variance V, noise included, at φ = 1.
     spread : float
@@ -71,7 +76,8 @@ class ValidationScores(HeldOutScores):
         """Maximise the criterion of this module over the free hyperparameters."""
         ridges, squares, constants = self._interpolated()
         if not self.freedom:
-            factor = math.exp(ridges[(constants - 0.5 * (ridges / SD_OF_FACTOR) ** 2).argmax()])
+            away = (ridges - math.log(FACTOR_OF_CLASSES)) / SD_OF_CLASSES
+            factor = math.exp(ridges[(constants - 0.5 * away**2).argmax()])
             return replace(hyper, prior_precision=factor * self.unit) if free_prior else hyper
         noises = np.array([math.log(hyper.dispersion)])
         if free_dispersion:
@@ -115,7 +121,7 @@ class ValidationScores(HeldOutScores):
 
 
 def validation_scores(
-    parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], unit: Tensor, density: Density, *, least: float = 0.0
+    parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], unit: Tensor, density: Density, left_out: Tensor | None = None
 ) -> ValidationScores:
     """Compute the scores of rows that the fits do not include.
 
@@ -128,17 +134,25 @@ def validation_scores(
     density : callable
         Log density of a likelihood without dispersion. See
         :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
-    least : float
-        Mean squared error of the training rows.
+    left_out : Tensor of shape (n,), optional
+        Squared leave-one-out errors of the training rows, in units of their known noise. They share in the level of the
+        errors if the other rows are few.
 
     Returns
     -------
     ValidationScores
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
-    likelihood = listed[0][0].likelihood
+    first = listed[0][0]
+    likelihood = first.likelihood
     normal = likelihood.has_dispersion
-    level = max(_mean_square(listed), least, likelihood.dispersion_bounds[0]) if normal else 1.0
+    level, factor = 1.0, 1.0
+    if normal:
+        least = max(2 * first.nll / (first.total_weight * first.n_outputs), likelihood.dispersion_bounds[0])
+        of_rows = _squares(listed)
+        own = max(float(of_rows.mean()), likelihood.dispersion_bounds[0])
+        level = max(own if left_out is None else _pooled(of_rows, left_out), least)
+        factor = level / own
     dear = any(fit.curvature.eigenbasis() is None for fit, _ in listed) or len(unit) > 1
     factors = torch.logspace(LOWEST, HIGHEST, DEAR_POINTS if dear else POINTS, dtype=torch.float64).to(unit)
     ridge = factors * level
@@ -150,7 +164,7 @@ def validation_scores(
                 y, noise = without_noise(rows.targets, fit.n_outputs)
                 noise = noise.expand_as(rows.outputs)
                 square, logdet = normal_terms(y - rows.outputs, covariance, noise)
-                squares[place] += rows.weights @ square
+                squares[place] += factor * (rows.weights @ square)
                 constants[place] -= 0.5 * (rows.weights @ logdet)
                 freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
                 variances[place].append((covariance.diagonal(dim1=1, dim2=2) + noise).mean(1))
@@ -171,12 +185,28 @@ def validation_scores(
     )
 
 
-def _mean_square(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> float:
-    """Weighted mean of the squared errors over their known noise variances."""
-    total, weight = 0.0, 0.0
+def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
+    """Squared errors (n,) over their known noise variances, times the weights relative to their mean."""
+    found, total = [], []
     for fit, batches in parts:
         for inputs, targets, weights in batches:
             y, noise = without_noise(targets.double(), fit.n_outputs)
             squares = ((y - fit.network(inputs).double()).square() / noise).mean(1)
-            total, weight = total + float(weights.double() @ squares), weight + float(weights.sum())
-    return total / weight
+            found.append(weights.double() * squares)
+            total.append(weights.double())
+    return torch.cat(found) / torch.cat(total).mean()
+
+
+def _pooled(own: Tensor, left_out: Tensor) -> float:
+    r"""Level of the errors from validation rows and leave-one-out: the mean of both logarithms, by their precisions.
+
+    A mean of n squares m has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out has the
+    variance :math:`\tau^2` = ``BIAS``² in addition, because the features were learnt from the rows that are left out.
+    """
+    means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
+    spreads = [
+        float(squares.var()) / (len(squares) * mean**2) for squares, mean in zip((own, left_out), means, strict=True)
+    ]
+    precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + BIAS**2)
+    share = precisions[0] / sum(precisions)
+    return math.exp(share * math.log(means[0]) + (1 - share) * math.log(means[1]))

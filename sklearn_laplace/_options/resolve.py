@@ -146,8 +146,8 @@ def _map_precision(value: object, net: object) -> float:
         if has_own_epochs(net):
             return 0.0
         raise ValueError(
-            "map_prior_precision=0 trains without a prior, by the epochs of a skorch net that you give as net=. Use a "
-            "positive number, or 'same'."
+            f"map_prior_precision={value!r} trains without a prior, by the epochs of a skorch net that you give as "
+            "net=. Use a positive number, or 'same'."
         )
     return positive("map_prior_precision", value)
 

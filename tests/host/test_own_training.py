@@ -310,7 +310,9 @@ def test_refits_select_by_the_same_rows():
 
 
 def test_without_a_penalty_the_net_must_be_given():
-    with pytest.raises(ValueError, match="map_prior_precision=0 trains without a prior, by the epochs of a skorch net"):
+    with pytest.raises(
+        ValueError, match=r"map_prior_precision=0 trains without a prior, by the epochs of a skorch net"
+    ):
         LaplaceRegressor(map_prior_precision=0).fit(X, Y)
 
 

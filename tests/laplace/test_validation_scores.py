@@ -10,7 +10,15 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from sklearn_laplace._approximation.validation import RANGE, SD_OF_FACTOR, SD_OF_NOISE, validation_scores
+from sklearn_laplace._approximation.validation import (
+    BIAS,
+    FACTOR_OF_CLASSES,
+    RANGE,
+    SD_OF_CLASSES,
+    SD_OF_FACTOR,
+    SD_OF_NOISE,
+    validation_scores,
+)
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.latent import LatentGaussian
@@ -80,7 +88,8 @@ def test_the_choice_for_classes_maximises_their_density():
 
     def criterion(f):
         latent = LatentGaussian(fit.network(rows[0]).double(), dense_variance(fit, rows, Hyper(f * unit)))
-        return float(rows[2] @ density(latent, rows[1], 1.0)) - 0.5 * (math.log(f) / SD_OF_FACTOR) ** 2
+        away = math.log(f / FACTOR_OF_CLASSES) / SD_OF_CLASSES
+        return float(rows[2] @ density(latent, rows[1], 1.0)) - 0.5 * away**2
 
     chosen = scores.chosen(Hyper(unit), free_prior=True, free_dispersion=False)
     best = max(criterion(f) for f in np.logspace(-4, 5, 73))
@@ -97,6 +106,25 @@ def test_the_width_is_the_median_standard_deviation(n_outputs):
     hyper = Hyper(0.01 * unit, scores.level)
     variance = dense_variance(fit, rows, hyper).diagonal(dim1=1, dim2=2).mean(1) + hyper.dispersion
     assert scores.width(hyper) == pytest.approx(float(variance.median()) ** 0.5, rel=0.02)
+
+
+def test_leave_one_out_shares_in_the_level_of_few_rows():
+    """Equal errors keep the level; else it is a geometric mean, weighted by relative variances and the bias."""
+    fit, rows, _ = problem("full")
+    unit = torch.ones(1, dtype=torch.float64)
+    x, y, w = rows
+    own = (w / w.mean() * (y - fit.network(x))[:, 0].square()).numpy()
+    alone = validation_scores([(fit, [rows])], unit, gaussian_density)
+    same = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(own))
+    assert same.level == pytest.approx(alone.level, rel=1e-9)
+    other = np.random.default_rng(0).exponential(0.1 * own.mean(), size=400)
+    both = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(other))
+    variances = [np.var(part, ddof=1) / len(part) / part.mean() ** 2 for part in (own, other)]
+    precisions = 1 / variances[0], 1 / (variances[1] + BIAS**2)
+    expected = np.exp(np.average(np.log([own.mean(), other.mean()]), weights=precisions))
+    residuals = 2 * fit.nll / fit.total_weight
+    assert both.level == pytest.approx(max(expected, residuals), rel=1e-9)
+    np.testing.assert_allclose(both.squares[-1] / alone.squares[-1], both.level / alone.level, rtol=1e-3)
 
 
 def test_a_structure_that_is_too_wide_gets_a_stronger_prior_not_more_noise():

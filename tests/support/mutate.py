@@ -184,8 +184,8 @@ MUTATIONS = (
     Mutation(
         "errors of a given net in place of left-out ones",
         "_approximation/given.py",
-        "if of_net > left_out else outputs - mean",
-        "if of_net > left_out else outputs - outputs",
+        "return of_net if larger[0] > larger[1] else left_out",
+        "return of_net",
         "own_training",
     ),
     Mutation(
