@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 Value = TypeVar("Value")
-MOST_KEPT = 64
-"""Number of trainings that a search keeps."""
+MOST_BYTES = 2**28
+"""Size of the results that a search keeps; beyond it, the oldest ones are dropped."""
 
 
 @dataclass
@@ -26,22 +26,23 @@ class Shared:
     categories : set
         Categories of the warnings that have been given.
     kept : OrderedDict
-        Results of trainings by their keys, the latest last.
+        Results by their keys, the latest last, each with its size in bytes.
     """
 
     call: int = 0
     categories: set[type[Warning]] = field(default_factory=set)
-    kept: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)
 
-    def result(self, key: str, compute: Callable[[], Value]) -> tuple[Value, bool]:
-        """Result for a key, computed if it is not kept; and True if it was."""
-        known = key in self.kept
-        if not known:
-            self.kept[key] = compute()
-            if len(self.kept) > MOST_KEPT:
-                self.kept.popitem(last=False)
-        self.kept.move_to_end(key)
-        return self.kept[key], known
+    def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:
+        """Result for a key, computed if it is not kept; and True if it was. ``size`` returns its bytes."""
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            return self.kept[key][0], True
+        value = compute()
+        self.kept[key] = value, size(value)
+        while sum(n_bytes for _, n_bytes in self.kept.values()) > MOST_BYTES:
+            self.kept.popitem(last=False)
+        return value, False
 
 
 _of_searches: WeakKeyDictionary[Any, Shared] = WeakKeyDictionary()

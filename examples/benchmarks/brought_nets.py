@@ -33,6 +33,7 @@ import numpy as np
 import torch
 import uci_sets
 from scipy.stats import norm
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes, make_friedman1
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -293,29 +294,35 @@ def priors() -> None:
 def search() -> None:
     """Time of searches on diabetes, over that of the skorch trainings that they make, and their warnings."""
     X, y = load_diabetes(return_X_y=True)
-    inputs = X.astype(np.float32)
+    for epochs in (60, 100):
+        for label, n_trainings, prior in (("each prior", 25, "same"), ("trainings once", 5, 1.0)):
+            found = [search_once(X, y, epochs, n_trainings, prior, seed) for seed in range(3)]
+            ratio, texts = np.median([ratio for ratio, _ in found]), found[-1][1]
+            print(
+                f"{epochs} epochs, {label}: {ratio:.2f} times {n_trainings} trainings by skorch; {len(texts)} warnings"
+            )
+            print(*[f"  {text[:150]}" for text in texts], sep="\n")
+
+
+def search_once(
+    X: np.ndarray, y: np.ndarray, epochs: int, n_trainings: int, prior: Any, seed: int
+) -> tuple[float, list[str]]:
+    """Time of a search over that of trainings by skorch, and the texts of its warnings."""
     grid = {
         "laplaceregressor__prior_precision": [0.1, 1.0, 10.0, 100.0, 1000.0],
         "laplaceregressor__hessian_structure": ["full", "kron", "diag"],
     }
-    standard = ((y - y.mean()) / y.std()).astype(np.float32)[:, None]
-    for label, n_trainings, options in (("each prior", 25, {}), ("trainings once", 5, {"map_prior_precision": 1.0})):
-        ratios, texts = [], []
-        for seed in range(3):
-            net = net_of("2 × 32", X.shape[1], 0)
-            model = make_pipeline(StandardScaler(), LaplaceRegressor(net, random_state=seed, **options))
-            searched = GridSearchCV(model, grid, cv=5, scoring=metrics.neg_nlpd, refit=False)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                seconds = timed(lambda searched=searched: searched.fit(X, y))
-            texts = [str(warning.message) for warning in caught]
-            rows = StandardScaler().fit_transform(inputs)[: len(X) * 4 // 5], standard[: len(X) * 4 // 5]
-            trainings = [
-                timed(lambda rows=rows: net_of("2 × 32", X.shape[1], 0).fit(*rows)) for _ in range(n_trainings)
-            ]
-            ratios.append(seconds / sum(trainings))
-        print(f"{label}: {np.median(ratios):.2f} times {n_trainings} trainings by skorch; {len(texts)} warnings")
-        print(*[f"  {text[:150]}" for text in texts], sep="\n")
+    net = net_of("1 × 50", X.shape[1], 0, max_epochs=epochs)
+    model = make_pipeline(StandardScaler(), LaplaceRegressor(net, map_prior_precision=prior, random_state=seed))
+    searched = GridSearchCV(model, grid, cv=5, scoring=metrics.neg_nlpd, refit=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        seconds = timed(lambda: searched.fit(X, y))
+    n = len(X) * 4 // 5
+    rows = StandardScaler().fit_transform(X)[:n].astype(np.float32)
+    targets = ((y - y.mean()) / y.std())[:n, None].astype(np.float32)
+    alone = sum(timed(lambda: clone(net).fit(rows, targets)) for _ in range(n_trainings))
+    return seconds / alone, [str(warning.message) for warning in caught]
 
 
 def fit_time() -> None:

@@ -21,6 +21,7 @@ from .._data.rows import PreparedData, row_keys
 from .._host.rows import TrainingRows
 from .._options.options import AUTO, Options
 from .._runtime.budget import budget_for, exact_cost
+from .._training.cache import kept_in_search
 from .._training.folds import CHUNK
 from .._training.plan import GivenNet
 from .._validation.values import Choice
@@ -85,9 +86,12 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     scores, left_out = None, None
     if len(validation):
         fit = layout.fit(trained.network, rows)
-        parts = [(fit, validation.chunks(CHUNK))]
+        parts = [(_dual_if_cheaper(fit, rows, layout), validation.chunks(CHUNK))]
         if options.likelihood.has_dispersion and len(validation) < FEW:
-            errors = _left_out_errors(trained.network, rows, fit, layout, only_all=True)
+            errors = kept_in_search(
+                trained.key and f"{trained.key} left out",
+                lambda: _left_out_errors(trained.network, rows, fit, layout, only_all=True),
+            )
             left_out = None if errors is None else _relative_squares(rows, errors, fit)
     else:
         fold_of_row = (row_keys(data.X) % np.uint64(N_FOLDS)).astype(np.int64)
@@ -152,12 +156,24 @@ def _folds(
     else:
         fit = layout.fit(everything, rows)
         without = [layout.refit(everything, rows.taken(index)) for index in others]
+    without = [_dual_if_cheaper(f, rows.taken(index), layout) for f, index in zip(without, others, strict=True)]
     errors = _left_out_errors(everything, rows, fit, layout)
     if errors is None:
         return fit, []
     outputs = torch.cat([everything(inputs).double() for inputs, _, _ in rows.chunks(CHUNK)])
     shifted = replace(rows, targets=(outputs + errors).to(rows.targets))
     return fit, [(part, shifted.taken(fold).chunks(CHUNK)) for part, fold in zip(without, folds, strict=True)]
+
+
+def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayout) -> LaplaceFit:
+    """The same posterior in dual form if a full one has more weights than the rows have outputs."""
+    n_dual = layout.n_columns * len(rows)
+    is_full = isinstance(fit.curvature, Full) and Functional.accepts & fit.rule.provides
+    if not is_full or exact_cost(fit.network.blocks, n_dual)[1] is Full:
+        return fit
+    options, network = layout.options, fit.network
+    chunks = rows.chunks(options.memory.pass_rows(Functional, network, layout.n_columns, layout.n_bytes))
+    return fit_laplace(network, fit.likelihood, fit.rule, Functional, fit.prior, chunks)
 
 
 def _left_out_errors(
@@ -202,13 +218,12 @@ def _exact_fit(
     likelihood, memory = fit.likelihood, layout.options.memory
     n_columns = GGN().n_columns(likelihood, fit.n_outputs)
     n_dual = n_columns * len(rows)
-    mean = fit.prior.mean
-    is_exact = isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN)
     for network in candidates:
         prior = network.scalar_prior()
         cost, structure = exact_cost(network.blocks, n_dual)
-        if is_exact and network.parameter_names == fit.network.parameter_names and network.blocks == fit.network.blocks:
-            return replace(fit, prior=replace(prior, mean=mean))
+        same = network.parameter_names == fit.network.parameter_names and network.blocks == fit.network.blocks
+        if same and isinstance(fit.curvature, structure) and isinstance(fit.rule, GGN):
+            return replace(fit, prior=prior)
         if cost <= budget_for(len(rows)).exact_step and memory.fits(structure, network, n_dual, n_columns):
             chunks = rows.chunks(
                 memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual))

@@ -35,13 +35,12 @@ from .._options.options import is_auto, is_number
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
-from .._training.cache import cached_training
+from .._training.cache import cached_training, passed_once
 from .._training.plan import GivenNet, MapResult
 from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.mode.problem import Mode
 from .approximate_members import approximate_bag
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
@@ -303,7 +302,8 @@ def fit_member(
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
         options = request.settled()
         if isinstance(trained, GivenNet):
-            fit, origin = approximate_given(trained, data, options)
+            of_given = partial(approximate_given, trained, data, options)
+            fit, origin = passed_once(trained, request.parameters, request.seeds[2], of_given)
         else:
             fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
         origin = origin if lead is None or is_given else with_scores_of(lead, origin, fit, options)
@@ -316,7 +316,7 @@ def fit_member(
                 noise_model = None  # no time is left for a training under it
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
         again = request.under_noise(noise_model)
-        kept = trained if isinstance(trained, GivenNet) else None  # the weights of a given net stay
+        kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # the weights of a given net stay
         again = again if kept is not None else replace(again, warm_start=trained.warm_start())
         return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared, trained=kept)
     with single_thread(trained.is_small):
@@ -368,15 +368,17 @@ def _member(
     noise_model: NoiseModel | TargetNoise | None,
 ) -> Member:
     unseen, kept = None, request.kept
-    if isinstance(trained, GivenNet):
-        mode = Mode(fit, replace(hyper, temperature=1.0), 0)  # of the random weights, under the selected prior
+    fields = conditioned(fit, hyper, request.data.scale, request.resolved)
+    if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
+        gradient = fit.objective_gradient(hyper)
+        distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))
         if len(trained.held_out):
             unseen, kept = _without_held_out(request, trained.held_out.cpu().numpy())
     else:
-        mode = trained.mode
-    gradient = mode.fit.objective_gradient(mode.hyper)
+        gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
+        distance = trained.mode.decrement
     return Member(
-        **conditioned(fit, hyper, request.data.scale, request.resolved),
+        **fields,
         net=trained.net,
         origin=origin,
         scale=request.data.scale,
@@ -387,8 +389,8 @@ def _member(
         seed=request.seeds[2],
         input_dtype=trained.input_dtype,
         is_small=trained.is_small,
-        gradient_norm=float(gradient.norm()) / max(mode.fit.total_weight, 1.0),
-        mode_distance=mode.decrement,
+        gradient_norm=float(gradient.norm()) / max(fit.total_weight, 1.0),
+        mode_distance=distance,
         history=trained.history,
         n_steps=trained.n_steps,
         is_later=False,

@@ -399,7 +399,9 @@ def copied(net: NeuralNet) -> NeuralNet:
     """Deep copy of a net that avoids skorch's pickling, which some versions of torch refuse."""
     kind: Any = type(net)
     duplicate: NeuralNet = kind.__new__(kind)
-    for name, value in copy.deepcopy(dict(vars(net))).items():
+    history = net.history if net.initialized_ else None
+    memo = {} if history is None else {id(history): history[:]}  # its epochs are not changed, and many to copy
+    for name, value in copy.deepcopy(dict(vars(net)), memo).items():
         object.__setattr__(duplicate, name, value)
     return move_to_present_device(duplicate)
 

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Number
 from pickle import PicklingError
 from typing import Any, TypeVar
 
 import joblib
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_memory
+from skorch import NeuralNet
 
 from .._host.given_net import copied
 from .._options.options import is_number, trained_as
 from .._options.variants import DEFAULTS
+from .._runtime.memory import held
 from .._runtime.progress import Task
 from .._searches import Shared, current_search
 from .._warn import warn_user
 from ..errors import TiedScoresWarning, UncachedWarning
+from ..laplace.fit import LaplaceFit
+from .plan import GivenNet
 from .request import TrainingRequest
 
 Trained = TypeVar("Trained")
+Selection = TypeVar("Selection")
+OF_SELECTION = {
+    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "return_std_kind"),
+    *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
+    *("cv", "scoring", "prior_precision_grid"),
+}
+"""Parameters that the pass over the rows of a trained net does not depend on."""
 SCORES_OF_THE_MEAN = (
     "r2",
     "accuracy",
@@ -101,7 +113,10 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     search = None if net is None or memory.location is not None else current_search()
     if (memory.location is None and search is None) or parameters["random_state"] is None or is_fixed or is_timed:
         return train(request, budget, task)
+    key = replace(request, parameters=neutral(parameters))
     try:
+        if search is not None:
+            return _trained_once(search, joblib.hash(key), lambda: train(key, budget, task))
         joblib.hash(net)
     except (PicklingError, AttributeError, TypeError) as error:
         if search is not None:
@@ -112,14 +127,11 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
             UncachedWarning,
         )
         return train(request, budget, task)
-    key = replace(request, parameters=neutral(parameters))
-    if search is not None:
-        return _trained_once(search, key, lambda: train(key, budget, task))
     trained: Trained = memory.cache(train, ignore=["memory_budget", "task"])(key, budget, task)
     return trained
 
 
-def _trained_once(search: tuple[Any, Shared], key: TrainingRequest, compute: Callable[[], Trained]) -> Trained:
+def _trained_once(search: tuple[Any, Shared], key: str, compute: Callable[[], Trained]) -> Trained:
     """Training of a given net that the candidates of a search share.
 
     Warns
@@ -128,7 +140,7 @@ def _trained_once(search: tuple[Any, Shared], key: TrainingRequest, compute: Cal
         If candidates with the same weights are compared by a score of their mean predictions.
     """
     of, shared = search
-    trained, known = shared.result(joblib.hash(key), compute)
+    trained, known = shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if of is None else of.scoring
     if known and of is not None and (scoring is None or scoring in SCORES_OF_THE_MEAN):
         warn_user(
@@ -138,4 +150,41 @@ def _trained_once(search: tuple[Any, Shared], key: TrainingRequest, compute: Cal
             TiedScoresWarning,
         )
     net: Any = trained.net  # type: ignore[attr-defined]
-    return replace(trained, net=copied(net))  # type: ignore[type-var]
+    of_search = {"key": key} if isinstance(trained, GivenNet) else {}
+    return replace(trained, net=copied(net), **of_search)  # type: ignore[type-var]
+
+
+def passed_once(
+    trained: GivenNet, parameters: Mapping[str, Any], seed: int, compute: Callable[[], tuple[LaplaceFit, Selection]]
+) -> tuple[LaplaceFit, Selection]:
+    """Pass over the rows of a given net, and its scores, that candidates of a search with the same structure share.
+
+    Parameters
+    ----------
+    trained : GivenNet
+        Training of a search; any other net is passed over anew.
+    parameters : mapping
+        Names and values of the estimator's parameters.
+    seed : int
+        Seed of draws in the curvature.
+    compute : callable
+        Returns the fit, and the state from which its hyperparameters are selected.
+    """
+    if not trained.key:
+        return compute()
+    relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
+    for name in ("prior_precision", "sigma_noise"):  # several values are a pattern, and given ones need no scores
+        value = parameters.get(name)
+        relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)
+    return kept_in_search(joblib.hash((trained.key, relevant, seed)), compute)
+
+
+def kept_in_search(key: str, compute: Callable[[], Trained]) -> Trained:
+    """Result that the fits of a search share; computed anew outside of a search, and for an empty key."""
+    search = current_search() if key else None
+    return compute() if search is None else search[1].result(key, compute, held)[0]
+
+
+def _bytes_of_net(net: NeuralNet) -> int:
+    """Size of a training: the weights of the net and of its traced copy."""
+    return 2 * sum(tensor.numel() * tensor.element_size() for tensor in net.module_.state_dict().values())

@@ -260,6 +260,8 @@ class GivenNet:
         True if the net is too small to benefit from several threads.
     input_dtype : torch.dtype
         Dtype of the network's inputs in the posterior.
+    key : str
+        Key of the training in a search; empty outside of a search.
     """
 
     net: NeuralNet
@@ -270,6 +272,7 @@ class GivenNet:
     history: list[dict[str, object]]
     is_small: bool
     input_dtype: torch.dtype
+    key: str = ""
 
     @property
     def n_steps(self) -> int:
