@@ -10,10 +10,12 @@ import pickle
 import subprocess
 import sys
 
+import nets
 import numpy as np
 import oracles
 import pytest
 import torch
+from skorch.dataset import ValidSplit
 from torch.utils import backend_registration
 
 import sklearn_laplace
@@ -103,6 +105,20 @@ def test_cuda_predicts_as_the_cpu_after_the_same_training(structure):
     models = [LaplaceRegressor(hessian_structure=structure, device=d, **options).fit(X, y) for d in ("cpu", "cuda")]
     of_cpu, of_gpu = (model.predict(X, return_std=True) for model in models)
     np.testing.assert_allclose(of_gpu, of_cpu, rtol=1e-5, atol=1e-6)
+
+
+@needs_cuda
+@pytest.mark.parametrize("structure", ["full", "kron"])
+@pytest.mark.parametrize("split", [ValidSplit(5), None], ids=["validation", "left-out"])
+def test_cuda_trains_a_given_net_as_the_cpu(split, structure):
+    """Few epochs in float64, and the choice of prior and noise by rows outside the training."""
+    X, y = table()
+    X = np.nan_to_num(X)
+    net = nets.regressor(module__n_in=4, max_epochs=5, train_split=split)
+    options = {"hessian_structure": structure, "dtype": "float64", "random_state": 0}
+    models = [LaplaceRegressor(net, device=d, **options).fit(X, y) for d in ("cpu", "cuda")]
+    of_cpu, of_gpu = (model.predict(X, return_std=True) for model in models)
+    np.testing.assert_allclose(of_gpu, of_cpu, rtol=1e-3, atol=1e-4)
 
 
 @needs_cuda
