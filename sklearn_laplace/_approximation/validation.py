@@ -38,8 +38,8 @@ FINE = 441
 """Number of values of ρ after interpolation."""
 RANGE, NOISES = 2.5, 81
 """Largest ratio of φ to the mean squared error, and of the latter to φ; number of values of φ."""
-BIAS = 0.3
-"""Standard deviation of the logarithm of the leave-one-out mean squared error around that of new rows."""
+BIAS, SD_OF_BIAS = 0.2, 0.3
+"""Logarithm of the mean squared error of new rows over that of leave-one-out: its mean and standard deviation."""
 SD_OF_FACTOR, SD_OF_NOISE = math.log(10.0), 0.2
 """Standard deviations of log f and of log σ; chosen on inner splits, see docs/decisions.md."""
 FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.8
@@ -200,13 +200,13 @@ def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
 def _pooled(own: Tensor, left_out: Tensor) -> float:
     r"""Level of the errors from validation rows and leave-one-out: the mean of both logarithms, by their precisions.
 
-    A mean of n squares m has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out has the
-    variance :math:`\tau^2` = ``BIAS``² in addition, because the features were learnt from the rows that are left out.
+    A mean of n squares m has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out is smaller by
+    ``BIAS`` and has the variance ``SD_OF_BIAS``² in addition, because the features were learnt from the rows left out.
     """
     means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
     spreads = [
         float(squares.var()) / (len(squares) * mean**2) for squares, mean in zip((own, left_out), means, strict=True)
     ]
-    precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + BIAS**2)
+    precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + SD_OF_BIAS**2)
     share = precisions[0] / sum(precisions)
-    return math.exp(share * math.log(means[0]) + (1 - share) * math.log(means[1]))
+    return math.exp(share * math.log(means[0]) + (1 - share) * (math.log(means[1]) + BIAS))

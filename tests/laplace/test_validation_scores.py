@@ -14,6 +14,7 @@ from sklearn_laplace._approximation.validation import (
     BIAS,
     FACTOR_OF_CLASSES,
     RANGE,
+    SD_OF_BIAS,
     SD_OF_CLASSES,
     SD_OF_FACTOR,
     SD_OF_NOISE,
@@ -115,13 +116,13 @@ def test_leave_one_out_shares_in_the_level_of_few_rows():
     x, y, w = rows
     own = (w / w.mean() * (y - fit.network(x))[:, 0].square()).numpy()
     alone = validation_scores([(fit, [rows])], unit, gaussian_density)
-    same = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(own))
+    same = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(own * np.exp(-BIAS)))
     assert same.level == pytest.approx(alone.level, rel=1e-9)
     other = np.random.default_rng(0).exponential(0.1 * own.mean(), size=400)
     both = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(other))
     variances = [np.var(part, ddof=1) / len(part) / part.mean() ** 2 for part in (own, other)]
-    precisions = 1 / variances[0], 1 / (variances[1] + BIAS**2)
-    expected = np.exp(np.average(np.log([own.mean(), other.mean()]), weights=precisions))
+    precisions = 1 / variances[0], 1 / (variances[1] + SD_OF_BIAS**2)
+    expected = np.exp(np.average([np.log(own.mean()), np.log(other.mean()) + BIAS], weights=precisions))
     residuals = 2 * fit.nll / fit.total_weight
     assert both.level == pytest.approx(max(expected, residuals), rel=1e-9)
     np.testing.assert_allclose(both.squares[-1] / alone.squares[-1], both.level / alone.level, rtol=1e-3)
