@@ -200,8 +200,8 @@ def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
 def _pooled(own: Tensor, left_out: Tensor) -> float:
     r"""Level of the errors from validation rows and leave-one-out: the mean of both logarithms, by their precisions.
 
-    A mean of n squares m has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out is smaller by
-    ``BIAS`` and has the variance ``SD_OF_BIAS``² in addition, because the features were learnt from the rows left out.
+    A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out is smaller
+    by ``BIAS`` and has the variance ``SD_OF_BIAS``² in addition: the features were learnt from the rows left out.
     """
     means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
     spreads = [
