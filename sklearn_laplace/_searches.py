@@ -12,7 +12,10 @@ from weakref import WeakKeyDictionary
 
 Value = TypeVar("Value")
 MOST_BYTES = 2**28
-"""Size of the results that a search keeps; beyond it, the oldest ones are dropped."""
+MOST_BYTES_OF_WORKER = 2**26
+"""Size of the results that a search keeps, and that a worker process keeps."""
+PLACES = "fit", "_fit_and_score"
+"""Functions of ``sklearn.model_selection`` in which candidates are fitted."""
 
 
 @dataclass
@@ -21,17 +24,17 @@ class Shared:
 
     Parameters
     ----------
-    call : int
-        Identity of the call of the search's ``fit``.
-    categories : set
-        Categories of the warnings that have been given.
+    given : set
+        Categories of the warnings that candidates have given, and all messages.
     kept : OrderedDict
         Results by their keys, the latest last, each with its size in bytes.
+    most : int
+        Size of all results; beyond it, the oldest ones are dropped.
     """
 
-    call: int = 0
-    categories: set[type[Warning]] = field(default_factory=set)
+    given: set[Any] = field(default_factory=set)
     kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)
+    most: int = MOST_BYTES
 
     def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:
         """Result for a key, computed if it is not kept; and True if it was. ``size`` returns its bytes."""
@@ -40,34 +43,54 @@ class Shared:
             return self.kept[key][0], True
         value = compute()
         self.kept[key] = value, size(value)
-        while sum(n_bytes for _, n_bytes in self.kept.values()) > MOST_BYTES:
+        while sum(n_bytes for _, n_bytes in self.kept.values()) > self.most:
             self.kept.popitem(last=False)
         return value, False
 
 
-_of_searches: WeakKeyDictionary[Any, Shared] = WeakKeyDictionary()
-_of_worker = Shared()
+@dataclass(frozen=True)
+class Search:
+    """A running search.
 
-
-def current_search() -> tuple[Any, Shared] | None:
-    """The innermost search whose fit is running in this thread, and what its fits share; None outside of a search.
-
-    In a worker process of a search, the search itself is not known, and None in its place.
+    Parameters
+    ----------
+    search : object or None
+        The search; None in a worker process, where it is not known.
+    shared : Shared
+        What its fits share.
+    is_candidate : bool
+        False for the final fit of the best candidate.
     """
+
+    search: Any
+    shared: Shared
+    is_candidate: bool
+
+    def may_warn(self, message: str, category: type[Warning]) -> bool:
+        """True for the first candidate's warning of a category; for the final fit, if the message is new."""
+        if self.search is None:
+            return True
+        known = self.shared.given
+        is_new = category not in known if self.is_candidate else message not in known
+        known.update((category, message))
+        return is_new
+
+
+_of_calls: WeakKeyDictionary[Any, Shared] = WeakKeyDictionary()
+"""State by the ``Parallel`` object of a call of a search's ``fit``: it ends with the call."""
+_of_worker = Shared(most=MOST_BYTES_OF_WORKER)
+
+
+def current_search() -> Search | None:
+    """The innermost search whose fit is running in this thread; None outside of a search."""
     frame: FrameType | None = sys._getframe(1)
-    is_worker = False
+    is_candidate = False
     while frame is not None:
-        name, owner = frame.f_code.co_name, frame.f_locals.get("self")
-        if name == "fit" and _is_search(owner):
-            shared = _of_searches.get(owner)
-            if shared is None or shared.call != id(frame):
-                shared = _of_searches[owner] = Shared(id(frame))
-            return owner, shared
-        is_worker |= name == "_fit_and_score" and frame.f_globals.get("__name__", "").startswith("sklearn.")
+        name = frame.f_code.co_name
+        if name in PLACES and frame.f_globals.get("__name__", "").startswith("sklearn.model_selection."):
+            is_candidate |= name == "_fit_and_score"
+            call = frame.f_locals.get("parallel") if name == "fit" else None
+            if call is not None:
+                return Search(frame.f_locals["self"], _of_calls.setdefault(call, Shared()), is_candidate)
         frame = frame.f_back
-    return (None, _of_worker) if is_worker else None
-
-
-def _is_search(owner: object) -> bool:
-    """True for ``GridSearchCV`` and its like; the classes are named, since the engine does without scikit-learn."""
-    return any(kind.__name__ == "BaseSearchCV" for kind in type(owner).__mro__)
+    return Search(None, _of_worker, True) if is_candidate else None

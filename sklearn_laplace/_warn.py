@@ -14,8 +14,8 @@ BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
 def warn_user(message: str, category: type[Warning]) -> None:
     """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib.
 
-    In a thread or process of joblib, where no line of the user is below, it is the outermost line. The fits of one
-    scikit-learn search give each category once.
+    In a thread or process of joblib, where no line of the user is below, it is the outermost line. The
+    candidates of a scikit-learn search give each category once.
 
     Parameters
     ----------
@@ -25,10 +25,8 @@ def warn_user(message: str, category: type[Warning]) -> None:
         Class of the warning.
     """
     search = current_search()
-    if search is not None and search[0] is not None:
-        if category in search[1].categories:
-            return
-        search[1].categories.add(category)
+    if search is not None and not search.may_warn(message, category):
+        return
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         level, frame = level + 1, frame.f_back

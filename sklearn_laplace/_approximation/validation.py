@@ -204,9 +204,12 @@ def _pooled(own: Tensor, left_out: Tensor) -> float:
     by ``BIAS`` and has the variance ``SD_OF_BIAS``² in addition: the features were learnt from the rows left out.
     """
     means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
-    spreads = [
-        float(squares.var()) / (len(squares) * mean**2) for squares, mean in zip((own, left_out), means, strict=True)
-    ]
+    spreads = [_relative_variance(squares, mean) for squares, mean in zip((own, left_out), means, strict=True)]
     precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + SD_OF_BIAS**2)
     share = precisions[0] / sum(precisions)
     return math.exp(share * math.log(means[0]) + (1 - share) * (math.log(means[1]) + BIAS))
+
+
+def _relative_variance(squares: Tensor, mean: float) -> float:
+    """Variance of the mean of squares over its square; 2, that of a normal error, for a single one."""
+    return float(squares.var()) / (len(squares) * mean**2) if len(squares) > 1 else 2.0

@@ -298,7 +298,7 @@ def fit_member(
             if lead is None and may_begin(request, request.resolved):
                 request = replace(request, warm_start=cached_training(begin, request.training, stages))
             trained = cached_training(train, request.training, stages)
-    is_given = isinstance(trained, GivenNet)
+    is_given, request = isinstance(trained, GivenNet), request.without_held_out(trained)
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
         options = request.settled()
         if isinstance(trained, GivenNet):
@@ -367,13 +367,13 @@ def _member(
     origin: SelectionState,
     noise_model: NoiseModel | TargetNoise | None,
 ) -> Member:
-    unseen, kept = None, request.kept
+    unseen = None
     fields = conditioned(fit, hyper, request.data.scale, request.resolved)
     if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
         gradient = fit.objective_gradient(hyper)
         distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))
         if len(trained.held_out):
-            unseen, kept = _without_held_out(request, trained.held_out.cpu().numpy())
+            unseen = _keys_of(request.data, trained.held_out.cpu().numpy())
     else:
         gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
         distance = trained.mode.decrement
@@ -383,7 +383,7 @@ def _member(
         origin=origin,
         scale=request.data.scale,
         noise_model=noise_model,
-        kept=kept,
+        kept=request.kept,
         unseen=unseen,
         n_bins=request.parameters["n_bins"],
         seed=request.seeds[2],
@@ -398,13 +398,7 @@ def _member(
     )
 
 
-def _without_held_out(request: FitRequest, index: np.ndarray) -> tuple[np.ndarray, PreparedData | None]:
-    """Keys of rows that a given net has held out alone, and the stored rows with a weight of zero for them."""
-    data, kept = request.data, request.kept
+def _keys_of(data: PreparedData, index: np.ndarray) -> np.ndarray:
+    """Keys of rows that a given net has held out, without those that equal a row of its training."""
     keys = row_keys(data.X, data.targets)
-    unseen = np.setdiff1d(keys[index], np.delete(keys, index))
-    if kept is not None:
-        weights = kept.weights.copy()
-        weights[np.flatnonzero(weights > 0)[index]] = 0.0
-        kept = replace(kept, weights=weights)
-    return unseen, kept
+    return np.setdiff1d(keys[index], np.delete(keys, index))

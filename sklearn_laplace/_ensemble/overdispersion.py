@@ -61,6 +61,7 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
             break
         with task.subtask("overdispersion", TRAINING_STAGES) as stages:
             trained = cached_training(train, short.training, stages)
+        short = short.without_held_out(trained)
         with single_thread(trained.is_small):
             built_in = parameters["net"] is None
             if isinstance(trained, GivenNet):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 
 from .._approximation.left_out import LeftOut, left_out_of
@@ -12,6 +13,7 @@ from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._options.options import Options
 from .._options.prior import check_left_out
+from .._training.plan import GivenNet, MapResult
 from .._training.random_weights import options_for
 from .._training.request import TrainingRequest
 from ..laplace.fit import LaplaceFit
@@ -49,6 +51,17 @@ class FitRequest(TrainingRequest):
         """Request with the noise variances of a noise model for each row."""
         kept = None if self.kept is None else self.kept.under_noise(noise_model.ratios_of(self.kept.X))
         return replace(self, data=self.data.under_noise(noise_model.ratios_of(self.data.X)), kept=kept)
+
+    def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
+        """Set the weights of the stored rows to zero that a given net has held out from its training."""
+        if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
+            return self
+        weights = self.kept.weights.copy()
+        present = np.flatnonzero(weights > 0)
+        if len(present) != len(self.data.X):  # already done
+            return self
+        weights[present[trained.held_out.cpu().numpy()]] = 0.0
+        return replace(self, kept=replace(self.kept, weights=weights))
 
     def left_out(
         self, fit: LaplaceFit, input_dtype: torch.dtype, needed_by: str = "leave-one-out", *, in_order: bool = True

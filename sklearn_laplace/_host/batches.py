@@ -14,6 +14,20 @@ from torch.utils.data import Dataset, Subset
 from .rows import TrainingRows
 
 
+class WeightedTargets(Tensor):
+    """Targets of a batch, with what the loss takes in their place; scoring callbacks see the targets alone.
+
+    Parameters
+    ----------
+    observed : Tensor
+        Targets combined with their known noise.
+    weights : Tensor of shape (n,)
+    """
+
+    observed: Tensor
+    weights: Tensor
+
+
 class SlicingIterator:
     """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch.
 
@@ -44,12 +58,12 @@ class SlicingIterator:
     ) -> None:
         rows, index = (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
         assert isinstance(rows, RowsDataset)
-        tensors = (rows.rows.inputs, rows.rows.observed, rows.rows.weights)
+        tensors = (rows.rows.inputs, rows.rows.targets, rows.rows.observed, rows.rows.weights)
         if index is not None:
             chosen = torch.as_tensor(np.asarray(index), device=tensors[0].device)
             tensors = tuple(t[chosen] for t in tensors)  # type: ignore[assignment]
-        self.tensors = tensors
-        self.unweighted = rows.unweighted
+        self.tensors: tuple[Tensor, ...] = tensors
+        self.is_plain = rows.unweighted and rows.rows.noise is None
         self.batch_size = max(batch_size, 1)
         self.shuffle = shuffle
         n = len(tensors[0])
@@ -59,15 +73,18 @@ class SlicingIterator:
     def __len__(self) -> int:
         return math.ceil(self.n_used / self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | tuple[Tensor, Tensor]]]:
-        x, y, w = self.tensors
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        tensors = self.tensors
         self._draw()  # the base seed of a DataLoader's workers
         if self.shuffle:
-            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self._draw())).to(x.device)
-            x, y, w = x[order], y[order], w[order]
+            order = torch.randperm(len(tensors[0]), generator=torch.Generator().manual_seed(self._draw()))
+            tensors = tuple(tensor[order.to(tensor.device)] for tensor in tensors)
         for start in range(0, self.n_used, self.batch_size):
-            span = slice(start, start + self.batch_size)
-            yield x[span], y[span] if self.unweighted else (y[span], w[span])
+            x, y, observed, weights = (tensor[start : start + self.batch_size] for tensor in tensors)
+            if not self.is_plain:
+                y = y.as_subclass(WeightedTargets)
+                y.observed, y.weights = observed, weights
+            yield x, y
 
     def _draw(self) -> int:
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())

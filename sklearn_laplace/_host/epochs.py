@@ -160,7 +160,7 @@ def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
     Returns
     -------
     Tensor of shape (m,), int64
-        Rows that are held out; none without a ``train_split``.
+        Rows that the net is not trained on; none without a ``train_split``.
 
     Raises
     ------
@@ -176,27 +176,52 @@ def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
         parts = net.get_split_datasets(data, rows.targets.cpu().numpy())
     finally:
         np.random.set_state(state)  # noqa: NPY002
-    train, valid = parts
-    if not (_is_part(train, data) and (valid is None or _is_part(valid, data))):
+    train, valid = (None if part is None else _positions(part, data) for part in parts)
+    if train is None or (valid is None) != (parts[1] is None):
         raise ValueError(
             "the net's train_split has validation rows that are not among the rows of the fit, as predefined_split "
             "has. Pass these rows to fit as well, and use train_split=ValidSplit(PredefinedSplit(test_fold)) with "
             "scikit-learn's PredefinedSplit."
         )
+    if valid is not None:
+        _check_positions(train, valid, len(data))
 
     def known(dataset: RowsDataset, y: object = None, **options: object) -> tuple[Any, ...]:
-        of_part = (
-            part.indices if isinstance(part, Subset) else range(len(dataset)) for part in parts if part is not None
-        )
-        kept = tuple(Subset(dataset, index) for index in of_part)
-        return kept if len(kept) == 2 else (*kept, None)
+        return Subset(dataset, train), None if valid is None else Subset(dataset, valid)  # type: ignore[arg-type]
 
     net.train_split = known
-    return none if valid is None else torch.as_tensor(np.asarray(valid.indices), device=none.device)
+    return none if valid is None else torch.as_tensor(np.setdiff1d(np.arange(len(data)), train), device=none.device)
 
 
-def _is_part(part: object, data: RowsDataset) -> bool:
-    return part is data or (isinstance(part, Subset) and part.dataset is data)
+def _positions(part: object, data: RowsDataset) -> np.ndarray | None:
+    """Positions of a part of the rows, also of a part of a part; None for other rows."""
+    if part is data:
+        return np.arange(len(data))
+    if not isinstance(part, Subset):
+        return None
+    outer = _positions(part.dataset, data)
+    index = np.asarray(part.indices, dtype=np.int64)
+    return None if outer is None else index if part.dataset is data else outer[index]
+
+
+def _check_positions(train: np.ndarray, valid: np.ndarray, n_rows: int) -> None:
+    """Check that training and validation rows are different rows of the fit.
+
+    Raises
+    ------
+    ValueError
+    """
+    both = np.concatenate([train, valid])
+    if len(both) and both.max() >= n_rows:
+        raise ValueError(
+            f"the net's train_split has row {both.max()}, and the fit has {n_rows} rows of positive weight. A split by "
+            "positions, as PredefinedSplit, has to be made for the rows of the fit, without those of weight zero."
+        )
+    if shared := len(np.intersect1d(train, valid)):
+        raise ValueError(
+            f"the net's train_split trains on {shared} of its {len(valid)} validation rows, which then say nothing "
+            "about new rows. Use a split without rows in common, such as ValidSplit(5)."
+        )
 
 
 def _raised_by_callback(stop: KeyboardInterrupt) -> bool:

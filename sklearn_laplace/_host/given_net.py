@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
+from skorch.dataset import ValidSplit
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -239,6 +240,22 @@ def is_frozen(net: Any) -> bool:
 def has_own_epochs(net: Any) -> bool:
     """True for a skorch net that trains by epochs of its own, on the rows in the user's order."""
     return isinstance(net, NeuralNet)
+
+
+def check_split(net: Any, weights: np.ndarray) -> None:
+    """Check that rows of weight zero, which are dropped, do not shift the rows that a split names by position.
+
+    Raises
+    ------
+    ValueError
+    """
+    split = net.train_split if isinstance(net, NeuralNet) else None
+    by_position = split is not None and not (isinstance(split, ValidSplit) and isinstance(split.cv, int | float))
+    if by_position and bool((weights == 0).any()):
+        raise ValueError(
+            f"{int((weights == 0).sum())} rows have weight zero and are no rows of the fit, so that the positions in "
+            "the net's train_split would refer to other rows. Omit these rows from X, y and the split."
+        )
 
 
 def check_net(net: Any) -> None:

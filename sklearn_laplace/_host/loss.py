@@ -13,6 +13,7 @@ from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
+from .batches import WeightedTargets
 
 
 class LateAdam(torch.optim.Adam):
@@ -106,6 +107,8 @@ class MAPLoss(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Mean weighted loss of a batch; in training, plus the penalty and the loss of past rows."""
+        if isinstance(targets, WeightedTargets):
+            targets = targets.observed, targets.weights
         if isinstance(targets, Tensor):
             data = self.likelihood.nll(self.transform(outputs), targets).mean()
         else:

@@ -18,7 +18,7 @@ from .._options.options import is_number, trained_as
 from .._options.variants import DEFAULTS
 from .._runtime.memory import held
 from .._runtime.progress import Task
-from .._searches import Shared, current_search
+from .._searches import Search, current_search
 from .._warn import warn_user
 from ..errors import TiedScoresWarning, UncachedWarning
 from ..laplace.fit import LaplaceFit
@@ -116,7 +116,7 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     key = replace(request, parameters=neutral(parameters))
     try:
         if search is not None:
-            return _trained_once(search, joblib.hash(key), lambda: train(key, budget, task))
+            return _trained_once(search, request, joblib.hash(key), lambda: train(key, budget, task))
         joblib.hash(net)
     except (PicklingError, AttributeError, TypeError) as error:
         if search is not None:
@@ -131,18 +131,18 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     return trained
 
 
-def _trained_once(search: tuple[Any, Shared], key: str, compute: Callable[[], Trained]) -> Trained:
+def _trained_once(search: Search, request: TrainingRequest, key: str, compute: Callable[[], Trained]) -> Trained:
     """Training of a given net that the candidates of a search share.
 
     Warns
     -----
     TiedScoresWarning
-        If candidates with the same weights are compared by a score of their mean predictions.
+        If candidates with the same means are compared by a score of the mean.
     """
-    of, shared = search
-    trained, known = shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
-    scoring = None if of is None else of.scoring
-    if known and of is not None and (scoring is None or scoring in SCORES_OF_THE_MEAN):
+    trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
+    scoring = None if search.search is None else search.search.scoring
+    is_tied = search.search is not None and search.is_candidate and known
+    if is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN) and _has_fixed_mean(request):
         warn_user(
             "candidates of this search have the same net and differ in their error bars alone, which "
             f"scoring={scoring!r} does not see: their scores are equal, and the first one is selected. Use "
@@ -152,6 +152,11 @@ def _trained_once(search: tuple[Any, Shared], key: str, compute: Callable[[], Tr
     net: Any = trained.net  # type: ignore[attr-defined]
     of_search = {"key": key} if isinstance(trained, GivenNet) else {}
     return replace(trained, net=copied(net), **of_search)  # type: ignore[type-var]
+
+
+def _has_fixed_mean(request: TrainingRequest) -> bool:
+    """True if the mean does not depend on the posterior: numbers with additive noise, not classes and counts."""
+    return request.options(request.parameters["memory_budget"]).likelihood.has_dispersion
 
 
 def passed_once(
@@ -182,7 +187,7 @@ def passed_once(
 def kept_in_search(key: str, compute: Callable[[], Trained]) -> Trained:
     """Result that the fits of a search share; computed anew outside of a search, and for an empty key."""
     search = current_search() if key else None
-    return compute() if search is None else search[1].result(key, compute, held)[0]
+    return compute() if search is None else search.shared.result(key, compute, held)[0]
 
 
 def _bytes_of_net(net: NeuralNet) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 
 import nets
@@ -16,13 +17,13 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier, NeuralNetRegressor
-from skorch.callbacks import Checkpoint, EarlyStopping, LRScheduler
+from skorch.callbacks import Checkpoint, EarlyStopping, EpochScoring, LRScheduler
 from skorch.dataset import Dataset, ValidSplit
 from skorch.helper import predefined_split
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
-from sklearn_laplace.errors import TiedScoresWarning, WeakPriorWarning
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _searches, metrics
+from sklearn_laplace.errors import InterpolationWarning, TiedScoresWarning, WeakPriorWarning
 
 FRIEDMAN = make_friedman1(400, n_features=8, noise=1.0, random_state=0)
 X, Y = FRIEDMAN[0][:300].astype(np.float32), FRIEDMAN[1][:300]
@@ -314,6 +315,103 @@ def test_without_a_penalty_the_net_must_be_given():
         ValueError, match=r"map_prior_precision=0 trains without a prior, by the epochs of a skorch net"
     ):
         LaplaceRegressor(map_prior_precision=0).fit(X, Y)
+
+
+@pytest.mark.parametrize("rule", ["loo", "auto", "evidence"])
+def test_a_rule_selects_the_same_in_a_fit_and_in_a_refit(rule):
+    """The rows that the net has held out are no part of leave-one-out, before and after the fit."""
+    net = template(nets.Hidden, module__n_in=8, max_epochs=8)
+    model = LaplaceRegressor(net, prior_precision=rule, sigma_noise=rule, random_state=0).fit(X[:60], Y[:60])
+    known = model.prior_precision_, model.sigma_noise_
+    model.refit_laplace()
+    np.testing.assert_allclose([model.prior_precision_, model.sigma_noise_], known, rtol=1e-9)
+
+
+def test_varying_noise_and_counts_are_learnt_without_held_out_rows():
+    """Leave-one-out of the training rows; the validation rows have no part."""
+    net = template(nets.Hidden, module__n_in=8, max_epochs=8)
+    varying = LaplaceRegressor(net, likelihood="heteroscedastic", random_state=0).fit(X[:60], Y[:60])
+    assert np.isfinite(varying.predict_std(X_NEW)).all()
+    for likelihood in ("poisson", "negative_binomial"):
+        model = LaplaceRegressor(net, likelihood=likelihood, prior_precision="loo", random_state=0)
+        assert (model.fit(X[:60], np.round(Y[:60])).predict(X_NEW) > 0).all()
+
+
+def test_scoring_callbacks_see_targets_without_weights_and_noise():
+    """The default callbacks of a classifier score labels; so does a score of the user's."""
+    balanced = LaplaceClassifier(of_classes(max_epochs=2), class_weight="balanced", random_state=0).fit(X, LABELS)
+    assert 0 < balanced.net_.history[-1, "valid_acc"] < 1
+    scored = template(max_epochs=2, callbacks=[EpochScoring("r2", lower_is_better=False, use_caching=True)])
+    model = LaplaceRegressor(scored, random_state=0).fit(X, Y, sample_weight=np.linspace(0.5, 1.5, 300))
+    assert model.net_.history[-1, "r2"] < 1
+    noisy = LaplaceRegressor(scored, random_state=0).fit(X, Y, sample_noise_variance=np.linspace(0.5, 1.5, 300))
+    assert noisy.net_.history[-1, "r2"] < 1
+
+
+def test_weights_enter_the_losses_of_training_and_validation():
+    """The validation loss is the weighted mean of the squared errors."""
+    weights = np.where(np.arange(300) % 2, 3.0, 0.5)
+    model = LaplaceRegressor(template(max_epochs=1), random_state=0).fit(X, Y, sample_weight=weights)
+    mean, scale = np.average(Y, weights=weights), None
+    scale = np.sqrt(np.average((Y - mean) ** 2, weights=weights))
+    held_out = template().get_split_datasets(X, STANDARD)[1].indices
+    errors = (model.predict(X[held_out]) - Y[held_out]) / scale
+    expected = np.mean(weights[held_out] * errors**2) / weights.mean()
+    assert model.net_.history[-1, "valid_loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_split_by_positions_refers_to_the_rows_of_the_fit():
+    """Rows of weight zero would shift them; positions that are not there, and rows on both sides, are refused."""
+    weights = np.r_[np.zeros(5), np.ones(295)]
+    folds = ValidSplit(PredefinedSplit(np.where(np.arange(300) < 50, 0, -1)))
+    with pytest.raises(ValueError, match=r"5 rows have weight zero.*Omit these rows from X, y and the split"):
+        LaplaceRegressor(template(train_split=folds)).fit(X, Y, sample_weight=weights)
+    with pytest.raises(ValueError, match=r"train_split has row 299, and the fit has 250 rows"):
+        LaplaceRegressor(template(train_split=folds)).fit(X[:250], Y[:250])
+
+    def overlapping(dataset, y=None):
+        return dataset, torch.utils.data.Subset(dataset, range(10))
+
+    with pytest.raises(ValueError, match="trains on 10 of its 10 validation rows"):
+        LaplaceRegressor(template(train_split=overlapping)).fit(X, Y)
+
+    def nested(dataset, y=None):
+        part = torch.utils.data.Subset(dataset, range(100, 200))
+        return torch.utils.data.Subset(part, range(80)), torch.utils.data.Subset(part, range(80, 100))
+
+    model = LaplaceRegressor(template(train_split=nested, max_epochs=2), random_state=0).fit(X, Y)
+    assert model.laplace_.total_weight == 80  # rows that no part has select hyperparameters too
+
+
+@pytest.mark.parametrize("n_rows", [5, 6, 10])
+def test_one_validation_row_is_enough(n_rows):
+    """A single squared error has the relative variance of a normal one."""
+    net = template(nets.Hidden, module__n_in=8, max_epochs=3)
+    model = LaplaceRegressor(net, random_state=0).fit(X[:n_rows], Y[:n_rows])
+    assert np.isfinite(model.predict_std(X_NEW)).all()
+
+
+def test_a_search_forgets_and_warns_again():
+    """What its fits share ends with the call; a second one on other data warns anew."""
+    net = template(nets.Hidden, module__n_in=8, max_epochs=2)
+    search = GridSearchCV(
+        LaplaceRegressor(net, random_state=0), {"sigma_noise": [1e-3]}, cv=2, scoring=metrics.neg_nlpd
+    )
+    for factor in (1.0, 2.0):
+        with pytest.warns(InterpolationWarning):
+            search.fit(X, factor * Y)
+    gc.collect()
+    assert not list(_searches._of_calls)
+
+
+def test_scores_of_counts_and_classes_are_not_called_tied():
+    """Their means depend on the posterior."""
+    net = template(nets.Hidden, module__n_in=8, max_epochs=2, train_split=None)
+    counts = LaplaceRegressor(net, likelihood="poisson", map_prior_precision=0, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TiedScoresWarning)
+        search = GridSearchCV(counts, {"prior_precision": [0.01, 1.0, 100.0]}, cv=2).fit(X, np.round(Y))
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 3
 
 
 def test_left_out_errors_are_those_of_refits_without_a_row():
