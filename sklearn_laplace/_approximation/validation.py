@@ -42,7 +42,7 @@ BIAS, SD_OF_BIAS = 0.2, 0.3
 """Logarithm of the mean squared error of new rows over that of leave-one-out: its mean and standard deviation."""
 SD_OF_FACTOR, SD_OF_NOISE = math.log(10.0), 0.2
 """Standard deviations of log f and of log σ; chosen on inner splits, see docs/decisions.md."""
-FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.8
+FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.6
 """The same for classes and counts: centre of f, and standard deviation of its logarithm."""
 
 
