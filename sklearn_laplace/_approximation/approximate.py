@@ -69,7 +69,7 @@ def approximate(
         fit = laid_out.fit(everything, rows, gradient=known)
     # The hyperparameters are settled if the training has maximised exactly this evidence, including the weights' mode.
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
-    settled = by_exact_evidence and not trained.post_hoc and options.map_precision is None
+    settled = by_exact_evidence and options.map_precision is None
     settled = settled and whole and same_rule and laid_out.structure in (Full, Functional)
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
@@ -100,7 +100,7 @@ class PosteriorLayout:
     def of(
         cls, everything: Network, rows: TrainingRows, options: Options, prior: Prior, hyper: Hyper
     ) -> PosteriorLayout:
-        """PosteriorLayout for a net with these rows; prior and hyperparameters rank the weights of a subnetwork."""
+        """Layout for a net with these rows; prior and hyperparameters rank the weights of a subnetwork."""
         subset = options.subset.settled(everything, lambda: _variance(everything, prior, hyper, rows, options))
         options = replace(options, subset=subset)
         network, structure, n_dual, n_bytes = posterior_layout(everything, rows.inputs, Sizes.of(rows), options)

@@ -20,10 +20,11 @@ from torch import Tensor
 from .._data.rows import PreparedData, row_keys
 from .._host.rows import TrainingRows
 from .._options.options import AUTO, Options
+from .._options.resolve import DEFAULT_LINK
 from .._runtime.budget import budget_for, exact_cost
 from .._training.cache import kept_in_search
 from .._training.folds import CHUNK
-from .._training.plan import GivenNet
+from .._training.plan import GivenNet, other_rows
 from .._validation.values import Choice
 from ..distributions.densities import density_of
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
@@ -39,7 +40,7 @@ from ..laplace.subsets import LastLayer
 from .approximate import PosteriorLayout
 from .choose import SelectionState, _start
 from .held_out import CrossFit
-from .validation import validation_scores
+from .validation import relative_squares, validation_scores
 
 N_FOLDS = 5
 """Number of folds of the rows without validation rows. The fold of a row is a hash of its inputs."""
@@ -49,8 +50,6 @@ FEW = 500
 """Number of validation rows below which leave-one-out errors of the training rows share in the level of the errors."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
 """ρ of leave-one-out, in units of the variance of the targets and of the natural prior precision."""
-DEFAULT_LINK = "moderated"
-"""Link of the densities of classes; ``refit_laplace`` can change that of the predictions."""
 
 
 def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
@@ -77,7 +76,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     """
     rows = data.training_rows(options.dtype, options.device, built_in=False)
     validation = rows.taken(trained.held_out)
-    rows = rows if not len(validation) else rows.taken(_others(trained.held_out, len(rows)))
+    rows = rows if not len(validation) else rows.taken(other_rows(trained.held_out, len(rows)))
     layout = PosteriorLayout.of(trained.network, rows, options, trained.prior, trained.hyper)
     names = trained.network.parameter_names
     origin = SelectionState(trained.hyper, trained.prior.names, names, None)
@@ -86,18 +85,21 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     scores, left_out = None, None
     if len(validation):
         fit = layout.fit(trained.network, rows)
-        parts = [(_dual_if_cheaper(fit, rows, layout), validation.chunks(CHUNK))]
+        scored = _dual_if_cheaper(fit, rows, layout)
+        parts = [(scored, validation.chunks(CHUNK))]
         if options.likelihood.has_dispersion and len(validation) < FEW:
             errors = kept_in_search(
                 trained.key and f"{trained.key} left out",
                 lambda: _left_out_errors(trained.network, rows, fit, layout, only_all=True),
             )
-            left_out = None if errors is None else _relative_squares(rows, errors, fit)
+            left_out = None if errors is None else relative_squares(errors, rows.observed, rows.weights)
     else:
-        fold_of_row = (row_keys(data.X) % np.uint64(N_FOLDS)).astype(np.int64)
-        fit, parts = _folds(trained.network, rows, torch.from_numpy(fold_of_row).to(rows.inputs.device), layout)
+        hashed = (row_keys(data.X) % np.uint64(N_FOLDS)).astype(np.int64)
+        fold_of_row = torch.from_numpy(hashed).to(rows.inputs.device)
+        fit, parts = _folds(trained.network, rows, fold_of_row, layout)
     if parts:
         hyper = _pattern(parts[0][0], origin, options)
+        # ``refit_laplace`` can change the link of the predictions, not that of the scores.
         link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if fit.likelihood.over_classes else None
         scores = validation_scores(parts, hyper.prior_precision, density_of(fit.likelihood, link), left_out)
     return fit, origin if scores is None else replace(origin, cross=CrossFit((), torch.zeros(0), scores))
@@ -106,18 +108,10 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
 def _has_scores(options: Options, layout: PosteriorLayout) -> bool:
     """True if rows outside the training can select a free hyperparameter."""
     free = options.prior_precision.free or options.sigma_noise.free
-    scored = not options.likelihood.has_dispersion or (options.likelihood.quadratic and _power(options) == 1)
+    scored = not options.likelihood.has_dispersion or (
+        options.likelihood.quadratic and options.rule.dispersion_power == 1
+    )
     return free and scored and options.previous is None
-
-
-def _power(options: Options) -> int:
-    return options.rule.dispersion_power
-
-
-def _others(index: Tensor, n_rows: int) -> Tensor:
-    kept = torch.ones(n_rows, dtype=torch.bool, device=index.device)
-    kept[index] = False
-    return kept.nonzero()[:, 0]
 
 
 def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
@@ -145,7 +139,7 @@ def _folds(
     folds = folds if len(rows) <= ALL_FOLDS else folds[:1]
     if not (several and layout.options.likelihood.has_dispersion):
         return layout.fit(everything, rows), []
-    others = [_others(fold, len(rows)) for fold in folds]
+    others = [other_rows(fold, len(rows)) for fold in folds]
     if layout.structure.is_monoid:
         of_folds = [layout.refit(everything, rows.taken(fold)) for fold in folds]
         if len(folds) == 1:
@@ -200,15 +194,8 @@ def _left_out_errors(
     targets, _ = without_noise(rows.observed.double(), fit.n_outputs)
     outputs = torch.cat([everything(inputs).double() for inputs, _, _ in batches])
     of_net, left_out = (targets - mean for mean in (outputs, mean))
-    larger = [float(_relative_squares(rows, errors, fit).mean()) for errors in (of_net, left_out)]
+    larger = [float(relative_squares(errors, rows.observed, rows.weights).mean()) for errors in (of_net, left_out)]
     return of_net if larger[0] > larger[1] else left_out
-
-
-def _relative_squares(rows: TrainingRows, errors: Tensor, fit: LaplaceFit) -> Tensor:
-    """Squares of the errors (n,) over their known noise variances, times the weights relative to their mean."""
-    _, noise = without_noise(rows.observed.double(), fit.n_outputs)
-    weights = rows.weights.double()
-    return weights / weights.mean() * (errors.square() / noise).mean(1)
 
 
 def _exact_fit(

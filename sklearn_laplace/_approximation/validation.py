@@ -185,16 +185,23 @@ def validation_scores(
     )
 
 
+def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tensor:
+    """Squares (n,) of errors (n, C) over their known noise variances, times the weights relative to their mean.
+
+    ``observed`` are the targets combined with their known noise.
+    """
+    _, noise = without_noise(observed.double(), errors.shape[1])
+    weights = weights.double()
+    return weights / weights.mean() * (errors.square() / noise).mean(1)
+
+
 def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
-    """Squared errors (n,) over their known noise variances, times the weights relative to their mean."""
-    found, total = [], []
-    for fit, batches in parts:
-        for inputs, targets, weights in batches:
-            y, noise = without_noise(targets.double(), fit.n_outputs)
-            squares = ((y - fit.network(inputs).double()).square() / noise).mean(1)
-            found.append(weights.double() * squares)
-            total.append(weights.double())
-    return torch.cat(found) / torch.cat(total).mean()
+    """Relative squares of the errors of all rows of the parts."""
+    rows = [(fit, batch) for fit, batches in parts for batch in batches]
+    observed, weights = (torch.cat([batch[k] for _, batch in rows]) for k in (1, 2))
+    outputs = torch.cat([fit.network(batch[0]).double() for fit, batch in rows])
+    targets, _ = without_noise(observed.double(), outputs.shape[1])
+    return relative_squares(targets - outputs, observed, weights)
 
 
 def _pooled(own: Tensor, left_out: Tensor) -> float:

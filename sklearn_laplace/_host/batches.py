@@ -31,8 +31,8 @@ class WeightedTargets(Tensor):
 class SlicingIterator:
     """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch.
 
-    Rows are not collated one by one. The order of the rows and the draws from torch's global generator are those of
-    ``torch.utils.data.DataLoader``, so that a net trains as by skorch alone.
+    Rows are not collated one by one. Without a seed, the order of the rows and the draws from torch's global generator
+    are those of ``torch.utils.data.DataLoader``, so that a net trains as by skorch alone.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class SlicingIterator:
     batch_size : int
         Rows per batch.
     shuffle : bool
-        If True, draw a new permutation each epoch.
+        If True, draw a new permutation each epoch. With a seed, a single full batch is not permuted.
     drop_last : bool
         If True, omit a last batch with fewer rows.
     seed : int, optional
@@ -65,8 +65,8 @@ class SlicingIterator:
         self.tensors: tuple[Tensor, ...] = tensors
         self.is_plain = rows.unweighted and rows.rows.noise is None
         self.batch_size = max(batch_size, 1)
-        self.shuffle = shuffle
         n = len(tensors[0])
+        self.shuffle = shuffle and (seed is None or self.batch_size < n)
         self.n_used = n - n % self.batch_size if drop_last else n
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
 
@@ -75,9 +75,12 @@ class SlicingIterator:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         tensors = self.tensors
-        self._draw()  # the base seed of a DataLoader's workers
+        generator = self.generator
+        if generator is None:
+            _draw()  # the base seed of a DataLoader's workers
+            generator = torch.Generator().manual_seed(_draw()) if self.shuffle else None
         if self.shuffle:
-            order = torch.randperm(len(tensors[0]), generator=torch.Generator().manual_seed(self._draw()))
+            order = torch.randperm(len(tensors[0]), generator=generator)
             tensors = tuple(tensor[order.to(tensor.device)] for tensor in tensors)
         for start in range(0, self.n_used, self.batch_size):
             x, y, observed, weights = (tensor[start : start + self.batch_size] for tensor in tensors)
@@ -86,8 +89,10 @@ class SlicingIterator:
                 y.observed, y.weights = observed, weights
             yield x, y
 
-    def _draw(self) -> int:
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+
+def _draw() -> int:
+    """Seed from torch's global generator."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
 
 
 class RowsDataset(Dataset[Any]):

@@ -43,9 +43,6 @@ from .given_net import (
 from .loss import LateAdam, MAPLoss
 from .rows import Sizes
 
-MODULE_LR = 0.02
-"""Initial learning rate of a module without a skorch net, and constant rate of the built-in net."""
-
 
 def build_net(
     source: NeuralNet | type[nn.Module] | nn.Module,
@@ -104,7 +101,7 @@ def build_net(
         criterion__likelihood=likelihood,
         criterion__total_weight=sizes.total_weight,
         criterion__n_rows=sizes.n_rows,
-        criterion__scale=2 / sizes.n_outputs if likelihood.has_dispersion else 1.0,
+        criterion__scale=2 / sizes.n_outputs if own_training and likelihood.has_dispersion else 1.0,
         device=str(sizes.device),
         verbose=verbose,
     )
@@ -127,7 +124,7 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
         optimizer=LateAdam,
         train_split=None,
         callbacks="disable",
-        lr=MODULE_LR,
+        lr=1e-2,
         batch_size=-1,
         max_epochs=0,
     )

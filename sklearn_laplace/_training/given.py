@@ -35,6 +35,8 @@ from .fit_map import n_dual_rows
 from .plan import GivenNet, Plan
 from .random_weights import grouped
 
+MODULE_LR = 0.02
+"""Initial learning rate of a module without a skorch net."""
 OF_CLASSES = 0.3
 """Prior precision of a module's training for classes and counts, in units of the natural one. See docs/decisions.md."""
 CHUNK = 512
@@ -125,24 +127,29 @@ def is_linear(network: Network, inputs: Tensor) -> bool:
     return True
 
 
-def _run(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task: Task) -> None:
-    is_module = net.callbacks == "disable" and net.max_epochs == 0  # as host.net builds it around a module
-    if is_module:
+def prepare_module(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, *, by_rows: bool) -> None:
+    """Give the net around a module a training: a falling rate, a prior of natural size and, ``by_rows``, epochs."""
+    if by_rows:
         budget = budget_for(len(rows))
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
         epochs = budget.epoch_steps if size == -1 else math.ceil(budget.epoch_steps * size / len(rows))
         net.set_params(batch_size=size, max_epochs=epochs)
-        net.callbacks_ = [*net.callbacks_, ("laplace_annealing", Annealing())]
-    between = None
-    if is_module or plan.previous is not None or (plan.precision is not None and bool((plan.precision > 0).all())):
+    net.callbacks_ = [*net.callbacks_, ("laplace_annealing", Annealing())]
+    if plan.precision is None and plan.previous is None:
+        prior = plan.prior(network)
+        hyper = plan.start(network, prior)
+        if not plan.likelihood.has_dispersion:
+            hyper = replace(hyper, prior_precision=OF_CLASSES * hyper.prior_precision)
+        net.criterion_.bind(network, net.module_, prior, hyper)
+
+
+def _run(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task: Task) -> None:
+    has_penalty = plan.precision is not None and bool((plan.precision > 0).all())
+    if has_penalty or plan.previous is not None:
         prior = plan.prior(network)
         past = None if plan.previous is None else plan.previous.fit
-        hyper = plan.start(network, prior)
-        if plan.precision is None and plan.previous is None and not plan.likelihood.has_dispersion:
-            hyper = replace(hyper, prior_precision=OF_CLASSES * hyper.prior_precision)
-        net.criterion_.bind(network, net.module_, prior, hyper, past)
-        if plan.free_dispersion:
-            between = _update_dispersion
+        net.criterion_.bind(network, net.module_, prior, plan.start(network, prior), past)
+    between = _update_dispersion if plan.free_dispersion else None
     # A skorch net of the user prints its own table of epochs.
     shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
     with task.subtask("epochs", net.max_epochs) as stage, Steps(stage, net.max_epochs, **shown) as steps:

@@ -185,9 +185,14 @@ class Fold:
         >>> Fold(torch.zeros(1), torch.tensor([0, 3])).seen(5)
         tensor([1, 2, 4])
         """
-        kept = torch.ones(n_rows, dtype=torch.bool, device=self.held_out.device)
-        kept[self.held_out] = False
-        return kept.nonzero()[:, 0]
+        return other_rows(self.held_out, n_rows)
+
+
+def other_rows(index: Tensor, n_rows: int) -> Tensor:
+    """Indices of all rows that are not among the given ones."""
+    kept = torch.ones(n_rows, dtype=torch.bool, device=index.device)
+    kept[index] = False
+    return kept.nonzero()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -208,8 +213,6 @@ class MapResult:
         True if the net is too small to benefit from several threads.
     input_dtype : torch.dtype
         Dtype of the network's inputs.
-    post_hoc : bool
-        True if the net was trained outside this package, so that the hyperparameters are not selected yet.
     by_evidence : bool
         True if the prior precisions maximise the evidence.
     folds : tuple of Fold
@@ -222,7 +225,6 @@ class MapResult:
     n_steps: int
     is_small: bool
     input_dtype: torch.dtype
-    post_hoc: bool = False
     by_evidence: bool = True
     folds: tuple[Fold, ...] = ()
 

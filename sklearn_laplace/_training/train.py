@@ -32,7 +32,7 @@ from ..laplace.prior import Prior
 from .built_in import built_in_net, statistics_of
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
 from .folds import N_FOLDS, cross_fitted, dealt
-from .given import is_linear, keep_weights, train_given
+from .given import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
 from .plan import NOISELESS, GivenNet, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
@@ -188,6 +188,8 @@ class _Nets:
         sizes = Sizes.of(rows)
         specification = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
+        if not (is_ours or isinstance(source, NeuralNet) or options_of_net["lr"] is not None):
+            options_of_net["lr"] = MODULE_LR
         level, _ = verbosity(parameters["verbose"])
         net = build_net(*specification, **options_of_net, seed=seeds[0] if is_ours else None, verbose=max(level - 1, 0))
         initialise(net, rows.inputs[:2], rows.weights.dtype if is_ours else options.dtype, sizes)
@@ -230,6 +232,8 @@ def _train_net(
         exact = options.map_precision != 0 and is_exact(network, rows, plan)
         if not (exact and is_linear(network, rows.inputs[:5])):
             level, _ = verbosity(request.parameters["verbose"])
+            if not isinstance(request.parameters["net"], NeuralNet):
+                prepare_module(net, network, rows, plan, by_rows=not nets.own_epochs)
             return train_given(net, network, rows, plan, options, task, request.seeds[1], level)
         net.module_.to(rows.weights.dtype)
     trained = fit_map(net, network, rows, plan, task, own_epochs=nets.own_epochs)

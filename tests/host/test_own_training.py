@@ -39,10 +39,8 @@ class Deep(nn.Module):
 
     def __init__(self, n_in=8, n_out=1):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(n_in, 24), nn.BatchNorm1d(24), nn.Tanh(), nn.Dropout(0.2), nn.Linear(24, 16), nn.Tanh(),
-            nn.Linear(16, n_out),
-        )  # fmt: skip
+        first = nn.Linear(n_in, 24), nn.BatchNorm1d(24), nn.Tanh(), nn.Dropout(0.2)
+        self.layers = nn.Sequential(*first, nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, n_out))
 
     def forward(self, x):
         return self.layers(x)
@@ -121,8 +119,8 @@ def test_every_structure_is_as_good_as_the_net_with_its_residuals(split):
     """With the default rules; no structure drives the noise level up, however wide its posterior is."""
     scores = {}
     for structure in STRUCTURES:
-        model = LaplaceRegressor(template(nets.Hidden, module__n_in=8, train_split=split, max_epochs=60),
-                                 hessian_structure=structure, random_state=0).fit(X, Y)  # fmt: skip
+        net = template(nets.Hidden, module__n_in=8, train_split=split, max_epochs=60)
+        model = LaplaceRegressor(net, hessian_structure=structure, random_state=0).fit(X, Y)
         mean, std = model.predict(X_NEW, return_std=True)
         scores[structure] = norm(mean, std).logpdf(Y_NEW).mean()
         error = np.sqrt(np.mean((mean - Y_NEW) ** 2))
@@ -352,7 +350,7 @@ def test_weights_enter_the_losses_of_training_and_validation():
     """The validation loss is the weighted mean of the squared errors."""
     weights = np.where(np.arange(300) % 2, 3.0, 0.5)
     model = LaplaceRegressor(template(max_epochs=1), random_state=0).fit(X, Y, sample_weight=weights)
-    mean, scale = np.average(Y, weights=weights), None
+    mean = np.average(Y, weights=weights)
     scale = np.sqrt(np.average((Y - mean) ** 2, weights=weights))
     held_out = template().get_split_datasets(X, STANDARD)[1].indices
     errors = (model.predict(X[held_out]) - Y[held_out]) / scale
