@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._approximation.diagnosis import FAR_FROM_MODE, LEVEL, Findings, Fresh, Vitals, explained_by_a_line, single_row
 from .._approximation.left_out import left_out_of
-from .._approximation.validation import ValidationScores
+from .._approximation.validation_scores import ValidationScores
 from .._data.known_noise import FEWEST_ROWS
 from .._data.rows import PreparedData, canonical_rows
 from .._options.few_rows import told_by_rows

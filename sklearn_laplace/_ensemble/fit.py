@@ -25,7 +25,7 @@ import numpy as np
 
 from .._approximation.approximate import approximate
 from .._approximation.choose import SelectionState, choose, with_scores_of
-from .._approximation.given import approximate_given
+from .._approximation.fixed_weights import approximate_given
 from .._approximation.noise_model import NoiseModel
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData, row_keys

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._approximation.approximate import approximate
 from .._approximation.choose import choose
-from .._approximation.given import approximate_given
+from .._approximation.fixed_weights import approximate_given
 from .._approximation.overdispersion import best_overdispersion, has_settled
 from .._data.rows import PreparedData
 from .._runtime.progress import Task

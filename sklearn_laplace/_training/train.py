@@ -32,8 +32,8 @@ from ..laplace.prior import Prior
 from .built_in import built_in_net, statistics_of
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
 from .folds import N_FOLDS, cross_fitted, dealt
-from .given import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
+from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
 from .plan import NOISELESS, GivenNet, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
 from .random_weights import fixed_dispersion, grouped, posterior_layout

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from sklearn_laplace._approximation.validation import (
+from sklearn_laplace._approximation.validation_scores import (
     BIAS,
     FACTOR_OF_CLASSES,
     RANGE,

@@ -1,10 +1,10 @@
 """Laplace approximation of a net that was trained by its owner's epochs, or is frozen.
 
 The weights are fixed. Rows that the net was not trained on select prior precision and noise level for the structure
-that was asked for (``validation.py``). They are the validation rows of the net's ``train_split``. Without them, and for
-numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-out of the
-linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer. Without
-either, the evidence of the structure selects.
+that was asked for (``validation_scores.py``). They are the validation rows of the net's ``train_split``. Without
+them, and for numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-
+out of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer.
+Without either, the evidence of the structure selects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..laplace.subsets import LastLayer
 from .approximate import PosteriorLayout
 from .choose import SelectionState, _start
 from .held_out import CrossFit
-from .validation import relative_squares, validation_scores
+from .validation_scores import relative_squares, validation_scores
 
 N_FOLDS = 5
 """Number of folds of the rows without validation rows. The fold of a row is a hash of its inputs."""
