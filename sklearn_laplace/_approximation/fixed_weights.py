@@ -2,8 +2,8 @@
 
 The weights are fixed. Rows that the net was not trained on select prior precision and noise level for the structure
 that was asked for (``validation_scores.py``). They are the validation rows of the net's ``train_split``. Without
-them, and for numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-
-out of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer.
+them, and for numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-out
+of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer.
 Without either, the evidence of the structure selects.
 """
 
