@@ -10,7 +10,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from ._data.rows import PreparedData, canonical_rows, present_rows
+from ._data.rows import PreparedData
 from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
@@ -18,7 +18,6 @@ from ._estimator.drawing import overview
 from ._estimator.labels import classes_of, labels_of, positions, tally, weighted_total
 from ._estimator.report import Report, classification_report
 from ._estimator.sources import Reading, check_options
-from ._host.given_net import check_split, has_own_epochs
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
 from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all, variance_of_kind
@@ -264,9 +263,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = positions(y, weights, self.classes_)
-        check_split(self.net, weights)
-        rows_of_training = present_rows if has_own_epochs(self.net) else canonical_rows
-        data = self._encoded(*rows_of_training(X, index, weights), n_outputs, class_weight).present()
+        data = self._encoded(*self._rows_of_training(X, index, weights), n_outputs, class_weight).present()
         return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))
 
     def _prepare_more(

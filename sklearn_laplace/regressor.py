@@ -11,7 +11,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
-from ._data.rows import PreparedData, canonical_rows, present_rows
+from ._data.rows import PreparedData
 from ._data.statistics import spread
 from ._data.target_scale import TargetScale
 from ._ensemble.input_gradients import check_request
@@ -22,7 +22,7 @@ from ._estimator.drawing import overview
 from ._estimator.predictive import NumericPredictive
 from ._estimator.report import Report, output_position, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
-from ._host.given_net import check_split, has_own_epochs, is_frozen
+from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, Kind, Parts, one_or_all
 from ._validation import values as _values
@@ -267,9 +267,7 @@ default="auto"
         unmerged = X, targets, weights, variances
         if variances is not None:
             targets = np.column_stack([targets, variances])
-        check_split(self.net, weights)
-        rows_of_training = present_rows if has_own_epochs(self.net) else canonical_rows
-        X, targets, weights = rows_of_training(X, targets, weights)
+        X, targets, weights = self._rows_of_training(X, targets, weights)
         if variances is not None:
             targets, variances = np.split(targets, 2, axis=1)
         check_support(likelihood, targets)

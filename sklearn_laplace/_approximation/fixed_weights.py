@@ -9,10 +9,13 @@ Without either, the evidence of the structure selects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from numbers import Number
+from typing import Any
 
+import joblib
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,6 +45,12 @@ from .choose import SelectionState, _start
 from .held_out import CrossFit
 from .validation_scores import relative_squares, validation_scores
 
+OF_SELECTION = {
+    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "return_std_kind"),
+    *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
+    *("cv", "scoring", "prior_precision_grid"),
+}
+"""Parameters that the pass over the rows of a trained net does not depend on."""
 N_FOLDS = 5
 """Number of folds of the rows without validation rows. The fold of a row is a hash of its inputs."""
 ALL_FOLDS = 300
@@ -50,6 +59,23 @@ FEW = 500
 """Number of validation rows below which leave-one-out errors of the training rows share in the level of the errors."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
 """ρ of leave-one-out, in units of the variance of the targets and of the natural prior precision."""
+
+
+def approximate_once(
+    trained: GivenNet, data: PreparedData, options: Options, parameters: Mapping[str, Any], seed: int
+) -> tuple[LaplaceFit, SelectionState]:
+    """Compute what :func:`approximate_given` returns, once for all candidates of a search with the same structure.
+
+    ``seed`` is that of draws in the curvature. ``parameters`` are those of the estimator.
+    """
+    key = ""
+    if trained.key:
+        relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
+        for name in ("prior_precision", "sigma_noise"):  # several values are a pattern, and given ones need no scores
+            value = parameters.get(name)
+            relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)
+        key = joblib.hash((trained.key, relevant, seed))
+    return kept_in_search(key, lambda: approximate_given(trained, data, options))
 
 
 def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:

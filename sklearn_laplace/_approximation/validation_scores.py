@@ -146,13 +146,7 @@ def validation_scores(
     first = listed[0][0]
     likelihood = first.likelihood
     normal = likelihood.has_dispersion
-    level, factor = 1.0, 1.0
-    if normal:
-        least = max(2 * first.nll / (first.total_weight * first.n_outputs), likelihood.dispersion_bounds[0])
-        of_rows = _squares(listed)
-        own = max(float(of_rows.mean()), likelihood.dispersion_bounds[0])
-        level = max(own if left_out is None else _pooled(of_rows, left_out), least)
-        factor = level / own
+    level, factor = _level(first, _squares(listed), left_out) if normal else (1.0, 1.0)
     dear = any(fit.curvature.eigenbasis() is None for fit, _ in listed) or len(unit) > 1
     factors = torch.logspace(LOWEST, HIGHEST, DEAR_POINTS if dear else POINTS, dtype=torch.float64).to(unit)
     ridge = factors * level
@@ -183,6 +177,18 @@ def validation_scores(
         widths=widths,
         spread=likelihood.dispersion_start,
     )
+
+
+def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[float, float]:
+    """Level of the errors, and its ratio to the mean of the rows' squares.
+
+    It is at least the mean square of the training rows.
+    """
+    smallest = fit.likelihood.dispersion_bounds[0]
+    of_training = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
+    own = max(float(of_rows.mean()), smallest)
+    level = max(own if left_out is None else _pooled(of_rows, left_out), of_training, smallest)
+    return level, level / own
 
 
 def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tensor:

@@ -204,6 +204,11 @@ class PreparedData:
             return self
         return replace(self, weights=np.where(np.isin(row_keys(self.X, self.targets), keys), 0.0, self.weights))
 
+    def unshared_keys(self, index: np.ndarray) -> np.ndarray:
+        """Keys, of inputs and targets, of the rows of an index, without those that equal a row outside it."""
+        keys = row_keys(self.X, self.targets)
+        return np.setdiff1d(keys[index], np.delete(keys, index))
+
     def followed_by(self, other: PreparedData) -> PreparedData:
         """Append the rows of another data set."""
         noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])

@@ -25,17 +25,17 @@ import numpy as np
 
 from .._approximation.approximate import approximate
 from .._approximation.choose import SelectionState, choose, with_scores_of
-from .._approximation.fixed_weights import approximate_given
+from .._approximation.fixed_weights import approximate_once
 from .._approximation.noise_model import NoiseModel
 from .._approximation.target_noise import TargetNoise
-from .._data.rows import PreparedData, row_keys
+from .._data.rows import row_keys
 from .._host.given_net import is_list
 from .._options import members as _members
 from .._options.options import is_auto, is_number
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
-from .._training.cache import cached_training, passed_once
+from .._training.cache import cached_training
 from .._training.plan import GivenNet, MapResult
 from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
@@ -298,15 +298,14 @@ def fit_member(
             if lead is None and may_begin(request, request.resolved):
                 request = replace(request, warm_start=cached_training(begin, request.training, stages))
             trained = cached_training(train, request.training, stages)
-    is_given, request = isinstance(trained, GivenNet), request.without_held_out(trained)
+    request = request.without_held_out(trained)
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
         options = request.settled()
         if isinstance(trained, GivenNet):
-            of_given = partial(approximate_given, trained, data, options)
-            fit, origin = passed_once(trained, request.parameters, request.seeds[2], of_given)
+            fit, origin = approximate_once(trained, data, options, request.parameters, request.seeds[2])
         else:
             fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
-        origin = origin if lead is None or is_given else with_scores_of(lead, origin, fit, options)
+            origin = origin if lead is None else with_scores_of(lead, origin, fit, options)
         left_out = partial(request.left_out, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         stage.score = origin.held_out_score(fit, hyper, data.scale) if lead is None else None
@@ -372,8 +371,7 @@ def _member(
     if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
         gradient = fit.objective_gradient(hyper)
         distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))
-        if len(trained.held_out):
-            unseen = _keys_of(request.data, trained.held_out.cpu().numpy())
+        unseen = request.data.unshared_keys(trained.held_out.cpu().numpy()) if len(trained.held_out) else None
     else:
         gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
         distance = trained.mode.decrement
@@ -396,9 +394,3 @@ def _member(
         is_later=False,
         is_given=isinstance(trained, GivenNet),
     )
-
-
-def _keys_of(data: PreparedData, index: np.ndarray) -> np.ndarray:
-    """Keys of rows that a given net has held out, without those that equal a row of its training."""
-    keys = row_keys(data.X, data.targets)
-    return np.setdiff1d(keys[index], np.delete(keys, index))

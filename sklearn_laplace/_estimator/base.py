@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
-from .._data.rows import PreparedData, augmented
+from .._data.rows import PreparedData, augmented, canonical_rows, present_rows
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
 from .._ensemble.diagnose import diagnose
@@ -34,7 +34,7 @@ from .._ensemble.overdispersion import ROUNDS
 from .._ensemble.placement import placed
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
-from .._host.given_net import check_net, is_list
+from .._host.given_net import check_net, check_split, has_own_epochs, is_list
 from .._options import members as _members
 from .._options.options import Options
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
@@ -541,6 +541,13 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
         return X, y, weights, variances
+
+    def _rows_of_training(
+        self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows in the order of the user for a net with epochs of its own, else in the canonical order."""
+        check_split(self.net, weights)
+        return (present_rows if has_own_epochs(self.net) else canonical_rows)(X, targets, weights)
 
     def _previous(self) -> Any:
         """The fitted estimator whose posterior is the prior, or None."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from numbers import Number
 from pickle import PicklingError
 from typing import Any, TypeVar
 
@@ -21,18 +20,10 @@ from .._runtime.progress import Task
 from .._searches import Search, current_search
 from .._warn import warn_user
 from ..errors import TiedScoresWarning, UncachedWarning
-from ..laplace.fit import LaplaceFit
 from .plan import GivenNet
 from .request import TrainingRequest
 
 Trained = TypeVar("Trained")
-Selection = TypeVar("Selection")
-OF_SELECTION = {
-    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "return_std_kind"),
-    *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
-    *("cv", "scoring", "prior_precision_grid"),
-}
-"""Parameters that the pass over the rows of a trained net does not depend on."""
 SCORES_OF_THE_MEAN = (
     "r2",
     "accuracy",
@@ -157,31 +148,6 @@ def _trained_once(search: Search, request: TrainingRequest, key: str, compute: C
 def _has_fixed_mean(request: TrainingRequest) -> bool:
     """True if the mean does not depend on the posterior: numbers with additive noise, not classes and counts."""
     return request.options(request.parameters["memory_budget"]).likelihood.has_dispersion
-
-
-def passed_once(
-    trained: GivenNet, parameters: Mapping[str, Any], seed: int, compute: Callable[[], tuple[LaplaceFit, Selection]]
-) -> tuple[LaplaceFit, Selection]:
-    """Pass over the rows of a given net, and its scores, that candidates of a search with the same structure share.
-
-    Parameters
-    ----------
-    trained : GivenNet
-        Training of a search; any other net is passed over anew.
-    parameters : mapping
-        Names and values of the estimator's parameters.
-    seed : int
-        Seed of draws in the curvature.
-    compute : callable
-        Returns the fit, and the state from which its hyperparameters are selected.
-    """
-    if not trained.key:
-        return compute()
-    relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
-    for name in ("prior_precision", "sigma_noise"):  # several values are a pattern, and given ones need no scores
-        value = parameters.get(name)
-        relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)
-    return kept_in_search(joblib.hash((trained.key, relevant, seed)), compute)
 
 
 def kept_in_search(key: str, compute: Callable[[], Trained]) -> Trained:
