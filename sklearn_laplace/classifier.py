@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -263,8 +264,13 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = positions(y, weights, self.classes_)
-        data = self._encoded(*self._rows_of_training(X, index, weights), n_outputs, class_weight).present()
-        return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))
+        rows, targets, counted = self._rows_of_training(X, index, weights)
+        data = self._encoded(rows, targets, counted, n_outputs, class_weight)
+        if self._weighs_relatively():  # class weights change ratios only
+            unit = float(counted[data.weights > 0].sum()) / data.total_weight
+            self._weight_unit *= unit
+            data = data if math.isclose(unit, 1.0) else data.weighted(unit)
+        return data.present().with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))
 
     def _prepare_more(
         self,

@@ -17,7 +17,7 @@ from .._runtime.budget import FLOAT32_ROWS
 from ..laplace.sums import is_slow_at_float64
 from .augmentation import augmented_inputs
 from .known_noise import FEWEST_ROWS
-from .statistics import as_counts, spread
+from .statistics import spread
 from .summary import TableShape, TargetSummary
 from .table import Table
 from .target_scale import TargetScale
@@ -240,7 +240,7 @@ def canonical_rows(
     Returns
     -------
     tuple of three ndarray
-        X, targets and weights; the weights are rescaled by :func:`~sklearn_laplace._data.statistics.as_counts`.
+        X, targets and weights.
 
     Examples
     --------
@@ -249,14 +249,13 @@ def canonical_rows(
     [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
     """
     present = weights > 0
-    X, targets, weights = _merged(X[present], targets[present], weights[present])
-    return X, targets, as_counts(weights)
+    return _merged(X[present], targets[present], weights[present])
 
 
 def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
     present = weights > 0
-    return X[present], targets[present], as_counts(weights[present])
+    return X[present], targets[present], weights[present]
 
 
 def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

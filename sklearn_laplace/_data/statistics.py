@@ -14,6 +14,8 @@ TAILS = 0.05
 """Fraction of each tail that the robust standard deviation ignores."""
 NORMAL_RANGE = 3.2897072539029444
 """Width of the central 90 % interval of a standard normal distribution."""
+MOST_COPIES = 1e6
+"""Ratio of weights up to which multiples of the smallest one count copies."""
 LARGEST_COUNT, LEAST_VARIANCE = 100, 0.9
 """Targets look like counts if they are whole numbers up to this value, and their variance is at least this fraction of
 their mean. The variance of ratings is smaller, and that of counts is at least the mean."""
@@ -45,21 +47,43 @@ def count_hint(targets: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    r"""Row weights (n,), with normalised weights rescaled to the effective sample size.
+    r"""Row weights (n,), enlarged if their sum is below Kish's (1965) effective number of rows.
 
-    Weights of several rows that sum to at most one are taken as normalised weights, such as those of AdaBoost. Used as
-    they are, they would let the prior dominate the data. They are rescaled to sum to Kish's (1965) effective sample
-    size,
-    :math:`(\sum w)^2 / \sum w^2`. It is n for equal weights, and smaller if a few rows have most of the weight.
+    The number is :math:`(\sum w)^2 / \sum w^2`: n for equal weights, fewer if a few rows have most of the weight. Small
+    weights, such as those of AdaBoost, would otherwise let the prior dominate the data. Whole numbers stay as they are.
 
     Examples
     --------
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
-    (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
+    (array([1., 1., 1., 1.]), array([2., 1.]), array([1.]))
     """
-    if len(weights) == 1 or weights.sum() > 1 + 1e-9:
-        return weights
     shares = weights / np.exp2(np.frexp(weights.max())[1])  # by a power of two; squares of 1e-200 would underflow
+    enlarged = shares * (shares.sum() / (shares**2).sum())
+    return enlarged if enlarged.sum() > weights.sum() * (1 + 1e-9) else weights
+
+
+def relative_weights(weights: np.ndarray) -> np.ndarray:
+    r"""Row weights (n,) of which only the ratios matter; see :func:`as_counts` for rows that are not merged.
+
+    Multiples of the smallest weight count copies, and so do whole numbers without their common divisor. Other weights
+    sum to Kish's effective number of rows. Zeros stay. The result does not depend on a common factor: ratios are
+    rounded to 30 bits, because a training amplifies rounding errors.
+
+    Examples
+    --------
+    >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
+    (array([1., 0., 2.]), array([2., 3.]))
+    >>> relative_weights(np.array([0.3, 0.4, 0.4])).sum().round(4)
+    np.float64(2.9512)
+    """
+    present = weights[weights > 0]
+    ratios = weights / present.min()
+    if ratios.max() < MOST_COPIES and np.allclose(ratios, np.round(ratios), rtol=0, atol=1e-6):
+        return np.round(ratios)
+    if (weights == np.floor(weights)).all():
+        return weights / np.gcd.reduce(present.astype(np.int64))
+    mantissas, exponents = np.frexp(weights / weights.max())
+    shares = np.ldexp(np.round(np.ldexp(mantissas, 30)), exponents - 30)
     return shares * (shares.sum() / (shares**2).sum())
 
 

@@ -8,7 +8,7 @@ estimator unchanged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -23,6 +23,7 @@ from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
 from .._data.rows import PreparedData, augmented, canonical_rows, present_rows
+from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
 from .._ensemble.diagnose import diagnose
@@ -36,6 +37,7 @@ from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, check_split, has_own_epochs, is_list
 from .._options import members as _members
+from .._options.likelihood import for_counts
 from .._options.options import Options
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
@@ -154,10 +156,11 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         group of ``torch.distributed`` every rank passes its own rows, or the same files, and ends with the same model.
         See the page "Beyond one process".
 
-        Weights whose sum is at most 1, such as AdaBoost's, are shares. They are rescaled to a sum of (Σw)² / Σw², the
-        effective number of rows (Kish 1965). Weights with a mean above 1 are divided by it if held-out rows select
-        prior precision and noise level, because copies of rows carry no new information. They are not divided if rows
-        with equal inputs have different targets.
+        Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
+        regularisation, the default. Multiples of the smallest weight count copies. Copies of rows carry no new
+        information, unless rows with equal inputs have different targets. Other weights sum to (Σw)² / Σw², the
+        effective number of rows (Kish 1965). In other fits, weights are enlarged if their sum is smaller than this
+        number. Weights of counts are exposures, and are enlarged only if their sum is at most 1.
 
         Examples
         --------
@@ -226,7 +229,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             saved = checkpoint_of(parameters, data, clock.group) if self._is_saved(sample) else NoCheckpoint()
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
-            data = self._rescaled(data, parameters, options)
+            data = self._rescaled(data, options)
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
             request = FitRequest(
                 kind=self._kind,
@@ -248,12 +251,21 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         clock.warn_if_cut()
         return self
 
-    def _rescaled(self, data: PreparedData, parameters: Mapping[str, Any], options: Options) -> PreparedData:
+    def _rescaled(self, data: PreparedData, options: Options) -> PreparedData:
         """Rows with weights of mean 1 if the weights only count copies and held-out rows select the noise level."""
+        unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively() else 1.0
+        self._weight_unit *= unit
+        return data.weighted(unit) if unit != 1.0 else data
+
+    def _weighs_relatively(self) -> bool:
+        """True if only the ratios of weights matter: held-out rows select what the number of rows would determine.
+
+        Weights of counts are exposures.
+        """
+        options, parameters = self._options(), self._parameters()
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
-        by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
-        self._weight_unit = data.weight_unit() if by_held_out else 1.0
-        return data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
+        selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.cross_fits
+        return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
 
     def _without_rule(self, rows: GivenRows) -> Any:
         """Unfitted estimator for the candidates of a rule, with the options that do not depend on the candidate."""
@@ -531,6 +543,8 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
         weights = check_weights(sample_weight, X)
         if reset:
+            given, weights = weights, relative_weights(weights) if self._weighs_relatively() else weights
+            self._weight_unit = float(weights.sum() / given.sum())
             previous, categorical = self._previous(), self._options().categorical
             check_columns(self, previous)
             self._table = Table.of(X, weights, categorical, named) if tables else None
@@ -547,7 +561,12 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows in the order of the user for a net with epochs of its own, else in the canonical order."""
         check_split(self.net, weights)
-        return (present_rows if has_own_epochs(self.net) else canonical_rows)(X, targets, weights)
+        in_order = present_rows if has_own_epochs(self.net) else canonical_rows
+        X, targets, weights = in_order(X, targets, weights)
+        are_exposures = for_counts(self._parameters()["likelihood"]) and weights.sum() > 1
+        counted = weights if are_exposures else as_counts(weights)
+        self._weight_unit *= float(counted.sum() / weights.sum())
+        return X, targets, counted
 
     def _previous(self) -> Any:
         """The fitted estimator whose posterior is the prior, or None."""

@@ -261,3 +261,44 @@ def test_weights_that_sum_to_one_are_shares():
     shared = model.fit(X, y, sample_weight=shares / shares.sum())
     np.testing.assert_allclose(shared.predict_std(X), counted, rtol=1e-6)
     np.testing.assert_allclose(shared.laplace_.total_weight, shares.sum() ** 2 / (shares**2).sum())
+
+
+WEIGHTS = {
+    "numbers": np.random.default_rng(8).uniform(0.2, 3, 60),
+    "copies": np.random.default_rng(8).integers(0, 4, 60).astype(float),
+    "equal": np.ones(60),
+}
+
+
+@pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
+@pytest.mark.parametrize(("name", "factors"), [("numbers", [1e-6, 1e6]), ("copies", [1 / 60, 7.0]), ("equal", [1 / 3])])
+def test_the_scale_of_weights_does_not_matter_for_a_default_fit(estimator, name, factors):
+    """Signal and background may each sum to one, and weights may have any unit."""
+    model, y = estimator(random_state=0), Y if estimator is LaplaceRegressor else LABELS
+    expected = answers(model.fit(X, y, sample_weight=WEIGHTS[name]))
+    for factor in factors:
+        np.testing.assert_allclose(answers(model.fit(X, y, sample_weight=factor * WEIGHTS[name])), expected, atol=1e-6)
+
+
+def test_the_scale_of_class_weights_does_not_matter_for_a_default_fit():
+    """Classes that each sum to one have the probabilities of balanced classes, and are no constants."""
+    labels = (X[:, 0] > 0.5).astype(int)
+    sizes = np.bincount(labels)
+    balanced, *others = (
+        LaplaceClassifier(class_weight=given, random_state=0, n_members=1).fit(X, labels).predict_proba(X)[:, 1]
+        for given in ("balanced", dict(enumerate(1 / sizes)), dict(enumerate(1e4 / sizes)))
+    )
+    assert balanced[labels == 1].mean() > balanced[labels == 0].mean() + 0.5
+    for other in others:
+        np.testing.assert_allclose(other, balanced, atol=1e-4)  # weights differ in the last bits
+
+
+@pytest.mark.parametrize("total", [1.0, 1.00005, 2.0, 20.0])
+def test_small_weights_are_enlarged_continuously(total):
+    """A given net, whose weights count rows: sums below the effective number of rows are one fit."""
+    model = LaplaceRegressor(nets.Linear, random_state=0)
+    plain = model.fit(X, Y).predict_std(X_NEW)
+    small = model.fit(X, Y, sample_weight=np.full(60, total / 60))
+    np.testing.assert_allclose(small.predict_std(X_NEW), plain, rtol=1e-6)
+    small.partial_fit(X[:5], Y[:5], sample_weight=np.full(5, total / 60))
+    np.testing.assert_allclose(small.laplace_.total_weight, 65, rtol=1e-9)
