@@ -47,23 +47,24 @@ def count_hint(targets: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    r"""Row weights (n,), enlarged if their sum is below Kish's (1965) effective number of rows.
+    r"""Row weights (n,); shares, which sum to at most one, are rescaled to Kish's (1965) effective number of rows.
 
-    The number is :math:`(\sum w)^2 / \sum w^2`: n for equal weights, fewer if a few rows have most of the weight. Small
-    weights, such as those of AdaBoost, would otherwise let the prior dominate the data. Whole numbers stay as they are.
+    The number is :math:`(\sum w)^2 / \sum w^2`: n for equal weights, fewer if a few rows have most of the weight.
+    Shares, such as those of AdaBoost, would otherwise let the prior dominate the data.
 
     Examples
     --------
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
-    (array([1., 1., 1., 1.]), array([2., 1.]), array([1.]))
+    (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
     """
+    if len(weights) == 1 or weights.sum() > 1 + 1e-9:
+        return weights
     shares = weights / np.exp2(np.frexp(weights.max())[1])  # by a power of two; squares of 1e-200 would underflow
-    enlarged = shares * (shares.sum() / (shares**2).sum())
-    return enlarged if enlarged.sum() > weights.sum() * (1 + 1e-9) else weights
+    return shares * (shares.sum() / (shares**2).sum())
 
 
 def relative_weights(weights: np.ndarray) -> np.ndarray:
-    r"""Row weights (n,) of which only the ratios matter; see :func:`as_counts` for rows that are not merged.
+    r"""Row weights (n,) of which only the ratios matter.
 
     Multiples of the smallest weight count copies, and so do whole numbers without their common divisor. Other weights
     sum to Kish's effective number of rows. Zeros stay. The result does not depend on a common factor: ratios are

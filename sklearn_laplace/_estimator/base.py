@@ -159,8 +159,8 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
         regularisation, the default. Multiples of the smallest weight count copies. Copies of rows carry no new
         information, unless rows with equal inputs have different targets. Other weights sum to (Σw)² / Σw², the
-        effective number of rows (Kish 1965). In other fits, weights are enlarged if their sum is smaller than this
-        number. Weights of counts are exposures, and are enlarged only if their sum is at most 1.
+        effective number of rows (Kish 1965). In other fits, only weights whose sum is at most 1 are rescaled to it.
+        Weights of counts are exposures.
 
         Examples
         --------
@@ -563,8 +563,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         check_split(self.net, weights)
         in_order = present_rows if has_own_epochs(self.net) else canonical_rows
         X, targets, weights = in_order(X, targets, weights)
-        are_exposures = for_counts(self._parameters()["likelihood"]) and weights.sum() > 1
-        counted = weights if are_exposures else as_counts(weights)
+        counted = as_counts(weights)
         self._weight_unit *= float(counted.sum() / weights.sum())
         return X, targets, counted
 

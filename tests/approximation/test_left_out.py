@@ -27,7 +27,6 @@ Y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], 40 * X[:, 2] + 7]) + RNG.normal(
 Y[5] = Y[4]  # rows 4 and 5 are equal; leaving out one of them keeps the other
 WEIGHTS = RNG.uniform(0.5, 2.0, size=N).round(2)
 WEIGHTS[[2, 11]] = 0.0
-N_DIFFERENT = N - 3  # without the rows of weight zero and one of the equal rows
 LABELS = np.array(["no", "perhaps", "yes"])[np.digitize(Y[:, 0], [-0.6, 0.8])]
 COUNTS = RNG.poisson(np.exp(0.5 + 0.6 * X[:, 0])).astype(float)
 LINEAR = {"net": nets.Linear, "standardize_X": False, "random_state": 0}
@@ -113,7 +112,7 @@ def test_the_mean_is_that_of_refits_whatever_the_structure_and_the_subset(option
     options = {**({} if "net" in options else SMALL), "random_state": 0, **options}
     model = LaplaceRegressor(**options).fit(X, Y, WEIGHTS)
     targets, center, scale = in_net_units(Y, WEIGHTS)
-    unit = 1.0 if "net" in options else N_DIFFERENT / WEIGHTS.sum()  # weights are scaled to the number of rows
+    unit = 1.0 if "net" in options else WEIGHTS.sum() / (WEIGHTS**2).sum()  # to Kish's number of rows
     expected, covariance = linearised_refits(model, X, targets, unit * WEIGHTS)
     mean, std = model.loo_predict(return_std=True)
     np.testing.assert_allclose(mean, expected.numpy() * scale + center, rtol=1e-6, atol=1e-6 * scale.max())

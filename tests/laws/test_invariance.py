@@ -293,12 +293,11 @@ def test_the_scale_of_class_weights_does_not_matter_for_a_default_fit():
         np.testing.assert_allclose(other, balanced, atol=1e-4)  # weights differ in the last bits
 
 
-@pytest.mark.parametrize("total", [1.0, 1.00005, 2.0, 20.0])
-def test_small_weights_are_enlarged_continuously(total):
-    """A given net, whose weights count rows: sums below the effective number of rows are one fit."""
+def test_shares_have_the_same_unit_in_later_rows():
+    """Weights of a given net count rows; shares of a fit are enlarged, and those of later rows as they were."""
     model = LaplaceRegressor(nets.Linear, random_state=0)
     plain = model.fit(X, Y).predict_std(X_NEW)
-    small = model.fit(X, Y, sample_weight=np.full(60, total / 60))
-    np.testing.assert_allclose(small.predict_std(X_NEW), plain, rtol=1e-6)
-    small.partial_fit(X[:5], Y[:5], sample_weight=np.full(5, total / 60))
-    np.testing.assert_allclose(small.laplace_.total_weight, 65, rtol=1e-9)
+    shared = model.fit(X, Y, sample_weight=np.full(60, 1 / 60))
+    np.testing.assert_allclose(shared.predict_std(X_NEW), plain, rtol=1e-6)
+    shared.partial_fit(X[:5], Y[:5], sample_weight=np.full(5, 1 / 60))
+    np.testing.assert_allclose(shared.laplace_.total_weight, 65, rtol=1e-9)

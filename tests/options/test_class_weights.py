@@ -21,7 +21,7 @@ def test_class_weights_are_weights_of_rows(class_weight):
     n_c = {label: repeats[label == LABELS].sum() for label in np.unique(LABELS)}
     factor = {label: repeats.sum() / (3 * n) for label, n in n_c.items()}
     factor = factor if class_weight == "balanced" else class_weight
-    small = {"hidden_layer_sizes": (4,), "n_members": 1, "random_state": 0}
+    small = {"hidden_layer_sizes": (4,), "n_members": 1, "prior_precision": 1.0, "random_state": 0}
     model = LaplaceClassifier(class_weight=class_weight, **small)
     by_hand = LaplaceClassifier(**small)
     by_hand.fit(X, LABELS, sample_weight=repeats * np.array([factor.get(label, 1.0) for label in LABELS]))
