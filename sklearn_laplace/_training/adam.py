@@ -18,19 +18,9 @@ SCALE_RATE = 6.0
 class Adam:
     """AdamW for some tensors of some nets, with one maximum learning rate and one maximum weight decay.
 
-    Calls torch's fused kernel: the checks of ``torch.optim`` take longer than a step of small nets, and an optimiser
-    object would import torch's compiler, which takes a second.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor of shape (K, ...)
-        Stacked tensors, which are updated in place.
-    places : slice
-        Place of these tensors in the list of all gradients.
-    nets : slice
-        Nets whose tensors are updated.
-    rate, decay : float
-        Maximum learning rate and weight decay.
+    The stacked ``tensors`` (K, ...) are updated in place, for the nets ``nets``; ``places`` is their place in the list
+    of all gradients. Calls torch's fused kernel: the checks of ``torch.optim`` take longer than a step of small nets,
+    and an optimiser object would import torch's compiler, which takes a second.
     """
 
     def __init__(self, tensors: Sequence[Tensor], places: slice, nets: slice, rate: float, decay: float) -> None:

@@ -65,39 +65,14 @@ def train_members(
     streamed: StreamedBatches | None = None,
     saved: Checkpoint | NoCheckpoint | None = None,
 ) -> tuple[Tensor, RowNoise | None]:
-    """Train all nets.
+    """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
-    Parameters
-    ----------
-    stacked : Stacked
-        Nets to train, changed in place.
-    loss : Loss
-    rows : TrainingRows
-    seen : Tensor of shape (K, n)
-        1 if the net is trained on the row, else 0.
-    schedules : sequence of Schedule
-        One schedule for each of several equal groups of consecutive nets. Only the learning rate and the weight decay
-        may differ.
-    seed : int
-        Seed of the mini-batch order.
-    prior : sequence of K floats
-        Prior precision δ of each net's weights.
-    noise_of : callable
-        Maps outputs (K, n, C) to noise variances, or to None for a constant noise level. Called once, before the last
-        cycle.
-    steps : Steps, optional
-        Progress of the steps, which may end them early.
-    streamed : StreamedBatches, optional
-        Mini-batches of a larger table. ``rows`` are then a sample of its rows, for the held-out errors.
-    saved : Checkpoint, optional
-        State of the same training before its process was killed, and place of later states.
+    ``seen`` (K, n) is 1 if the net is trained on the row, else 0, and ``prior`` has the prior precision δ of each net.
+    Each schedule applies to an equal group of consecutive nets; only learning rate and weight decay may differ.
+    ``noise_of`` maps outputs (K, n, C) to noise variances, or to None for a constant noise level; it is called once,
+    before the last cycle.
 
-    Returns
-    -------
-    outputs : Tensor of shape (K, n, C), float64
-        Outputs of each net for all rows.
-    noise : RowNoise or None
-        Noise variances from ``noise_of``.
+    With ``streamed`` batches of a larger table, ``rows`` are a sample of its rows, for the held-out errors.
     """
     training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -138,21 +113,7 @@ def train_members(
 
 
 def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
-    """Measure the duration of one training step, by a few steps whose result is not used.
-
-    Parameters
-    ----------
-    stacked : Stacked
-        Nets, which are changed and must be discarded afterwards.
-    loss : Loss
-    rows : TrainingRows
-    schedule : Schedule
-
-    Returns
-    -------
-    float
-        Seconds.
-    """
+    """Measure the seconds of one training step, by a few steps that change the nets; discard the nets afterwards."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
     training = Training.of(stacked, loss, rows, seen, [schedule], 0, [1.0] * len(seen))
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
@@ -178,31 +139,13 @@ class Begun:
 class Training:
     """State of a joint training of several nets.
 
-    Parameters
-    ----------
-    stacked : Stacked
-        Weights of the nets.
-    loss : Loss
-    encoded : Encoded
-        Encoded rows.
-    targets : Tensor of shape (n, C), or (n,) for classes
-    shares : Tensor of shape (K, n)
-        Weight of each row for each net, with mean 1 per net.
-    precision : Tensor of shape (n, 1) or (n, C)
-        Factor of the squared errors: inverse noise variances, or 1.
-    optimisers : list of Adam
-        Optimisers of all trainable tensors.
-    generator : Generator
-        Generator of the mini-batch order.
-    batch_size : int
-    prior : Tensor of shape (K,)
-        Prior precision δ divided by the total weight of the net's rows.
-    noise : Tensor of shape (K,)
-        Noise level φ of each net, the factor of the prior in the loss.
-    streamed : StreamedRows or None
-        Mini-batches of a larger table; None for those of the encoded rows.
-    before_noise : list of Tensor or None
-        Weights whose errors have determined the precision; None if it is constant.
+    Targets have shape (n, C), or (n,) for classes. ``shares`` (K, n) are the row weights for each net, with mean 1 per
+    net. ``precision`` (n, 1) or (n, C) is the factor of the squared errors: inverse noise variances, or 1. ``prior``
+    (K,) is the prior precision δ divided by the total weight of the net's rows; ``noise`` (K,) is the noise level φ,
+    the factor of the prior in the loss.
+
+    ``streamed`` has the mini-batches of a larger table; None for those of the encoded rows. ``before_noise`` has the
+    weights whose errors have determined the precision; None if it is constant.
     """
 
     stacked: Stacked

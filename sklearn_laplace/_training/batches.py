@@ -21,20 +21,9 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows encoded as inputs of the first layer.
+    """Rows encoded as inputs of the first layer, from inputs (n, d), float64, of numbers and category codes.
 
-    Parameters
-    ----------
-    module : MLP or TableMLP
-        Net that encodes the rows.
-    inputs : Tensor of shape (n, d), float64
-        Inputs of the net: numbers and category codes.
-    dtype : torch.dtype
-        Dtype of the encoded numbers.
-    numbers : Tensor of shape (n, D) or None
-        Encoded numbers of all rows; None if they are too large to keep.
-    codes : Tensor of shape (n, q), int64
-        Category codes.
+    ``numbers`` (n, D) are None if they are too large to keep; ``codes`` (n, q) are int64.
     """
 
     module: MLP | TableMLP
@@ -65,15 +54,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class RowNoise:
-    """Noise variances, up to a factor.
-
-    Parameters
-    ----------
-    values : Tensor of shape (n, C)
-        Variances of the rows of a training.
-    of : callable
-        Maps inputs (m, d) to variances (m, C).
-    """
+    """Noise variances (n, C) of the training rows, up to a factor; ``of`` maps inputs (m, d) to variances (m, C)."""
 
     values: Tensor
     of: Callable[[Tensor], Tensor]
@@ -93,15 +74,8 @@ class Batch:
 class StreamedRows:
     """Mini-batches of a larger table than its sample in memory; an iterator, so that all cycles read on.
 
-    Parameters
-    ----------
-    module : MLP or TableMLP
-        Net that encodes the rows.
-    batches : StreamedBatches
-    unit : Tensor of shape (K, 1)
-        Factor of the row weights of each net.
-    rows : TrainingRows
-        Sample of the rows, whose dtypes and device the batches have.
+    ``unit`` (K, 1) is the factor of the row weights of each net. ``rows`` are a sample, whose dtypes and device the
+    batches have.
     """
 
     def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:

@@ -54,26 +54,10 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def built_in_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
 ) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Return the class of the built-in net and its constructor arguments.
+    """Return the class of the built-in net, :class:`~sklearn_laplace.nets.MLP` or ``TableMLP``, and its arguments.
 
     The net is a multilayer perceptron on standardised numbers. For categories and missing values it also has embeddings
     and missing-value indicators. With ``n_bins`` it has a piecewise linear encoding of the numbers.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Parameters of the estimator.
-    data : PreparedData
-    likelihood : Likelihood
-    seed : int
-        Seed of the initial weights.
-
-    Returns
-    -------
-    net_class : type
-        :class:`~sklearn_laplace.nets.MLP` or :class:`~sklearn_laplace.nets.TableMLP`.
-    arguments : dict of str to object
-        Constructor arguments.
     """
     table, (X, columns) = data.table, _numbers(data)
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
@@ -146,19 +130,8 @@ def table_net(
 ) -> dict[str, Any]:
     """Return the arguments of a :class:`~sklearn_laplace.nets.TableMLP` whose inputs are the numbers and their pieces.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Parameters of the estimator; only ``hidden_layer_sizes`` and ``activation`` are used.
-    data : PreparedData
-    likelihood : Likelihood
-    n_bins : int or None
-        Number of pieces of each column; None for the numbers alone.
-
-    Returns
-    -------
-    dict of str to object
-        Constructor arguments.
+    ``n_bins`` is the number of pieces of each column; None for the numbers alone. Of the parameters, only
+    ``hidden_layer_sizes`` and ``activation`` are used.
     """
     stride = max(len(data.X) // STATISTICS_ROWS, 1)
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]

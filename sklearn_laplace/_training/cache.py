@@ -75,26 +75,11 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def cached_training(train: Callable[..., Trained], request: TrainingRequest, task: Task) -> Trained:
     """Train one or several nets, or load the same training from the cache.
 
-    The cache requires ``memory`` and a fixed ``random_state``. It is not used for a frozen net, with a previous
-    posterior, or with ``max_time``. A search keeps the trainings of given nets without ``memory``.
+    The cache requires ``memory`` and a fixed ``random_state``, and warns (``UncachedWarning``) if the net cannot be
+    hashed. It is not used for a frozen net, with a previous posterior, or with ``max_time``. A search keeps the
+    trainings of given nets without ``memory``.
 
-    Parameters
-    ----------
-    train : callable
-        Maps (request, memory_budget, task) to the result to be cached.
-    request : TrainingRequest
-    task : Task
-        Progress task of the training.
-
-    Returns
-    -------
-    object
-        Result of ``train``.
-
-    Warns
-    -----
-    UncachedWarning
-        If the net cannot be hashed.
+    ``train`` maps (request, memory_budget, task) to the result to be cached.
     """
     parameters = request.parameters
     memory, net, budget = check_memory(parameters["memory"]), parameters["net"], parameters["memory_budget"]
@@ -125,10 +110,7 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
 def _trained_once(search: Search, request: TrainingRequest, key: str, compute: Callable[[], Trained]) -> Trained:
     """Training of a given net that the candidates of a search share.
 
-    Warns
-    -----
-    TiedScoresWarning
-        If candidates with the same means are compared by a score of the mean.
+    Issues ``TiedScoresWarning`` if candidates with the same means are compared by a score of the mean.
     """
     trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if search.search is None else search.search.scoring

@@ -33,19 +33,9 @@ FORMAT = 1
 
 @dataclass
 class Checkpoint:
-    """Finished stages of a fit, and the state of the one in progress.
+    """Results of the finished stages of a fit, and the state of the one in progress, in the file ``path``.
 
-    Parameters
-    ----------
-    path : Path
-        File of the state.
-    key : str
-        Hash of the parameters and rows of the fit.
-    group : Group
-    finished : dict
-        Result of each finished stage.
-    state : dict or None
-        State of the stage in progress.
+    ``key`` is the hash of the parameters and rows of the fit.
     """
 
     path: Path
@@ -59,13 +49,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, path: Any, key: str, group: Group) -> Checkpoint:
-        """Read the file if it exists.
-
-        Raises
-        ------
-        ValueError
-            If the file is no checkpoint, or belongs to another fit.
-        """
+        """Read the file if it exists; ``ValueError`` if it is no checkpoint or belongs to another fit."""
         path, stored, error = Path(path), None, None
         if group.rank == 0:
             try:
@@ -78,12 +62,7 @@ class Checkpoint:
     def result(self, stage: str, compute: Callable[[], Any]) -> Any:
         """Result of a stage: from the file if it has been finished before.
 
-        Parameters
-        ----------
-        stage : str
-            Name of the stage.
-        compute : callable
-            Returns the result: numbers, strings, tensors, and lists and dicts of these.
+        ``compute`` may return numbers, strings, tensors, and lists and dicts of these.
         """
         if stage not in self.finished:
             value = compute()
@@ -115,12 +94,7 @@ class Checkpoint:
 
 
 def _read(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
-    """Finished stages and state in a file; None without a file.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Finished stages and state in a file; None without a file, and ``ValueError`` as in :meth:`Checkpoint.of`."""
     if not path.exists():
         return None
     try:

@@ -18,21 +18,10 @@ how much a mixture improves on a single member."""
 def held_out_rows(
     inputs: np.ndarray, targets: np.ndarray, n_deals: int = N_DEALS, n_folds: int = N_FOLDS
 ) -> np.ndarray:
-    """Mask of the rows that each member holds out.
+    """Mask (n_deals · n_folds, n) of the rows that each member holds out.
 
     The fold of a row depends on its content and not on its position, so the order of the rows does not matter. Equal
-    rows are in the same fold. For classification the folds are stratified.
-
-    Parameters
-    ----------
-    inputs : ndarray of shape (n, d)
-    targets : ndarray of shape (n,) for classes, or (n, C)
-    n_deals, n_folds : int
-        Number of deals, and of folds per deal.
-
-    Returns
-    -------
-    ndarray of bool of shape (n_deals · n_folds, n)
+    rows are in the same fold. Targets (n,) are classes, whose folds are stratified; otherwise their shape is (n, C).
 
     Examples
     --------

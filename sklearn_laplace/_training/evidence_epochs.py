@@ -35,30 +35,8 @@ def train_epochs(
 ) -> Hyper:
     """Run the net's epochs and update free hyperparameters between them by damped evidence steps.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Initialised net, trained in place.
-    rows : TrainingRows
-    network : Network
-        Traced module of the net, at its initial weights.
-    prior : Prior
-    problem : Problem
-    plan : Plan
-    hyper : Hyper
-        Initial hyperparameters.
-    task : Task
-        Progress task; the epochs are one subtask.
-
-    Returns
-    -------
-    Hyper
-        Final hyperparameters.
-
-    Raises
-    ------
-    NonFiniteLossError
-        If the loss is not finite.
+    The initialised net is trained in place; ``network`` is its trace at the initial weights. Raises
+    ``NonFiniteLossError`` if the loss is not finite.
     """
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)

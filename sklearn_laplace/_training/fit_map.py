@@ -65,28 +65,9 @@ def fit_map(
 ) -> MapResult:
     """Train the net to the mode of its posterior, and select the free hyperparameters.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Net, initialised for these rows.
-    network : Network
-        Traced module of the net.
-    rows : TrainingRows
-    plan : Plan
-    task : Task
-        Progress task; the epochs and the mode search are its subtasks.
-    own_epochs : bool
-        If True, train for the net's own number of epochs. If False, choose the number of epochs by the budget if there
-        are no Gauss–Newton steps.
-
-    Returns
-    -------
-    MapResult
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the curvature of all weights does not fit in memory.
+    With ``own_epochs`` the net trains for its own number of epochs. Otherwise the budget determines their number, if
+    there are no Gauss–Newton steps. Raises ``MemoryBudgetError`` if the curvature of all weights does not fit in
+    memory.
     """
     n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
@@ -158,22 +139,7 @@ def _is_noiseless_of_many_rows(plan: Plan, budget: Budget) -> bool:
 
 
 def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:
-    """Continue a training to the mode under its prior precisions times ``factor``.
-
-    Parameters
-    ----------
-    trained : MapResult
-    rows : TrainingRows
-        Rows of the training.
-    plan : Plan
-        Plan of the training.
-    factor : float
-        Common factor of the prior precisions, which stay fixed afterwards.
-
-    Returns
-    -------
-    MapResult
-    """
+    """Continue a training to the mode under its prior precisions times ``factor``, which stay fixed afterwards."""
     fit, hyper = trained.mode.fit, trained.mode.hyper
     budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood)
     problem = problem_of(fit.network, fit.prior, rows, n_dual, plan)
@@ -238,22 +204,9 @@ def problem_of(
 ) -> Problem:
     """Return the mode search for these rows, with a curvature structure that fits in memory.
 
-    Parameters
-    ----------
-    network : Network
-    prior : Prior
-    rows : TrainingRows
-    n_dual : int
-        Dual dimension M of the curvature.
-    plan : Plan
-    exact : bool, optional
-        If True, use the exact structure. Default: exact if affordable.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the structure does not fit in memory. The result of a training must not depend on the memory, so that there
-        is no fallback.
+    ``n_dual`` is the dual dimension M of the curvature. By default, the structure is exact if that is affordable.
+    Raises ``MemoryBudgetError`` if it does not fit: the result of a training must not depend on the memory, so that
+    there is no fallback.
     """
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)

@@ -51,24 +51,8 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
     """Add cross-fitted nets to a training, unless the rows are too few, the steps too expensive, or a net fails.
 
     For classes and counts, weaker priors are tried as well. If the held-out density is much larger under a weaker
-    prior, all nets continue under it, including the net trained on all rows.
-
-    Parameters
-    ----------
-    trained : MapResult
-        Training on all rows.
-    rows : TrainingRows
-    plan : Plan
-        Plan of the training.
-    starts : sequence of Tensor of shape (P,)
-        Initial weights of each net.
-    task : Task
-        Progress task; the cross-fitted nets are one subtask, of unknown length if weaker priors are tried.
-
-    Returns
-    -------
-    MapResult
-        The training with its folds, or unchanged without cross-fitted nets.
+    prior, all nets continue under it, including the net trained on all rows. ``starts`` are the initial weights (P,) of
+    each net.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
     if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)) or plan.is_over():

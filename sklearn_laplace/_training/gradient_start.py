@@ -32,14 +32,9 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 
 @dataclass(frozen=True)
 class GradientStart:
-    """Result of the gradient training.
+    """Result of the gradient training: the state dict of each net.
 
-    Parameters
-    ----------
-    states : tuple of dict of str to Tensor
-        State dict of each net.
-    dispersion : float
-        Mean squared error of held-out rows, in the network's units.
+    ``dispersion`` is the mean squared error of held-out rows, in the network's units.
     """
 
     states: tuple[dict[str, Tensor], ...]
@@ -56,23 +51,8 @@ def gradient_start(
 ) -> GradientStart:
     """Train a net on all rows and cross-fitted nets on parts of the rows, jointly by gradients.
 
-    Parameters
-    ----------
-    modules : sequence of MLP or TableMLP
-        Nets of the same shape: first the net for all rows, then one net per fold.
-    rows : TrainingRows
-    held_out : sequence of Tensor of int64
-        Indices of the held-out rows of each fold.
-    prior : float
-        Prior precision δ.
-    seed : int
-        Seed of the mini-batch order.
-    steps : Steps, optional
-        Progress of the steps, which may end them early.
-
-    Returns
-    -------
-    GradientStart
+    ``modules`` have the same shape: first the net for all rows, then one net per fold. ``held_out`` has the indices of
+    the held-out rows of each fold, and ``prior`` is the prior precision δ.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
@@ -97,15 +77,6 @@ def may_start_by_gradients(network: Network, plan: Plan) -> bool:
     """Return True if gradient training can precede exact steps.
 
     This requires a Gaussian likelihood and, if the prior is free, a single prior precision.
-
-    Parameters
-    ----------
-    network : Network
-    plan : Plan
-
-    Returns
-    -------
-    bool
     """
     normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
     several = plan.precision is None and has_groups(network, plan.prior(network))

@@ -29,19 +29,10 @@ class Loss(Protocol):
         """True if φ is the error of held-out rows after each cycle; otherwise it stays 1."""
 
     def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Terms of the loss, and its derivative with respect to the outputs.
+        """Terms (K, n, C) or (K, n, 1) of the loss, and its derivative (K, n, C) with respect to the outputs.
 
-        Parameters
-        ----------
-        outputs : Tensor of shape (K, n, C)
-        targets : Tensor of shape (n, C), or (n,) for classes
-        factors : Tensor of shape (K, n, 1) or (K, n, C)
-            Factors of the terms.
-
-        Returns
-        -------
-        terms : Tensor of shape (K, n, C) or (K, n, 1)
-        slope : Tensor of shape (K, n, C)
+        Outputs have shape (K, n, C). Targets have shape (n, C), or (n,) for classes. The factors of the terms have
+        shape (K, n, 1) or (K, n, C).
         """
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
@@ -90,12 +81,7 @@ class Squares:
 
 @dataclass(frozen=True)
 class NegativeLog:
-    """Negative log likelihood of classes or counts, in nats.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-        Likelihood without dispersion.
+    """Negative log likelihood of classes or counts, in nats, for a likelihood without dispersion.
 
     Examples
     --------

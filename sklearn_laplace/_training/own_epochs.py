@@ -55,24 +55,10 @@ def train_given(
     seed: int,
     level: int,
 ) -> GivenNet:
-    """Run the epochs of an initialised net, in place.
+    """Run the epochs of an initialised net, in place and in the net's own precision.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Net at its initial weights, in its own precision.
-    network : Network
-        Traced module of the net, in the precision of the rows.
-    rows : TrainingRows
-        All rows, in the user's order.
-    plan : Plan
-    options : Options
-    task : Task
-        Progress task; the epochs are a subtask.
-    seed : int
-        Seed of a random ``train_split``.
-    level : int
-        Level of the printed lines.
+    ``network`` is its trace in the precision of the rows, and ``rows`` are all rows in the user's order. ``seed`` is
+    that of a random ``train_split``, and ``level`` that of the printed lines.
     """
     own = rows.to(next(net.module_.parameters()).dtype)
     held_out = hold_out(net, own, seed)

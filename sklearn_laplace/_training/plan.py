@@ -31,22 +31,13 @@ BEGUN_DISPERSION = 0.5
 class WarmStart:
     """Warm start: the end state of an earlier training on the same rows.
 
-    Parameters
-    ----------
-    theta : ndarray of shape (P,), float64, or None
-        Weights, in the order of the network; None for a new initialisation. All fields are NumPy arrays or numbers,
-        because the cache compares them by value.
-    prior_precision : ndarray of shape (G,), float64
-        Prior precisions at the end of the earlier training.
-    dispersion : float
-        φ at the end of the earlier training.
-    folds : tuple of ndarray of shape (P,)
-        Weights of the cross-fitted nets.
-    by_evidence : bool
-        True if the prior precisions maximise the evidence.
-    by_gradients : bool
-        True after a gradient training (``_training/gradient_start.py``). The prior precisions are then not selected
-        yet, and the dispersion is the held-out mean squared error.
+    ``theta`` (P,), float64, are the weights in the order of the network; None for a new initialisation.
+    ``prior_precision`` has shape (G,), ``dispersion`` is φ, and ``folds`` are the weights (P,) of the cross-fitted
+    nets. All fields are NumPy arrays or numbers, because the cache compares them by value.
+
+    ``by_evidence`` is True if the prior precisions maximise the evidence. ``by_gradients`` is True after a gradient
+    training (``_training/gradient_start.py``): the prior precisions are then not selected yet, and the dispersion is
+    the held-out mean squared error.
     """
 
     theta: np.ndarray | None
@@ -73,35 +64,18 @@ class WarmStart:
 class Plan:
     """Specification of the MAP stage: its model, its free hyperparameters and its start.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    prior : callable
-        Maps a network to a Prior, which defines the groups of prior precisions.
-    precision : Tensor or None
-        Fixed prior precisions: 0-d, or one per group. If None, they are selected by the evidence.
-    dispersion : float or None
-        Fixed φ. If None, it is selected by ``update_dispersion``.
-    update_dispersion : callable
-        Maps (fit, hyper) to hyperparameters with an updated φ.
-    natural_start : bool
-        If True, initial prior precisions are 1 (the built-in net); otherwise they depend on the fan-in.
-    memory : MemoryBudget
-        Budget of the stage's own curvature and of a chunk of rows.
-    previous : PreviousPosterior or None
-        Previous posterior, which represents the earlier rows.
-    again : Hyper or None
-        Final hyperparameters of an earlier training on the same rows, as a start.
-    softens : bool
-        If True, held-out rows may weaken the prior.
-    quick : bool
-        If True, a few Gauss–Newton steps are sufficient, because the net is only scored.
-    begun : float or None
-        Held-out mean squared error after a gradient training (``_training/gradient_start.py``); None without one.
-    many : bool
-        True for at least ``ROWS_FOR_MEMBERS`` rows.
-    is_over : callable
-        Returns True if the training must stop. Default: never.
+    ``prior`` maps a network to a Prior. ``precision``, 0-d or one per group, and ``dispersion`` φ are fixed; None if
+    they are selected, by the evidence and by ``update_dispersion``. That function maps (fit, hyper) to hyperparameters
+    with an updated φ.
+
+    With ``natural_start`` the initial prior precisions are 1 (the built-in net); otherwise they depend on the fan-in.
+    ``previous`` represents earlier rows; ``again`` has the final hyperparameters of an earlier training on the same
+    rows, as a start. ``begun`` is the held-out mean squared error after a gradient training
+    (``_training/gradient_start.py``).
+
+    With ``softens``, held-out rows may weaken the prior. With ``quick``, a few Gauss–Newton steps are sufficient,
+    because the net is only scored. ``many`` is True for at least ``ROWS_FOR_MEMBERS`` rows. ``is_over`` returns True if
+    the training must stop.
     """
 
     likelihood: Likelihood
@@ -166,12 +140,8 @@ class Plan:
 class Fold:
     """A cross-fitted net: a net trained without one fold of the rows.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (P,), float64
-        Weights, in the order of the network.
-    held_out : Tensor of shape (m,), int64
-        Indices of the held-out rows.
+    ``theta`` (P,), float64, are its weights in the order of the network; ``held_out`` (m,), int64, are the indices of
+    the held-out rows.
     """
 
     theta: Tensor
@@ -199,24 +169,12 @@ def other_rows(index: Tensor, n_rows: int) -> Tensor:
 class MapResult:
     """Result of the MAP stage: a trained net and the hyperparameters of its training.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Trained net in eval mode, trimmed for prediction.
-    mode : Mode
-        Pass over the data at θ*, the hyperparameters, and the distance to the mode.
-    history : list of dict
-        One entry per epoch of gradient training.
-    n_steps : int
-        Total number of epochs, Gauss–Newton steps and L-BFGS steps.
-    is_small : bool
-        True if the net is too small to benefit from several threads.
-    input_dtype : torch.dtype
-        Dtype of the network's inputs.
-    by_evidence : bool
-        True if the prior precisions maximise the evidence.
-    folds : tuple of Fold
-        Cross-fitted nets, see ``_approximation/held_out.py``.
+    ``net`` is in eval mode and trimmed for prediction. ``mode`` has the pass over the data at θ*, the hyperparameters,
+    and the distance to the mode. ``history`` has one entry per epoch of gradient training; ``n_steps`` is the total
+    number of epochs, Gauss–Newton steps and L-BFGS steps.
+
+    ``is_small`` is True if the net is too small to benefit from several threads, ``by_evidence`` if the prior
+    precisions maximise the evidence. ``folds`` are the cross-fitted nets, see ``_approximation/held_out.py``.
     """
 
     net: NeuralNet
@@ -244,26 +202,13 @@ class MapResult:
 class GivenNet:
     """A net of the user's after its own training, or a frozen one; its curvature is not known yet.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Trained net in eval mode, trimmed for prediction.
-    network : Network
-        Traced module with the trained weights.
-    prior : Prior
-        Groups of the prior precisions of all weights.
-    hyper : Hyper
-        Initial hyperparameters of the posterior: precisions of natural size, unless they are given.
-    held_out : Tensor of shape (m,), int64
-        Rows that the net has held out from its training by its ``train_split``.
-    history : list of dict
-        One entry per epoch.
-    is_small : bool
-        True if the net is too small to benefit from several threads.
-    input_dtype : torch.dtype
-        Dtype of the network's inputs in the posterior.
-    key : str
-        Key of the training in a search; empty outside of a search.
+    ``net`` is in eval mode and trimmed for prediction; ``network`` is its trace with the trained weights. ``prior``
+    groups the prior precisions of all weights. ``hyper`` are initial hyperparameters of the posterior: precisions of
+    natural size, unless they are given.
+
+    ``held_out`` (m,), int64, are the rows that its ``train_split`` has held out. ``history`` has one entry per epoch,
+    and ``input_dtype`` is the dtype of the network's inputs in the posterior. ``is_small`` is as in :class:`MapResult`.
+    ``key`` identifies the training in a search; it is empty elsewhere.
     """
 
     net: NeuralNet

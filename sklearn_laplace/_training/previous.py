@@ -14,19 +14,9 @@ The nets may compute in different precision.
 
 
 def load(module: nn.Module, past: nn.Module) -> None:
-    """Load the weights and buffers of the previous net into a new one.
+    """Load the weights and buffers of the previous net ``past`` into a new one, which is changed in place.
 
-    Parameters
-    ----------
-    module : torch module
-        New net, changed in place.
-    past : torch module
-        Net of the previous posterior.
-
-    Raises
-    ------
-    ValueError
-        If the nets have different parameters or buffers.
+    Raises ``ValueError`` if the nets have different parameters or buffers.
 
     Examples
     --------
@@ -43,19 +33,9 @@ same net, or the same hidden_layer_sizes and activation, for both.
 
 
 def check_same_net(network: Network, past: Network, inputs: Tensor) -> None:
-    """Check that a new net with the weights of the previous one computes the same function.
+    """Check that a new net with the weights of the previous one computes the same function of ``inputs`` (n, …).
 
-    Parameters
-    ----------
-    network, past : Network
-        New net with the previous weights, and previous net.
-    inputs : Tensor of shape (n, …)
-        Rows on which the outputs are compared.
-
-    Raises
-    ------
-    ValueError
-        If the nets have different parameters or outputs, or are on different devices.
+    Raises ``ValueError`` if the nets have different parameters or outputs, or are on different devices.
     """
     if network.theta.device != past.theta.device:
         raise ValueError(

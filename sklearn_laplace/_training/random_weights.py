@@ -32,22 +32,10 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
 
 
 def options_for(kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0) -> Options:
-    """Resolve the options of a fit.
+    """Resolve the options of a fit of this ``kind``, "regressor" or "classifier".
 
-    Parameters
-    ----------
-    kind : str
-        "regressor" or "classifier".
-    parameters : mapping
-        Parameters of the estimator.
-    targets : TargetSummary
-        Units of the likelihood, and number of rows for options that depend on it.
-    seed : int
-        Seed of random draws in the curvature.
-
-    Returns
-    -------
-    Options
+    ``targets`` give the units of the likelihood and the number of rows, on which some options depend. ``seed`` is that
+    of random draws in the curvature.
     """
     options = resolve(kind, parameters, seed, single_logit=targets.single_logit)
     check_device(options.device)
@@ -66,36 +54,14 @@ def options_for(kind: str, parameters: Mapping[str, Any], targets: TargetSummary
 def posterior_layout(
     everything: Network, example: Tensor, sizes: Sizes, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """Return the layout of the posterior.
+    """Return the layout of the posterior: the network of the random weights, its structure, M and the bytes needed.
 
-    Parameters
-    ----------
-    everything : Network
-        Network of all weights.
-    example : Tensor of shape (n, …), n ≥ 1
-        Inputs of some rows.
-    sizes : Sizes
-        Sizes of the training data.
-    options : Options
+    The dual dimension M is the number of rows times the columns of the output factor. The bytes include those of a
+    previous posterior. ``example`` (n, …) has at least one row.
 
-    Returns
-    -------
-    network : Network
-        Network of the random weights.
-    structure : curvature class
-    n_dual : int
-        Dual dimension M: rows times columns of the output factor.
-    n_bytes : int
-        Memory of the curvature, with that of a previous posterior.
-
-    Raises
-    ------
-    ValueError
-        If prior precisions, prior mean or temperatures do not fit the net.
-    UnsupportedCombinationError
-        If the net has no groups for the prior, or if the structure does not support the temperatures.
-    MemoryBudgetError
-        If the curvature does not fit in memory.
+    Raises ``ValueError`` if prior precisions, prior mean or temperatures do not fit the net. Raises
+    ``UnsupportedCombinationError`` if the net lacks the groups of the prior or the structure does not support the
+    temperatures, and ``MemoryBudgetError`` if the curvature does not fit in memory.
     """
     network, rule, memory = selected(everything, example, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, sizes.n_outputs)
@@ -126,25 +92,11 @@ def selected(everything: Network, example: Tensor, options: Options) -> Network:
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
     """Return the prior that the options specify: its mean and the groups of its precisions.
 
-    Parameters
-    ----------
-    network : Network
-        Network of the random weights.
-    names : tuple of str
-        Names of all trained tensors. A sequence of fixed precisions has one entry for each of their groups, even if
-        only some of them are random.
-    options : Options
+    ``names`` are those of all trained tensors. A sequence of fixed precisions has one entry for each of their groups,
+    even if only some of them are random.
 
-    Returns
-    -------
-    Prior
-
-    Raises
-    ------
-    ValueError
-        If the number of fixed precisions does not match the number of groups, or if a prior mean does not fit the net.
-    UnsupportedCombinationError
-        If the net does not have the groups of the prior.
+    Raises ``ValueError`` if the number of fixed precisions or the prior mean does not fit the net, and
+    ``UnsupportedCombinationError`` if the net does not have the groups of the prior.
     """
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):

@@ -49,16 +49,7 @@ MOST_INPUTS = 512
 class Recipe:
     """Shape and schedule of the members of one deal.
 
-    Parameters
-    ----------
-    hidden_layer_sizes : tuple of int
-        Units of each hidden layer.
-    activation : str
-        Activation of the hidden layers.
-    n_bins : int or None
-        Number of pieces of each numeric column; None for the numbers alone.
-    schedule : Schedule
-        Learning rate, weight decay and number of steps.
+    ``n_bins`` is the number of pieces of each numeric column; None for the numbers alone.
     """
 
     hidden_layer_sizes: tuple[int, ...]
@@ -73,21 +64,10 @@ class Recipe:
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """Default recipe of each deal.
+    """Default recipe of each deal, for these numbers of rows and of numeric columns.
 
     The first recipe suits smooth functions, with few pieces and a small learning rate. The second recipe suits
     functions with fine detail.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows.
-    n_columns : int
-        Number of numeric columns.
-
-    Returns
-    -------
-    tuple of Recipe
 
     Examples
     --------

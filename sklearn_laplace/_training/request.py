@@ -16,32 +16,19 @@ from .stream import RowStream
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """Specification of a training.
+    """Specification of a training of the given ``kind``, "regressor" or "classifier".
 
-    Parameters
-    ----------
-    kind : str
-        "regressor" or "classifier".
-    parameters : mapping
-        Names and values of the estimator's parameters.
-    data : PreparedData
-        Rows.
-    seeds : sequence of int
-        Seeds of the initial weights and of the order of mini-batches. The second one also seeds torch's global
-        generator for a user's module; its state is restored afterwards.
-    warm_start : WarmStart or None
-        End state of an earlier training on the same rows.
-    is_member : bool
-        True for a later ensemble member, which has no cross-fitted nets and keeps the prior precisions of its warm
-        start.
-    is_quick : bool
-        True if the net is only scored, so that a few steps are sufficient.
-    cross_fits_linear : bool
-        True if a linear net has cross-fitted nets too, because held-out rows compare it with other nets.
-    stream : RowStream or None
-        The whole table, if it is read while the fit runs. ``data`` are then a sample of its rows.
-    saved : Checkpoint or NoCheckpoint
-        State of the same training before its process was killed.
+    ``seeds`` are those of the initial weights and of the order of mini-batches. The second one also seeds torch's
+    global generator for a user's module; its state is restored afterwards. ``warm_start`` is the end state of an
+    earlier training on the same rows.
+
+    ``is_member`` is True for a later ensemble member, which has no cross-fitted nets and keeps the prior precisions of
+    its warm start. ``is_quick`` is True if the net is only scored, so that a few steps are sufficient.
+    ``cross_fits_linear`` is True if a linear net has cross-fitted nets too, because held-out rows compare it with other
+    nets.
+
+    With a ``stream``, ``data`` are a sample of the table that is read while the fit runs. ``saved`` is the state of the
+    same training before its process was killed.
     """
 
     kind: str
@@ -58,13 +45,6 @@ class TrainingRequest:
     def options(self, memory_budget: object) -> Options:
         """Resolve the options in the units of these rows.
 
-        Parameters
-        ----------
-        memory_budget : None, int or str
-            Parameter ``memory_budget``. It is separate because it is not part of the key of the cache.
-
-        Returns
-        -------
-        Options
+        ``memory_budget`` is separate because it is not part of the key of the cache.
         """
         return options_for(self.kind, {**self.parameters, "memory_budget": memory_budget}, self.data.summary())

@@ -21,22 +21,12 @@ LINES = 20
 class Schedule:
     """Number of steps, learning rate and weight decay of a training.
 
-    Parameters
-    ----------
-    n_steps : int
-        Number of steps of the four cycles.
-    batch_size : int
-        Rows per mini-batch.
-    lr : float
-        Maximum learning rate of the weights.
-    weight_decay : float
-        Maximum weight decay. Each step multiplies the weights by 1 − rate · decay.
-    most_further : int
-        Maximum number of further cycles of ``n_steps`` each, for targets that are almost free of noise.
-    bias_rate : float
-        Learning rate of the biases, relative to that of the weights.
-    noise_power : float
-        Exponent p of the row weights v⁻ᵖ in the last cycle, where v is the noise variance of a row.
+    ``n_steps`` counts the four cycles; up to ``most_further`` cycles of ``n_steps`` each follow for targets that are
+    almost free of noise. ``lr`` and ``weight_decay`` are maxima, ``batch_size`` is in rows, and ``bias_rate`` is
+    relative to the rate of the weights.
+
+    Each step multiplies the weights by 1 − rate · decay. In the last cycle the row weights are v⁻ᵖ, with
+    ``noise_power`` p and the noise variance v of a row.
     """
 
     n_steps: int

@@ -37,16 +37,10 @@ DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] =
 
 
 class Stacked:
-    """Stacked weights of K nets of the same shape.
+    """Stacked weights of K nets of the same shape; the given ``modules`` are not changed.
 
-    Parameters
-    ----------
-    modules : sequence of MLP with hidden layers, or of TableMLP
-        Nets of the same shape, which are not changed. Nets with the same activation are consecutive.
-    dtype : torch.dtype
-        Dtype of the stacked weights.
-    learns_scales : bool
-        If True, each encoded column has a learnable scale.
+    MLPs need hidden layers, and nets with the same activation are consecutive. With ``learns_scales``, each encoded
+    column has a learnable scale.
 
     Examples
     --------
@@ -131,25 +125,10 @@ class Stacked:
     def gradients(
         self, numbers: Tensor, codes: Tensor, targets: Tensor, factors: Tensor, loss: Loss
     ) -> tuple[Tensor, list[Tensor]]:
-        """Loss of a mini-batch and its gradient.
+        """Terms (K, n, C) or (K, n, 1) of the loss of a mini-batch, and its gradient for each of ``tensors``.
 
-        Parameters
-        ----------
-        numbers : Tensor of shape (n, D)
-            Encoded numbers.
-        codes : Tensor of shape (n, q), int64
-            Category codes.
-        targets : Tensor of shape (n, C), or (n,) for classes
-        factors : Tensor of shape (K, n, 1) or (K, n, C)
-            Factor of each term.
-        loss : Loss
-
-        Returns
-        -------
-        terms : Tensor of shape (K, n, C) or (K, n, 1)
-            Terms of the sum.
-        gradients : list of Tensor
-            Gradient of the loss for each tensor of ``tensors``.
+        Takes encoded numbers (n, D), category codes (n, q), int64, and targets (n, C), or (n,) for classes. The factors
+        of the terms have shape (K, n, 1) or (K, n, C).
         """
         outputs, passed = self._forward(numbers, codes)
         terms, slope = loss.terms(outputs, targets, factors)

@@ -33,22 +33,8 @@ GROUPED_STEPS = 3
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
     """Alternate steps of weights and hyperparameters from one or several starts; return the mode of largest evidence.
 
-    Parameters
-    ----------
-    problem : Problem
-    fit : LaplaceFit
-        Pass over the data at the initial weights.
-    hyper : Hyper
-        Initial hyperparameters.
-    plan : Plan
-    max_steps : int
-        Maximum number of Gauss–Newton steps of one start.
-    n_linear : int
-        Number of parameters of a linear model.
-
-    Returns
-    -------
-    Mode
+    ``fit`` is the pass over the data at the initial weights. ``max_steps`` limits the Gauss–Newton steps of one start,
+    and ``n_linear`` is the number of parameters of a linear model.
     """
     free_prior = plan.precision is None
     first = free_prior and plan.previous is None and plan.again is None

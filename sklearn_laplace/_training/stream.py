@@ -29,19 +29,10 @@ OPEN_PARTS = 8
 
 @dataclass(frozen=True)
 class RowStream:
-    """Rows of this rank, and the sizes of the whole table.
+    """Rows of this rank, and the number and total weight of the rows of all ranks.
 
-    Parameters
-    ----------
-    shard : RowSource
-        Rows of this rank.
-    read : callable
-        Maps a block to prepared rows, in the units of the network.
-    n_rows : int
-        Number of rows of all ranks.
-    total_weight : float
-        Sum of their weights, in the units of the prepared rows.
-    group : Group
+    ``read`` maps a block to prepared rows, in the units of the network; ``total_weight`` is in the units of the
+    prepared rows.
     """
 
     shard: RowSource
@@ -136,14 +127,7 @@ def held_out_by_hash(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = 
 class StreamedBatches:
     """Mini-batches of a stream for some members.
 
-    Parameters
-    ----------
-    stream : RowStream
-    members : range
-        Positions of the members among those of all deals.
-    batch_size : int
-        Rows of all ranks in a mini-batch.
-    seed : int
+    ``members`` are their positions among those of all deals; ``batch_size`` counts the rows of all ranks.
     """
 
     stream: RowStream

@@ -48,17 +48,8 @@ TRAINING_STAGES = 3
 def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapResult | GivenNet:
     """Train a net and its cross-fitted nets; a given net by its own epochs only, unless it is linear.
 
-    Parameters
-    ----------
-    request : TrainingRequest
-    memory_budget : None, int or str
-        Parameter ``memory_budget``. It is separate from the request because it affects the result only by rounding.
-    task : Task
-        Progress task of the training, with at most ``TRAINING_STAGES`` subtasks.
-
-    Returns
-    -------
-    MapResult or GivenNet
+    ``memory_budget`` is separate from the request because it affects the result only by rounding. ``task`` gets at most
+    ``TRAINING_STAGES`` subtasks.
     """
     options, rows, plan = _planned(request, memory_budget, task)
     parameters, seeds = request.parameters, request.seeds
@@ -78,15 +69,6 @@ def may_begin(request: TrainingRequest, options: Options) -> bool:
     """Return True if gradient training may precede exact steps, as far as the parameters decide.
 
     This requires the built-in net, a Gaussian likelihood, more than ``SMALL_ROWS`` rows and no warm start.
-
-    Parameters
-    ----------
-    request : TrainingRequest
-    options : Options
-
-    Returns
-    -------
-    bool
     """
     normal = options.likelihood.has_dispersion and options.likelihood.quadratic
     is_new = request.parameters["net"] is None and request.warm_start is None
@@ -94,18 +76,10 @@ def may_begin(request: TrainingRequest, options: Options) -> bool:
 
 
 def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmStart | None:
-    """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps.
+    """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps; see :func:`train`.
 
-    Parameters
-    ----------
-    request, memory_budget, task
-        See :func:`train`.
-
-    Returns
-    -------
-    WarmStart or None
-        None if the gradient training does not apply. For targets that are almost free of noise, the warm start has no
-        weights, because gradient training leads to worse modes there.
+    Returns None if the gradient training does not apply. For targets that are almost free of noise, the warm start has
+    no weights, because gradient training leads to worse modes there.
     """
     options, rows, plan = _planned(request, memory_budget, task)
     nets = _Nets.of(request, rows, options)
@@ -154,20 +128,10 @@ def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tup
 
 @dataclass(frozen=True)
 class _Nets:
-    """A net and its cross-fitted nets before the training.
+    """A net and its cross-fitted nets before the training; ``network`` is the trace of the initialised ``net``.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Initialised net.
-    network : Network
-        Traced module of the net.
-    others : tuple of torch module
-        Modules of the cross-fitted nets, at new initial weights. Empty if they have a warm start.
-    own_epochs : bool
-        True if the user sets the number of epochs.
-    cross_fits : bool
-        True if cross-fitted nets are to be trained.
+    ``others`` are the cross-fitted nets at new initial weights, empty if they have a warm start; ``cross_fits`` is True
+    if they are to be trained. ``own_epochs`` is True if the user sets the number of epochs.
     """
 
     net: NeuralNet
@@ -261,12 +225,8 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
     """Let the linear layers of the user's net that take X standardise it.
 
-    A previous net, or one whose weights are the prior mean, determines which layers do, and their statistics.
-
-    Raises
-    ------
-    ValueError
-        For ``standardize_X=True`` if there is no such layer.
+    A previous net, or one whose weights are the prior mean, determines which layers do, and their statistics. Raises
+    ``ValueError`` for ``standardize_X=True`` if there is no such layer.
     """
     if options.standardises is False:
         return
