@@ -32,28 +32,10 @@ from .shared_pass import shared_out
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
 ) -> tuple[LaplaceFit, SelectionState]:
-    """Compute the curvature of the random weights at the weights of a trained net.
+    """Compute the curvature of the random weights at the weights of a trained net, and the start of the selection.
 
-    Parameters
-    ----------
-    trained : MapResult
-    data : PreparedData
-        Rows of the fit.
-    options : Options
-    built_in : bool
-        True for the built-in net.
-
-    Returns
-    -------
-    fit : LaplaceFit
-        Laplace fit of the random weights. The pass of the training is reused if it has the same curvature.
-    origin : SelectionState
-        Start of the selection of hyperparameters, with the held-out scores of cross-fitted nets if they fit in memory.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the curvature does not fit in memory.
+    The pass of the training is reused if it has the same curvature. The start has the held-out scores of cross-fitted
+    nets if they fit in memory; ``MemoryBudgetError`` if the curvature does not.
     """
     rows = data.training_rows(options.dtype, options.device, built_in=built_in)
     mode, fit = trained.mode, trained.mode.fit
@@ -143,31 +125,9 @@ def pass_over(
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
     """Compute the curvature of rows that are to be added to a fit or removed from it.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Fit to update.
-    data : PreparedData
-        Rows to add or remove.
-    input_dtype : torch.dtype
-        Dtype of the network's inputs.
-    memory : MemoryBudget
-    added : bool
-        If True, the rows are added, and the fit may change to a structure that has room for them.
-
-    Returns
-    -------
-    fit : LaplaceFit
-        The fit, in the structure of the update.
-    of_rows : LaplaceFit
-        Pass over the given rows alone, with the model and structure of ``fit``.
-    curvature : Curvature
-        Exact curvature H of the given rows.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the curvature of the fit and of these rows does not fit in memory.
+    Returns the fit in the structure of the update, a pass over the given rows alone with the same model and structure,
+    and their exact curvature H. If rows are ``added``, the fit may change to a structure that has room for them. Raises
+    ``MemoryBudgetError`` if the curvature of the fit and of these rows does not fit in memory.
     """
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
     n_dual = per_row * len(data.X)

@@ -52,22 +52,11 @@ ACCURACY = 1e-3
 
 @dataclass(frozen=True)
 class HeldOutDeals:
-    """Errors of held-out rows in D deals, and their predicted variances.
+    """Errors (D, n, C) of held-out rows in D deals, and their predicted variances (D, n, C) without noise.
 
-    Parameters
-    ----------
-    errors : Tensor of shape (D, n, C)
-        Errors of the predictions.
-    variance : Tensor of shape (D, n, C)
-        Variance of the predictions, without noise.
-    noise : Tensor of shape (D, n, C)
-        Noise variances at the mean of h.
-    log_variance : Tensor of shape (n, C) or None
-        Variance s² of h; None without a noise model.
-    weights : Tensor of shape (n,)
-        Row weights.
-    shares : Tensor of shape (D,)
-        Weights of the deals in the mixture.
+    ``noise`` (D, n, C) has the noise variances at the mean of h, and ``log_variance`` (n, C) the variance s² of h; it
+    is None without a noise model. ``weights`` (n,) are those of the rows, ``shares`` (D,) those of the deals in the
+    mixture.
     """
 
     errors: Tensor
@@ -136,16 +125,9 @@ class HeldOutDeals:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration of the variances of a mixture on held-out rows.
+    """Calibration of a mixture on held-out rows: the factor c_K of all its variances and the spread τ of the noise.
 
-    Parameters
-    ----------
-    factor : float
-        Factor c_K of all variances of the mixture.
-    spread : float
-        Spread τ of the noise.
-    of_deals : float
-        Best factor c_2 for the mixture of the deals.
+    ``of_deals`` is the best factor c_2 for the mixture of the deals.
     """
 
     factor: float
@@ -154,19 +136,7 @@ class Calibration:
 
 
 def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
-    """Estimate c_K and τ of a mixture, by the equations of this module.
-
-    Parameters
-    ----------
-    rows : HeldOutDeals
-        Held-out rows.
-    shares : sequence of K floats
-        Weights of the members in the mixture.
-
-    Returns
-    -------
-    Calibration
-    """
+    """Estimate c_K and τ of a mixture of members with weights ``shares`` (K,), by the equations of this module."""
     rows = rows.some(MOST_ROWS)
     spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
     together = {spread: rows.best_factor(rows.of_all, spread) for spread in spreads}
@@ -186,16 +156,7 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
 class HeldOutDensities:
     """Log densities of held-out rows under the mixture of the deals, as a function of a factor of all variances.
 
-    Parameters
-    ----------
-    rows : HeldOutDeals
-        Held-out rows.
-    spread : float
-        Spread τ of the noise.
-    best : float
-        Best factor of all variances.
-    dispersion : float
-        Noise level φ of the noise variances in ``rows``.
+    ``spread`` is τ, ``best`` the best factor, and ``dispersion`` the noise level φ of the noise variances in ``rows``.
     """
 
     rows: HeldOutDeals
@@ -214,18 +175,8 @@ class HeldOutDensities:
     def of_net(self, held_out: HeldOutErrors, dispersion: float, chosen: np.ndarray) -> HeldOutDensities:
         """Log densities of the same rows under another net, with the same noise ratios.
 
-        Parameters
-        ----------
-        held_out : HeldOutErrors
-            Held-out errors of all rows, from cross-fitted nets of the other kind.
-        dispersion : float
-            Noise level φ of these nets.
-        chosen : ndarray of int64
-            Indices of the rows of this object among all rows.
-
-        Returns
-        -------
-        HeldOutDensities
+        ``held_out`` has the errors of all rows, from cross-fitted nets of the other kind with noise level φ; ``chosen``
+        are the indices of the rows of this object among all rows.
         """
         errors, variance = (part[chosen][None] for part in (held_out.errors, held_out.variance))
         noise, share = self.rows.noise[:1] * (dispersion / self.dispersion), torch.ones_like(self.rows.shares[:1])

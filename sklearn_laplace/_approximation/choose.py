@@ -26,19 +26,10 @@ from .left_out import LeftOut
 class SelectionState:
     """State of the training from which the hyperparameters of a posterior can be selected, repeatedly.
 
-    Parameters
-    ----------
-    hyper : Hyper
-        Hyperparameters at the end of the training.
-    groups : tuple of str
-        Names of the prior groups of the training.
-    tensors : tuple of str
-        Names of all trained parameter tensors.
-    settled_for : tuple of Choice and str, or None
-        Options (prior precision, noise level, prior structure) for which the training has already maximised the
-        evidence, at the corresponding modes. None if the hyperparameters are selected after the training.
-    cross : CrossFit or None
-        Cross-fitted nets and their held-out scores.
+    ``hyper`` and the names of the prior groups are those at the end of the training; ``tensors`` names all trained
+    parameters. ``settled_for`` are options (prior precision, noise level, prior structure) for which the training has
+    already maximised the evidence, at the corresponding modes. It is None if the selection follows the training.
+    ``cross`` has the cross-fitted nets and their held-out scores.
     """
 
     hyper: Hyper
@@ -61,20 +52,7 @@ class SelectionState:
 
 
 def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit, options: Options) -> SelectionState:
-    """Return the state of a further ensemble member with the held-out scores of the first member's cross-fitted nets.
-
-    Parameters
-    ----------
-    lead, origin : SelectionState
-        States of the first and of the further member.
-    fit : LaplaceFit
-        Fit of the further member.
-    options : Options
-
-    Returns
-    -------
-    SelectionState
-    """
+    """Return the state ``origin`` of a later ensemble member with the held-out scores of the first member, ``lead``."""
     if lead.cross is None:
         return origin
     return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
@@ -107,25 +85,8 @@ def choose(
 ) -> Hyper:
     """Select the hyperparameters of a posterior at fixed weights, by the rules that the options specify.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    origin : SelectionState
-        State of the training.
-    options : Options
-    dispersion : float or None
-        Fixed φ; None if it is free.
-    left_out : callable
-        Returns the rows of the fit as a LeftOut. Called only for leave-one-out.
-
-    Returns
-    -------
-    Hyper
-
-    Warns
-    -----
-    BoundWarning
-        If a selected value is at a bound of its search.
+    ``dispersion`` is a fixed φ, or None if it is free. ``left_out`` returns the rows of the fit, and is called only for
+    leave-one-out. Issues ``BoundWarning`` if a selected value is at a bound of its search.
     """
     start = _start(origin, fit, options)
     if dispersion is not None:

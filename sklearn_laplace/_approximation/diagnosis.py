@@ -70,14 +70,8 @@ EXACT = Full, Functional
 class Fresh:
     """Central 90 % intervals of rows that are unknown to the model.
 
-    Parameters
-    ----------
-    coverage : float
-        Share of the targets in their intervals.
-    width : float
-        Median width relative to that of the baseline; 0 if it is not known.
-    n_rows : float
-        Number of these rows.
+    ``coverage`` is the share of the targets in their intervals, ``width`` the median width relative to that of the
+    baseline; 0 if it is not known.
 
     Examples
     --------
@@ -103,36 +97,18 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Vitals:
-    """Quantities of a fit from which it is diagnosed.
+    """Quantities of a fit from which it is diagnosed; ``fit``, ``volume``, ``distance`` and ``baseline`` are in nats.
 
-    Parameters
-    ----------
-    n_weights : int
-        Number P of random weights.
-    n_rows : float
-        Total weight N_w of the rows.
-    n_different : float
-        Number of rows that differ in X or y; N_w if it is not known.
-    n_outputs : int
-        Number C of outputs.
-    n_targets : float
-        Number of targets: N_w C for numbers, N_w for class labels.
-    effective : float
-        Effective parameters γ.
-    fit : float
-        log p(D | θ*), nats.
-    volume, distance : float
-        Terms of the evidence without the factor ½, nats.
-    baseline : float or None
-        Baseline: log p(D) under a constant prediction, nats. None if it is not known.
-    whole : bool
-        True if all weights of the net are random.
-    exact : bool
-        True if γ and the volume are those of the exact posterior.
-    of_numbers : bool
-        False for classes.
-    learnt : float or None
-        Share of the variance of the training targets that the net explains; None if the noise is not normal.
+    The fit has P = ``n_weights`` random weights, a total row weight N_w = ``n_rows``, C outputs, and N_w C targets, or
+    N_w class labels. ``n_different`` rows differ in X or y; N_w if that is not known. ``effective`` is γ, the number of
+    effective parameters.
+
+    ``fit`` is log p(D | θ*); ``volume`` and ``distance`` are terms of the evidence without the factor ½. ``baseline``
+    is log p(D) under a constant prediction; None if it is not known. ``learnt`` is the share of the variance of the
+    training targets that the net explains; None if the noise is not normal.
+
+    ``whole`` is True if all weights of the net are random, ``exact`` if γ and the volume are those of the exact
+    posterior, and ``of_numbers`` is False for classes.
 
     Examples
     --------
@@ -248,28 +224,16 @@ class Vitals:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a fit is diagnosed from.
+    """What a fit is diagnosed from: the vitals of the first member, and how its hyperparameters were selected.
 
-    Parameters
-    ----------
-    vitals : Vitals
-        Quantities of the first member.
-    chosen : bool
-        True if a rule selects the prior precision.
-    free_noise : bool
-        True if a rule selects the noise level.
-    has_mean : bool
-        True if the user has set a prior mean.
-    calibrated : bool
-        True if held-out rows have selected prior precision and noise level.
-    weak_training : bool
-        True if the net was trained under the prior of the posterior, and held-out rows have not selected it.
-    distance : float
-        Largest distance of a member to its mode, in posterior standard deviations per effective parameter.
-    fresh : callable
-        Returns a Fresh, or None without held-out and left-out rows.
-    explained : callable
-        Returns the share of the variance of left-out rows that a linear model explains; None if it is not known.
+    A rule selects the prior precision if ``chosen``, and the noise level if ``free_noise``. ``has_mean`` is True for a
+    user-set prior mean, ``calibrated`` if held-out rows have selected prior precision and noise level.
+    ``weak_training`` is True if the net was trained under the prior of the posterior, and held-out rows have not
+    selected it.
+
+    ``distance`` is the largest distance of a member to its mode, in posterior standard deviations per effective
+    parameter. ``fresh`` returns a Fresh, or None without held-out and left-out rows. ``explained`` returns the share of
+    the variance of left-out rows that a linear model explains; None if it is not known.
     """
 
     vitals: Vitals
@@ -332,19 +296,8 @@ class Findings:
 def explained_by_a_line(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float | None:
     """Share of the variance of left-out targets that a linear model explains (R², in closed form). Costs O(n d²).
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        Rows; missing values are replaced by the mean of their column.
-    targets : ndarray of shape (n, C) or (n,)
-        Numbers, or class indices.
-    weights : ndarray of shape (n,)
-        Row weights.
-
-    Returns
-    -------
-    float or None
-        None if there are fewer than ``FREEDOM`` rows more than columns.
+    Missing values of X (n, d) are replaced by the mean of their column. Targets are numbers (n, C) or class indices
+    (n,). Returns None if there are fewer than ``FREEDOM`` rows more than columns.
 
     Examples
     --------

@@ -81,24 +81,8 @@ def approximate_once(
 def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
     """Compute the curvature of the random weights, and the scores that select prior precision and noise level.
 
-    Parameters
-    ----------
-    trained : GivenNet
-    data : PreparedData
-        All rows; those that the net has held out are not part of the posterior.
-    options : Options
-
-    Returns
-    -------
-    fit : LaplaceFit
-        Fit of the rows that the net was trained on.
-    origin : SelectionState
-        Start of the selection of hyperparameters.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the curvature does not fit in memory.
+    ``data`` are all rows; those that the net has held out are not part of the posterior. Raises ``MemoryBudgetError``
+    if the curvature does not fit in memory.
     """
     rows = data.training_rows(options.dtype, options.device, built_in=False)
     validation = rows.taken(trained.held_out)

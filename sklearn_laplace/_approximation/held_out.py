@@ -43,16 +43,9 @@ LEAST_LEVEL = 1e-100
 
 @dataclass(frozen=True)
 class HeldOutRatios:
-    """Held-out errors over their standard deviations, each of a single net.
+    """Ratios |e| / s (m,) of held-out errors and their standard deviations, each of a single net.
 
-    Parameters
-    ----------
-    dispersion : float
-        Noise level φ of the standard deviations.
-    values : Tensor of shape (m, C), float64
-        Ratios |e| / s.
-    weights : Tensor of shape (m,), float64
-        Weights of the rows.
+    ``dispersion`` is the noise level φ of the standard deviations; ``weights`` (m,) are those of the rows.
     """
 
     dispersion: float
@@ -70,19 +63,13 @@ class HeldOutRatios:
 class CrossFit:
     """Cross-fitted nets and their predictions for held-out rows.
 
-    Parameters
-    ----------
-    networks : tuple of Network
-        One net per fold. Empty after :meth:`scored`.
-    fold : Tensor of shape (n,), int64
-        Fold of each row: the index of the net that holds it out.
-    densities : HeldOutScores or None
-        Log densities of the held-out rows under other prior precisions and noise levels. None for a likelihood with
-        dispersion that is not Gaussian, or a curvature rule of dispersion power other than 1.
-    parts : tuple of (LaplaceFit, chunks of rows)
-        Laplace fit and held-out rows of each net. Empty after :meth:`scored`.
-    ratios : HeldOutRatios or None
-        Ratios of held-out rows, after :meth:`scored`; None for a likelihood without dispersion.
+    ``fold`` (n,), int64, is the index of the net that holds a row out. ``densities`` are log densities of the held-out
+    rows under other prior precisions and noise levels. They are None for a likelihood with dispersion that is not
+    Gaussian, or a curvature rule of dispersion power other than 1. ``parts`` has the Laplace fit of each net and its
+    held-out rows, in chunks.
+
+    After :meth:`scored`, ``networks`` and ``parts`` are empty, and ``ratios`` has those of the held-out rows. A
+    likelihood without dispersion has no ratios.
     """
 
     networks: tuple[Network, ...]
@@ -94,16 +81,8 @@ class CrossFit:
     def scored(self, hyper: Hyper, held_out: HeldOutErrors | None) -> CrossFit:
         """Return an object with the ratios of the held-out rows, without rows and nets.
 
-        Parameters
-        ----------
-        hyper : Hyper
-            Selected hyperparameters, at temperature 1.
-        held_out : HeldOutErrors or None
-            Result of :meth:`held_out`; None for a likelihood without dispersion.
-
-        Returns
-        -------
-        CrossFit
+        ``hyper`` are the selected hyperparameters, at temperature 1. ``held_out`` is the result of :meth:`held_out`;
+        None for a likelihood without dispersion.
         """
         ratios = None if held_out is None else HeldOutRatios.of(held_out, hyper)
         return replace(self, networks=(), parts=(), ratios=ratios)
@@ -135,15 +114,7 @@ class CrossFit:
         With a noise level, all variances are multiplied by the factor of largest density of these rows. The noise level
         of a fit is closer to that of its training rows, and therefore too small for held-out rows.
 
-        Parameters
-        ----------
-        hyper : Hyper
-        held_out : HeldOutErrors or None
-            Result of :meth:`held_out` under ``hyper``; None for a likelihood without dispersion.
-
-        Returns
-        -------
-        Densities
+        ``held_out`` is the result of :meth:`held_out` under ``hyper``; None for a likelihood without dispersion.
         """
         if held_out is not None:
             variance = held_out.variance + hyper.dispersion * held_out.noise
@@ -164,18 +135,9 @@ class CrossFit:
 
 @dataclass(frozen=True)
 class FoldFit:
-    """Laplace fit of a cross-fitted net.
+    """Laplace fit of a cross-fitted net on the rows of its training; ``network`` is that of all weights.
 
-    Parameters
-    ----------
-    network : Network
-        Network of all weights.
-    fit : LaplaceFit
-        Fit of the random weights on the rows of the net's training.
-    held_out : Tensor of shape (m,), int64
-        Positions of the other rows.
-    rows : list of Rows
-        The other rows, in chunks.
+    ``held_out`` (m,), int64, are the positions of the other rows, and ``rows`` has these rows in chunks.
     """
 
     network: Network
@@ -185,18 +147,9 @@ class FoldFit:
 
 
 def cross_fit(parts: Sequence[FoldFit], hyper: Hyper) -> CrossFit:
-    """Compute the held-out scores of cross-fitted nets.
+    """Compute the held-out scores of cross-fitted nets; each row is held out from one of them.
 
-    Parameters
-    ----------
-    parts : sequence of FoldFit
-        Fits of the nets; each row is held out from one of them.
-    hyper : Hyper
-        Hyperparameters of the training, for the random weights.
-
-    Returns
-    -------
-    CrossFit
+    ``hyper`` are the hyperparameters of the training, for the random weights.
     """
     positions, fit = torch.cat([part.held_out for part in parts]), parts[0].fit
     fold_of_row = torch.zeros_like(positions)

@@ -32,41 +32,16 @@ def learnt_noise(
     with_own_tails: bool = True,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train the noise net on held-out errors.
+    """Train the noise net on held-out errors of rows ``inputs`` (n, d) with weights (n,).
 
-    Parameters
-    ----------
-    net : torch module
-        Untrained noise net.
-    inputs : Tensor of shape (n, d)
-        Rows with held-out errors.
-    weights : Tensor of shape (n,), float64
-        Weights of these rows.
-    held_out : HeldOutErrors
-        Errors of these rows.
-    dispersion : float
-        Noise level φ.
-    options : Options
-    seed : int
-        Seed of the sample of rows.
-    honest : bool
-        If True, the errors come from nets trained without these rows, and the mean is trained under the noise later.
-    quick : bool
-        If True, train a rough model, which is sufficient for row weights in a training.
-    with_own_tails : bool
-        If True, estimate the tails of the noise from these errors.
-    steps : int or None
-        See :func:`~sklearn_laplace._approximation.noise_model.noise_model`.
+    Returns None if the errors do not show that the noise varies, or if the noise net is too expensive. ``dispersion``
+    is the noise level φ; ``seed`` draws the sample of rows, and ``steps`` is that of
+    :func:`~sklearn_laplace._approximation.noise_model.noise_model`. Issues ``BoundWarning`` if the noise of some rows
+    is at its bound.
 
-    Returns
-    -------
-    TrainedNoise or None
-        None if the errors do not show that the noise varies, or if the noise net is too expensive.
-
-    Warns
-    -----
-    BoundWarning
-        If the noise of some rows is at its bound.
+    If ``honest``, the errors come from nets trained without these rows, and the mean is trained under the noise later.
+    If ``quick``, train a rough model, which is sufficient for row weights in a training. ``with_own_tails`` estimates
+    the tails of the noise from these errors.
     """
     inputs, always = inputs.to(weights), bool(options.varying_noise)
     problem = net.to(weights), inputs, weights, held_out, dispersion, seed

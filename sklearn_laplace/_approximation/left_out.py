@@ -51,15 +51,9 @@ POINTS = 40
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows of a fit for leave-one-out.
+    """All rows of a fit for leave-one-out, in the order of the results.
 
-    Parameters
-    ----------
-    rows : TrainingRows
-        All rows of the fit, in the order of the results.
-    memory : MemoryBudget
-    density : callable
-        Log density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
+    ``density`` is the log density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
     """
 
     rows: TrainingRows
@@ -69,10 +63,7 @@ class LeftOut:
     def exact(self, fit: LaplaceFit) -> LaplaceFit:
         """Return a fit of the rows with ``GGN`` and an exact structure: ``fit`` itself, or that of one more pass.
 
-        Raises
-        ------
-        MemoryBudgetError
-            If neither of the exact structures fits in memory.
+        Raises ``MemoryBudgetError`` if neither of the exact structures fits in memory.
         """
         if isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN):
             self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature))
@@ -146,25 +137,9 @@ class LeftOut:
     def chosen(self, fit: LaplaceFit, hyper: Hyper, options: Options, *, settled: bool = False) -> Hyper:
         """Select prior precision and noise level, each by its own rule, at temperature 1.
 
-        Parameters
-        ----------
-        fit : LaplaceFit
-        hyper : Hyper
-            Initial hyperparameters. Fixed values, and values with a rule other than leave-one-out or the evidence, are
-            kept.
-        options : Options
-        settled : bool
-            If True, the training has already maximised the evidence, and a prior precision selected by the evidence is
-            kept.
-
-        Returns
-        -------
-        Hyper
-
-        Warns
-        -----
-        BoundWarning
-            If a selected value is at a bound of its search.
+        Fixed values in ``hyper``, and values with a rule other than leave-one-out or the evidence, are kept. If
+        ``settled``, the training has already maximised the evidence, and a prior precision selected by the evidence is
+        kept. Issues ``BoundWarning`` if a selected value is at a bound of its search.
         """
         exact = self.exact(fit)
         batches, chosen = self.batches(exact), replace(hyper, temperature=1.0)
@@ -221,29 +196,10 @@ def left_out_of(
     *,
     in_order: bool = False,
 ) -> LeftOut:
-    """Return the stored rows of a fit for leave-one-out.
+    """Return the stored rows of a fit for leave-one-out; ``in_order`` sorts large data by their keys.
 
-    Parameters
-    ----------
-    kept : PreparedData or None
-        Stored rows.
-    input_dtype : torch.dtype
-        Data type of the net's inputs.
-    seed : int
-        Seed of the link's draws.
-    fit : LaplaceFit
-        Fit at the mode.
-    options : Options
-        Resolved options.
-    needed_by : str
-        Option or method that needs the rows, for the error message.
-    in_order : bool
-        If True, sort large data by their keys.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If no rows are stored.
+    ``seed`` is that of the link's draws. Raises ``UnsupportedCombinationError`` if no rows are stored; the message
+    names the option or method ``needed_by``.
     """
     if kept is None:
         raise UnsupportedCombinationError(

@@ -77,24 +77,15 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """Laplace approximation of h, for C outputs.
+    """Laplace approximation of h, for C outputs; ``fit`` and ``hyper`` are those of the net of h.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Laplace fit of the net of h.
-    hyper : Hyper
-        Hyperparameters of the net of h.
-    gain : float
-        Log evidence minus the log density under the best constant noise, nats.
-    is_trained_under : bool
-        True if the mean is trained under this noise. Rows that are added later are then weighted by their noise too.
-    log_level : float
-        Offset that is subtracted from the outputs of the net. If the mean is trained under the noise, it makes φ the
-        noise variance of an average row.
-    spread : float
-        Additional standard deviation τ of h in predictions. It makes the tails of the noise heavier and leaves E[e^h]
-        unchanged (``_approximation/calibration.py``).
+    ``gain`` is the log evidence minus the log density under the best constant noise, in nats. ``log_level`` is
+    subtracted from the outputs of the net. If the mean is trained under the noise, it makes φ the noise variance of an
+    average row.
+
+    ``is_trained_under`` is True if the mean is trained under this noise. Rows that are added later are then weighted by
+    their noise too. ``spread`` is an additional standard deviation τ of h in predictions. It makes the tails of the
+    noise heavier and leaves E[e^h] unchanged (``_approximation/calibration.py``).
     """
 
     fit: LaplaceFit
@@ -166,30 +157,15 @@ class NoiseModel:
     def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
         """Predictive of rows under the noise φ e^h, as a Gaussian mixture.
 
-        Parameters
-        ----------
-        moments : Predictive
-            Moments of the outputs without noise.
-        nodes : tuple of Tensor
-            Weights (J,) and values (n, C, J) of e^h, see :meth:`nodes`.
-        dispersion : float
-            Noise level φ.
-
-        Returns
-        -------
-        Components
+        ``moments`` are those of the outputs without noise. ``nodes`` are the weights (J,) and values (n, C, J) of e^h,
+        see :meth:`nodes`; ``dispersion`` is φ.
         """
         weights, values = nodes
         mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
         return Components(weights, mean, epistemic, dispersion * values)
 
     def warn_at_bounds(self, inputs: Tensor) -> None:
-        """Warn if |h| is at its bound for some rows.
-
-        Warns
-        -----
-        BoundWarning
-        """
+        """Issue ``BoundWarning`` if |h| is at its bound for some rows."""
         at_bound = self.ratios(inputs).log().abs().amax(1) > REACH - 1e-6
         if bool(at_bound.any()):
             warn_user(
@@ -202,21 +178,10 @@ class NoiseModel:
 
 @dataclass(frozen=True)
 class TrainedNoise:
-    """A noise model and the data of its training.
+    """A noise model and the m rows of its training, whose indices among all rows are ``chosen`` (m,), int64.
 
-    Parameters
-    ----------
-    model : NoiseModel
-    chosen : Tensor of shape (m,), int64
-        Indices of the training rows among all rows.
-    inputs : Tensor of shape (m, d)
-        Inputs of the training rows.
-    errors, variance : Tensor of shape (m, C)
-        Held-out errors, and variances of the predictions without noise.
-    weights : Tensor of shape (m,)
-        Row weights.
-    dispersion : float
-        Noise level φ.
+    ``inputs`` (m, d) and ``weights`` (m,) are those of the rows. ``errors`` and ``variance`` (m, C) are held-out
+    errors, and variances of the predictions without noise, at noise level φ (``dispersion``).
     """
 
     model: NoiseModel
@@ -278,12 +243,9 @@ def believed(log_variance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SquaredErrors(Likelihood):
-    """Likelihood of held-out errors e under the log noise ratio h; targets are e² and V, concatenated to (n, 2 C).
+    """Likelihood of held-out errors e under the log noise ratio h, at noise level φ (``dispersion``).
 
-    Parameters
-    ----------
-    dispersion : float
-        Noise level φ.
+    Targets are e² and V, concatenated to (n, 2 C).
     """
 
     dispersion: float
@@ -337,33 +299,14 @@ def noise_model(
     quick: bool = False,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train h on held-out errors.
+    """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64.
 
-    Parameters
-    ----------
-    net : torch module
-        Untrained net with C outputs, in double precision.
-    inputs : Tensor of shape (n, d), float64
-    weights : Tensor of shape (n,), float64
-        Row weights.
-    held_out : HeldOutErrors
-        Errors of the rows, and variances of their predictions.
-    dispersion : float
-        Noise level φ.
-    seed : int
-        Seed of the sample of rows, if there are too many rows for exact steps.
-    always : bool
-        If True, always return a model. If False, return it only if the gain of the evidence is decisive and the cost of
-        an exact step, P³ multiply-adds, is within the budget.
-    quick : bool
-        If True, train a rough model, with fewer rows and steps.
-    steps : int or None
-        Maximum Gauss–Newton steps of an accurate model. Default: chosen by the number of rows.
+    ``net`` is untrained, in double precision, and has C outputs; ``dispersion`` is φ. If there are too many rows for
+    exact steps, ``seed`` draws a sample. If ``quick``, train a rough model, with fewer rows and steps. ``steps`` limits
+    the Gauss–Newton steps of an accurate model; the number of rows determines its default.
 
-    Returns
-    -------
-    TrainedNoise or None
-        None if ``always`` is False and one of its conditions does not hold.
+    Without ``always``, return None unless the gain of the evidence is decisive and the cost of an exact step, P³
+    multiply-adds, is within the budget.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:

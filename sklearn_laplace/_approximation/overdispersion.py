@@ -41,15 +41,9 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class CountRows:
-    """Counts of one output and the normal distributions of their log means.
+    """Counts (n,) of one output and the moments (n,) of the normal distributions of their log means.
 
-    Parameters
-    ----------
-    means, variances : ndarray of shape (n,)
-        Moments of the log mean of each row.
-    counts, weights : ndarray of shape (n,)
-    held_out : bool
-        True if the nets were trained without the rows.
+    ``held_out`` is True if the nets were trained without the rows.
     """
 
     means: np.ndarray
@@ -90,20 +84,9 @@ class CountRows:
 
 
 def best_overdispersion(fit: LaplaceFit, hyper: Hyper, origin: SelectionState, rows: TrainingRows) -> tuple[float, ...]:
-    """Select the overdispersion of each output for a trained net.
+    """Select the overdispersion of each output for a trained net, on the rows of its training.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    hyper : Hyper
-    origin : SelectionState
-        State of the training, with the cross-fitted nets if there are any.
-    rows : TrainingRows
-        Rows of the training.
-
-    Returns
-    -------
-    tuple of C floats
+    Uses the cross-fitted nets of ``origin`` if there are any.
     """
     hyper = replace(hyper, temperature=1.0)
     held_out = origin.cross is not None and bool(origin.cross.parts)
@@ -132,14 +115,8 @@ def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Ten
 def has_settled(before: tuple[float, ...], after: tuple[float, ...], mean: np.ndarray, change: float) -> bool:
     """True if the variance 1 + α μ̄ in units of the mean changes by less than a factor, for every output.
 
-    Parameters
-    ----------
-    before, after : tuple of float
-        One value of α per output, or one for all.
-    mean : ndarray of shape (C,)
-        Mean counts μ̄.
-    change : float
-        Largest ratio of the variances.
+    α is one value per output, or one for all. ``mean`` (C,) are the mean counts μ̄, and ``change`` is the largest ratio
+    of the variances.
 
     Examples
     --------

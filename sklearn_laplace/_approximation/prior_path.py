@@ -43,27 +43,15 @@ NOISES = 2000
 def prior_path(
     fit: LaplaceFit, hyper: Hyper, options: Options, left_out: LeftOut | None, log_volume: float, scores: Any
 ) -> dict[str, np.ndarray]:
-    """Compute the scores on a grid of k prior precisions.
+    """Compute the scores on a grid of k prior precisions; each has shape (k,), and is NaN if it is not available.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    hyper : Hyper
-        Hyperparameters of the fit.
-    options : Options
-    left_out : LeftOut or None
-        Rows of the fit; None if they are not stored.
-    log_volume : float
-        Change of units: subtracted per unit of row weight from log densities in the network's units.
-    scores : object or None
-        Cross-validation or validation scores of the fit: ``grid`` (k,) of prior precisions common to all groups,
-        ``mean`` (k,) and ``kind``. If given, its grid is used.
+    Returns a dict of ``prior_precision``, which has shape (k, G) for G > 1 groups, and four scores.
+    ``log_marginal_likelihood`` and ``loo_log_density`` are in nats, for targets in the units of y; ``cv_score`` and
+    ``validation_score`` are those of ``scores``. If ``scores`` are given, their grid of prior precisions, common to all
+    groups, is used.
 
-    Returns
-    -------
-    dict of str to ndarray of shape (k,)
-        ``prior_precision``, of shape (k, G) for G > 1 groups. ``log_marginal_likelihood`` and ``loo_log_density`` for
-        targets in the units of y, nats. ``cv_score`` and ``validation_score``. NaN if a score is not available.
+    ``log_volume`` is the change of units: it is subtracted per unit of row weight from log densities in the network's
+    units. ``left_out`` is None if the rows are not stored.
     """
     groups = hyper.prior_precision
     if scores is None:

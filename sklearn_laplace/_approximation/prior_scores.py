@@ -10,18 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PriorScores:
-    """Held-out scores of k candidate prior precisions.
+    """Held-out scores of k candidate prior precisions, ``grid`` (k,), in the order of the search.
 
-    Parameters
-    ----------
-    grid : ndarray of shape (k,)
-        Candidates, in the order of the search.
-    kind : str
-        Rule of the selection, a value of the parameter ``prior_precision``.
-    mean : ndarray of shape (k,)
-        Mean score over the folds; higher is better.
-    folds : ndarray of shape (n_folds, k)
-        Score in each fold.
+    ``kind`` is a value of the parameter ``prior_precision``. ``mean`` (k,) is the mean of the scores ``folds``
+    (n_folds, k); higher is better.
 
     Examples
     --------

@@ -28,25 +28,10 @@ from ..laplace.prior_groups import input_columns, inputs_of
 
 
 def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
-    """Relevance of each input column.
+    """Relevance (n_features,) of each input column; they sum to one, or are all zero if no column has any effect.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    hyper : Hyper
-        Hyperparameters; the temperature is ignored.
-    n_features : int
-        Number of columns of X.
-
-    Returns
-    -------
-    ndarray of shape (n_features,)
-        Relevances, which sum to one, or all zeros if no column has any effect.
-
-    Raises
-    ------
-    AttributeError
-        If there is no prior precision for each column of X.
+    The temperature in ``hyper`` is ignored. Raises ``AttributeError`` if there is no prior precision for each column of
+    X.
 
     Examples
     --------

@@ -25,16 +25,9 @@ class Densities(Protocol):
 
 @dataclass(frozen=True)
 class RowDensities:
-    """Normal log densities of held-out rows, each under one net.
+    """Normal log densities (n,) of held-out rows, in nats, each under one net.
 
-    Parameters
-    ----------
-    logs : ndarray of shape (n,)
-        Log density of each row, nats.
-    squares : ndarray of shape (n,)
-        Σ e²/v over the targets of a row: squared errors over variances.
-    n_targets : int
-        Number C of targets.
+    ``squares`` (n,) are Σ e²/v over the C targets of a row: squared errors over variances.
     """
 
     logs: np.ndarray
@@ -59,14 +52,8 @@ class RowDensities:
 class LatentDensities:
     """Log densities of held-out rows under a likelihood without dispersion, each under one net.
 
-    Parameters
-    ----------
-    latent : LatentGaussian
-        Distribution of the outputs of each row.
-    targets : Tensor of shape (n,) or (n, C)
-        Observed targets.
-    density : callable
-        Log density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
+    ``latent`` is the distribution of the outputs of each row; targets have shape (n,) or (n, C). ``density`` is the log
+    density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
     """
 
     latent: LatentGaussian

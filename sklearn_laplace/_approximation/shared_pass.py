@@ -16,19 +16,7 @@ from ..laplace.fit import LaplaceFit, Rows
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
     """Divide the chunks into contiguous parts, one per worker, and add the sums in the order of the rows.
 
-    Parameters
-    ----------
-    over : callable
-        Maps chunks to a LaplaceFit.
-    chunks : sequence of (inputs, targets, weights)
-    n_jobs : int
-        Maximum number of workers.
-    gradient : Tensor of shape (P,)
-        Gradient of all rows.
-
-    Returns
-    -------
-    LaplaceFit
+    ``over`` maps chunks of (inputs, targets, weights) to a LaplaceFit; ``gradient`` (P,) is that of all rows.
     """
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:

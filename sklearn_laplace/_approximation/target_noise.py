@@ -43,13 +43,7 @@ ACCURACY = 1e-3
 
 @dataclass(frozen=True)
 class TargetNoise:
-    """Noise levels of C targets.
-
-    Parameters
-    ----------
-    levels : tuple of C floats
-        Noise variance of each target, in units of φ; their mean is 1.
-    """
+    """Noise variance of each of C targets, in units of φ; their mean is 1."""
 
     levels: tuple[float, ...]
     is_trained_under: ClassVar[bool] = True
@@ -83,19 +77,9 @@ class TargetNoise:
 
 
 def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | None:
-    """Estimate the noise level of each target from held-out errors.
+    """Estimate the noise level of each target from held-out errors (n, C) at noise level φ.
 
-    Parameters
-    ----------
-    held_out : HeldOutErrors
-        Errors (n, C), variances of their predictions, and noise variances in units of φ.
-    dispersion : float
-        Noise level φ.
-
-    Returns
-    -------
-    TargetNoise or None
-        None for a single target, or if one level for all targets explains the errors.
+    Returns None for a single target, or if one level for all targets explains the errors.
     """
     n_outputs = held_out.errors.shape[1]
     if n_outputs == 1:

@@ -50,15 +50,9 @@ FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.6
 class ValidationScores(HeldOutScores):
     """Log density of rows that a fixed net was not trained on, on a grid of k values of ρ.
 
-    Parameters
-    ----------
-    level : float
-        Mean squared error of these rows in units of their known noise, and of the training rows if that is larger.
-        Errors of leave-one-out share in it if these rows are few.
-    widths : Tensor of shape (k,)
-        Median over the rows of the variance V, noise included, at φ = 1.
-    spread : float
-        Variance of a constant prediction, in the units of φ.
+    ``level`` is the mean squared error of these rows in units of their known noise, and of the training rows if that is
+    larger. Errors of leave-one-out share in it if these rows are few. ``widths`` (k,) are medians over the rows of the
+    variance V, noise included, at φ = 1. ``spread`` is the variance of a constant prediction, in the units of φ.
     """
 
     level: float
@@ -125,22 +119,12 @@ def validation_scores(
 ) -> ValidationScores:
     """Compute the scores of rows that the fits do not include.
 
-    Parameters
-    ----------
-    parts : iterable of (fit, batches)
-        Laplace fits at the weights of the net, each with batches of rows that are not part of it.
-    unit : Tensor of shape (G,)
-        Prior precisions of natural size.
-    density : callable
-        Log density of a likelihood without dispersion. See
-        :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
-    left_out : Tensor of shape (n,), optional
-        Squared leave-one-out errors of the training rows, in units of their known noise. They share in the level of the
-        errors if the other rows are few.
+    ``parts`` are Laplace fits at the weights of the net, each with batches of rows that are not part of it. ``unit``
+    (G,) are prior precisions of natural size. ``density`` is the log density of a likelihood without dispersion, see
+    :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
 
-    Returns
-    -------
-    ValidationScores
+    ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of their known noise. They share
+    in the level of the errors if the other rows are few.
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
     first = listed[0][0]
