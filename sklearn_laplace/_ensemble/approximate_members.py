@@ -73,12 +73,7 @@ CHUNK = 512
 class BaggedScores(HeldOutScores):
     """Log densities of held-out rows on a grid of prior precisions, and the variance factor of the mixture.
 
-    Parameters
-    ----------
-    unit, ridge, squares, constants, freedom, bounds
-        See :class:`~sklearn_laplace.laplace.selection.HeldOutScores`.
-    factor : float
-        Factor of all variances.
+    The fields except ``factor`` are those of :class:`~sklearn_laplace.laplace.selection.HeldOutScores`.
     """
 
     factor: float = 1.0
@@ -93,12 +88,7 @@ class BaggedScores(HeldOutScores):
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
         """Prior precision and noise of largest density; both are scaled by the variance factor of the mixture.
 
-        Parameters
-        ----------
-        hyper : Hyper
-            Values to keep if they are not selected.
-        free_prior, free_dispersion : bool
-            True if prior precision, or noise, is selected. The factor applies if both are.
+        Values of ``hyper`` that are not free are kept; the factor applies if both are free.
         """
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         density = torch.where(factors >= WEAKEST, density, -math.inf) if free_prior else density
@@ -113,30 +103,14 @@ class BaggedScores(HeldOutScores):
 
 @dataclass(frozen=True)
 class Bagged:
-    """Laplace approximations of all members.
+    """Laplace approximations of all members, with common hyperparameters.
 
-    Parameters
-    ----------
-    members : tuple of (MapResult, LaplaceFit)
-        Training result and Laplace fit of each member.
-    hyper : Hyper
-        Hyperparameters of all members.
-    origin : SelectionState
-        State of the selection, with the scores of held-out rows.
-    noise_model : NoiseModel, TargetNoise or None
-        Model of varying noise, or level of each target; None for a single level.
-    data : PreparedData
-        Rows with the noise variances of the model.
-    held_out : ndarray of shape (K, n), bool
-        True for rows that were held out from the training of a member.
-    n_bins : tuple of int or None
-        Maximum number of pieces of a column, for each member.
-    shares : ndarray of shape (K,)
-        Weight of each member.
-    scored : ndarray of shape (m,), int64
-        Positions of the rows with densities.
-    densities : HeldOutDensities or None
-        Held-out densities of these rows; None for classes and counts.
+    ``data`` are the rows with the noise variances of the model. ``noise_model`` is a model of varying noise, or the
+    level of each target; None for a single level. ``held_out`` (K, n) is True for rows that were held out from the
+    training of a member. ``n_bins`` has the maximum number of pieces of a column for each member, and ``shares`` (K,)
+    the weights of the members.
+
+    ``densities`` are those of the held-out rows at positions ``scored`` (m,), int64; None for classes and counts.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -198,15 +172,8 @@ def fits_on_rows(
 def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     """Compute the Laplace approximations of the members, and select hyperparameters on held-out rows.
 
-    Parameters
-    ----------
-    bag : Bag
-        Trained members.
-    request : FitRequest
-        Rows, options and seeds.
-    clock : Clock
-        Time limit. If a second pass with all scores would exceed it, varying noise gets a rough model, and the scores
-        of the first pass are used.
+    If a second pass with all scores would exceed the time limit of ``clock``, varying noise gets a rough model, and the
+    scores of the first pass are used.
     """
     options, data = request.settled(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)

@@ -29,14 +29,7 @@ SCORED_ROWS = 1000
 def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     """Compute the Laplace approximations of the members, and select the prior precision on held-out rows.
 
-    Parameters
-    ----------
-    bag : Bag
-        Trained members.
-    request : FitRequest
-        Rows, or a sample of a stream, options and seeds.
-    clock : Clock
-        Time limit. If the pass over the stream would exceed it, the curvature of the sample is used.
+    If the pass over a stream would exceed the time limit of ``clock``, the curvature of the sample is used.
     """
     options, data, stream = request.settled(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)

@@ -18,24 +18,11 @@ LEAST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Bag:
-    """Trained members.
+    """Trained members: the keyword arguments, the weights and the ``shares`` of K nets in the mixture.
 
-    Parameters
-    ----------
-    arguments : tuple of dict
-        Keyword arguments of each net.
-    states : tuple of dict of str to Tensor
-        Weights of each net.
-    held_out : Tensor of shape (K, n), bool
-        True for rows that were held out from the training of a net.
-    shares : tuple of float
-        Weight of each net in the mixture.
-    noise : tuple of Tensor of shape (n, C)
-        Noise variances, up to a factor; their powers weight the rows in the last cycles. Empty for constant noise.
-    n_steps : int
-        Number of steps of a net.
-    places : tuple of int
-        Position of each net among the folds of all deals.
+    ``held_out`` (K, n) is True for rows that were held out from the training of a net. ``noise`` has noise variances
+    (n, C), up to a factor, whose powers weight the rows in the last cycles; it is empty for constant noise. ``places``
+    are the positions of the nets among the folds of all deals.
     """
 
     arguments: tuple[dict[str, Any], ...]

@@ -27,17 +27,6 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
 
     Classes need rows for which exact steps are too expensive. On a stream, no other nets train.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options.
-    shape : TableShape
-        Shape of the training rows.
-    options : Options
-        Options in the units of the rows.
-    is_streamed : bool
-        True if the rows are read from a stream.
     """
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
@@ -66,12 +55,7 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:
-    """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-    """
+    """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows."""
     if request.stream is None:
         return
     structure = options.structure

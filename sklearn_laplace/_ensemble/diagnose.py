@@ -31,29 +31,16 @@ NARROWER_THAN_ERRORS = 0.5
 
 
 def diagnose(ensemble: Ensemble, options: Options) -> None:
-    """Warn if the intervals of an ensemble are wrong on fresh rows.
+    """Warn if the intervals of an ensemble are wrong on fresh rows; at most one warning is issued.
 
-    At most one warning is issued. There is none at a temperature other than 1, which is a choice of the user, and none
-    for members that were trained together, because held-out rows calibrate their mixture.
+    There is none at a temperature other than 1, which is a choice of the user, and none for members that were trained
+    together, because held-out rows calibrate their mixture. ``options`` are in the units of y.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The fitted ensemble.
-    options : Options
-        Options in the units of y.
-
-    Warns
-    -----
-    PinnedWarning
-        If predictions are constant and a linear model explains more, or if a given prior is so strong that the data
-        hardly influence the posterior.
-    InterpolationWarning
-        If the intervals are too narrow because the residuals do not determine the noise level, or for a single row.
-    WeakPriorWarning
-        If the prior is so weak that intervals are much wider than the spread of the targets.
-    ModeWarning
-        If the weights are far from a mode, and the intervals too narrow or not known to be right.
+    ``PinnedWarning``: predictions are constant and a linear model explains more, or a given prior is so strong that the
+    data hardly influence the posterior. ``InterpolationWarning``: the intervals are too narrow because the residuals do
+    not determine the noise level, or there is a single row. ``WeakPriorWarning``: the prior is so weak that intervals
+    are much wider than the spread of the targets. ``ModeWarning``: the weights are far from a mode, and the intervals
+    too narrow or not known to be right.
     """
     first = ensemble.first
     is_tempered = isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0

@@ -31,23 +31,10 @@ MOST_ADDED = 9e8
 def exact_kinds(
     parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood, *, added: bool
 ) -> tuple[int | None, ...]:
-    """Kinds of nets with cheap exact steps, among those that the option ``n_bins`` allows.
+    """Values of ``n_bins`` for nets with cheap exact steps, among those that the option ``n_bins`` allows.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options, with the layers of a net that is trained alone.
-    shape : TableShape
-        Shape of the training rows.
-    likelihood : Likelihood
-        Likelihood of the fit.
-    added : bool
-        True if the nets are added to members that train together.
-
-    Returns
-    -------
-    tuple of int or None
-        Values of ``n_bins``; empty if exact steps are too expensive.
+    Empty if exact steps are too expensive. ``parameters`` have the layers of a net that is trained alone. ``added`` is
+    True if the nets are added to members that train together.
     """
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
@@ -59,26 +46,12 @@ def exact_kinds(
 
 
 def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Kinds of nets of a fit that trains one net after the other.
+    """Kinds of nets of a fit that trains one net after the other: numbers of pieces, None for a net without encoding.
 
     "auto" adds nets with pieces for more than 300 rows, where a fit may take longer. Their steps have to go over all
     rows, since nets that train by mini-batches have no cross-fitted nets whose held-out rows could weight the kinds.
     "auto" adds none if the number of members is given, or if options refer to weights of one net. Nor does it if no
     column has more than two values.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options.
-    shape : TableShape
-        Shape of the training rows.
-    likelihood : Likelihood
-        Likelihood of the fit.
-
-    Returns
-    -------
-    tuple of int or None
-        Numbers of pieces; None for a net without encoding.
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
     pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
@@ -89,14 +62,7 @@ def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: 
 def has_exact_steps(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
     """True if nets that train one after the other can take exact steps, with the first kind of encoding.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options, with the layers of a net that is trained alone.
-    shape : TableShape
-        Shape of the training rows.
-    likelihood : Likelihood
-        Likelihood of the fit.
+    ``parameters`` have the layers of a net that is trained alone.
     """
     first = kinds_of_nets(parameters, shape, likelihood)[0]
     return _are_affordable(blocks_of(parameters, shape, first), shape, likelihood)
@@ -127,17 +93,7 @@ def _by_name(parameters: Mapping[str, Any]) -> list[str]:
 def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) -> None:
     """Refuse options keyed by names of weights for several kinds of nets, since the names differ between the kinds.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options to check.
-    fitted : collection of hashable
-        Kind of each member: its encoding and the names of its tensors.
-
-    Raises
-    ------
-    ValueError
-        If there are several kinds of nets and such an option.
+    ``fitted`` has the kind of each member: its encoding and the names of its tensors.
 
     Examples
     --------

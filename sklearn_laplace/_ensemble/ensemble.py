@@ -27,20 +27,11 @@ LARGEST = torch.finfo(torch.float64).max
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Members and their weights.
+    """Members and their weights (K,), with sum 1; the first member provides the estimator's attributes.
 
-    Parameters
-    ----------
-    members : tuple of Member
-        Members; the first one provides the estimator's attributes.
-    weights : ndarray of shape (K,)
-        Weights of the mixture, with sum 1.
-    shares : ndarray of shape (K,), or None
-        Weights selected by the fit for ``Members(weights="uniform")``; None for equal weights.
-    factor : float
-        Factor of all variances, selected for a mixture of several kinds of nets.
-    held_out : HeldOutMixture or None
-        Errors of held-out rows, for prediction intervals; None if no net of the fit holds out rows.
+    ``shares`` (K,) are weights selected by the fit for ``Members(weights="uniform")``; None for equal weights.
+    ``factor`` multiplies all variances; it is selected for a mixture of several kinds of nets. ``held_out`` has the
+    errors of held-out rows, for prediction intervals; None if no net of the fit holds out rows.
     """
 
     members: tuple[Member, ...]
@@ -77,16 +68,9 @@ class Ensemble:
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
-        """Moments of the targets, as a mixture over the members and over uncertain noise levels.
+        """Moments of the targets of rows x (n, d), as a mixture over the members and over uncertain noise levels.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n, d)
-            Rows.
-        options : Options
-            Resolved options.
-        merged : bool
-            If True, the noise levels of a member may be merged to one component, which keeps all moments.
+        If ``merged``, the noise levels of a member may be merged to one component, which keeps all moments.
         """
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
@@ -115,14 +99,7 @@ class Ensemble:
     def draws(self, count: int, generator: torch.Generator, draw: Callable[[Member, int], Tensor]) -> Tensor:
         """Draws from the mixture along the last axis, in random order.
 
-        Parameters
-        ----------
-        count : int
-            Number of draws.
-        generator : torch.Generator
-            Random generator.
-        draw : callable
-            Function (member, number of draws) → draws of the member.
+        ``draw`` maps a member and a number of draws to draws of the member.
         """
         if len(self.members) == 1:
             return draw(self.first, count)
@@ -155,29 +132,14 @@ class Ensemble:
         joint: bool = False,
         importance: np.ndarray | None = None,
     ) -> Tensor:
-        """Ends of intervals from residuals, shape (n, 2, L, C).
+        """Ends of intervals (n, 2, L, C) from residuals, for rows x (n, d) and confidence levels (L,).
 
-        Parameters
-        ----------
-        x : Tensor of shape (n, d)
-            Rows to predict.
-        levels : Tensor of shape (L,)
-            Confidence levels.
-        options : Options
-            Resolved options.
-        needed_by : str
-            Option or method that needs the rows, for the message.
-        by_folds : bool
-            True for "cv+", which requires nets that hold out rows; False for "jackknife+".
-        joint : bool
-            If True, the intervals of all outputs of a row hold together.
-        importance : ndarray of shape (N,), optional
-            Importance weights of the rows of the fit.
+        ``by_folds`` selects "cv+", which requires nets that hold out rows; otherwise "jackknife+". If ``joint``, the
+        intervals of all outputs of a row hold together. ``importance`` (N,) are importance weights of the rows of the
+        fit.
 
-        Raises
-        ------
-        UnsupportedCombinationError
-            If no nets hold out rows, and these are required or the noise varies.
+        Raises ``UnsupportedCombinationError`` if no nets hold out rows, and these are required or the noise varies; the
+        message names the option or method ``needed_by``.
         """
         first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
         if held_out is None and (by_folds or importance is not None):
@@ -222,14 +184,7 @@ class Ensemble:
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     """Ensemble with the member weights of a rule; unchanged if the rule needs rows that are not stored.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        Members and their present weights.
-    rule : str
-        Value of the internal option ``member_weights``.
-    options : Options
-        Resolved options.
+    ``rule`` is a value of the internal option ``member_weights``.
     """
     members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:

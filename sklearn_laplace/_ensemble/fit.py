@@ -70,19 +70,8 @@ The other members have pieces already."""
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """Fit an ensemble, and a linear net in its place if it has learnt nothing.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Rows, options and seeds.
-    n_stages : int
-        Maximum number of subtasks of a member.
-    task : Task
-        Progress of the fit.
-
-    Returns
-    -------
-    Ensemble
-        With equal weights, or with weights selected on held-out rows.
+    The members have equal weights, or weights selected on held-out rows. ``n_stages`` is the maximum number of subtasks
+    of a member.
     """
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
@@ -275,22 +264,9 @@ def fit_member(
 ) -> FittedMember:
     """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Rows, options and seeds.
-    task : Task
-        Progress with at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary.
-    lead : SelectionState or None
-        State of the first member of the kind, whose hyperparameters a later member uses.
-    noise_model : NoiseModel, TargetNoise or None
-        Noise model of an earlier fit.
-    is_compared : bool
-        If True, compute densities of held-out rows.
-    learns_noise : bool
-        If True, a noise model may be learnt.
-    trained : MapResult or GivenNet, optional
-        Training to use instead of a new one.
+    ``task`` gets at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary. A later member of a kind uses
+    the hyperparameters of ``lead``, the state of the first one. ``noise_model`` is that of an earlier fit, and
+    ``trained`` replaces the first training. If ``is_compared``, densities of held-out rows are computed.
     """
     data = request.data
     if trained is None:

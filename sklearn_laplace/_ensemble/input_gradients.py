@@ -57,12 +57,8 @@ NAMED = 5
 def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
     """Check that the flags of ``predict`` are compatible.
 
-    Raises
-    ------
-    RuntimeError
-        For ``return_std`` with ``return_cov``, as in scikit-learn's regressors.
-    ValueError
-        For other combinations that are not supported.
+    Raises ``RuntimeError`` for ``return_std`` with ``return_cov``, as scikit-learn's regressors do, and ``ValueError``
+    for other combinations that are not supported.
 
     Examples
     --------
@@ -93,13 +89,7 @@ def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_st
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:
-    """Check that all columns are numeric and without missing values, as derivatives need.
-
-    Raises
-    ------
-    ValueError
-        For categorical columns and missing values.
-    """
+    """Refuse categorical columns and missing values, since derivatives need numbers."""
     fixed = [] if table is None else [column.name for column in table.columns if column.n_levels]
     if fixed:
         raise ValueError(
@@ -118,10 +108,7 @@ def check_varied(x: Tensor, table: Table | None) -> None:
 def baseline_of(baseline: Any, kept: PreparedData | None, n_columns: int) -> Tensor:
     """Start of the paths, shape (d,): the user's baseline, or the weighted mean of the stored rows.
 
-    Raises
-    ------
-    ValueError
-        For a baseline of another shape, or without a baseline if no rows are stored.
+    Raises ``ValueError`` for a baseline of another shape, or without a baseline if no rows are stored.
     """
     if baseline is not None:
         baseline = as_numbers(baseline, "baseline")
@@ -142,15 +129,7 @@ def baseline_of(baseline: Any, kept: PreparedData | None, n_columns: int) -> Ten
 
 @dataclass(frozen=True)
 class InputGradients:
-    """Derivatives of an ensemble's predictions with respect to the inputs.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The fitted ensemble.
-    options : Options
-        Resolved options.
-    """
+    """Derivatives of an ensemble's predictions with respect to the inputs."""
 
     ensemble: Ensemble
     options: Options
@@ -158,17 +137,8 @@ class InputGradients:
     def attributions(self, start: Tensor, ends: Tensor) -> tuple[Tensor, list[int]]:
         """Integrated gradients of the epistemic variance (n, d, C), and positions of rows where they do not add up.
 
-        Parameters
-        ----------
-        start : Tensor of shape (d,)
-            Baseline.
-        ends : Tensor of shape (n, d)
-            Rows to explain.
-
-        Raises
-        ------
-        NonFiniteError
-            If an attribution is NaN or infinite.
+        ``start`` (d,) is the baseline, ``ends`` (n, d) are the rows to explain. Raises ``NonFiniteError`` if an
+        attribution is NaN or infinite.
         """
         with single_thread(self.ensemble.first.is_small):
             at_ends, at_start = (self._epistemic(x) for x in (ends, start[None]))
@@ -185,23 +155,10 @@ class InputGradients:
     def sloped(
         self, x: Tensor, noise: Tensor | None = None, kind: str | None = None
     ) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments of the targets, gradient of their mean, and gradient of their standard deviation.
+        """Moments of the targets of rows x (n, d), and gradients (n, d, C) of their mean and standard deviation.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n, d)
-            Rows.
-        noise : Tensor of shape (n, d), or None
-            Standard deviations of errors in the inputs.
-        kind : str or None
-            Kind of the standard deviation; None to omit its gradient.
-
-        Returns
-        -------
-        moments : Predictive
-            Moments, with the variance due to errors in the inputs.
-        mean_gradient, std_gradient : Tensor of shape (n, d, C)
-            The second is None without ``kind``.
+        ``noise`` (n, d) are standard deviations of errors in the inputs, whose variance the moments include. The second
+        gradient is that of a ``kind`` of standard deviation; None without a kind.
         """
 
         def derivatives(moments: Predictive, leaf: Tensor) -> list[Tensor]:
@@ -291,11 +248,8 @@ def nodes(cuts: np.ndarray, panels: int) -> tuple[np.ndarray, np.ndarray]:
 def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndarray:
     """Standard deviations of inputs as an array (n, d), from a number, an array (d,), or an array (n, d).
 
-    Raises
-    ------
-    ValueError
-        For another shape, and for values that are negative or not finite. Also for a dataframe or a series whose names
-        are not ``names``, those of X in their order.
+    Raises ``ValueError`` for another shape, and for values that are negative or not finite. Also for a dataframe or a
+    series whose names are not ``names``, those of X in their order.
 
     Examples
     --------

@@ -70,30 +70,12 @@ leave-one-out can be a hundred times too small."""
 class HeldOutMixture:
     """Standardised errors of held-out rows, and the nets that hold them out.
 
-    Parameters
-    ----------
-    hypers : tuple of Hyper
-        Hyperparameters of each member for the standard deviations, at temperature 1.
-    priors : tuple of Prior
-        Prior of each member, with the groups of the precisions.
-    scores : Tensor of shape (m, C), float64
-        Scores Z.
-    weights : Tensor of shape (m,), float64
-        Weights of the rows.
-    others : Tensor of shape (M, C), float64
-        Scores Z'.
-    other_weights : Tensor of shape (M,), float64
-        Weights of these rows.
-    exponent : float
-        Exponent a.
-    networks : tuple of Network
-        Nets that hold out rows.
-    places : Tensor of shape (m, D), int64
-        Indices of the nets that hold out a row.
-    shares : Tensor of shape (D,), float64
-        Weights b of these nets.
-    keys : ndarray of shape (m,), uint64
-        Keys of the rows, by which the rows of the fit are found.
+    ``hypers`` of the members, at temperature 1, and their ``priors`` determine the standard deviations. ``scores``
+    (m, C) are Z with row ``weights`` (m,), and ``others`` (M, C) are Z' with ``other_weights`` (M,), all float64;
+    ``exponent`` is a.
+
+    ``places`` (m, D), int64, are the indices in ``networks`` of the nets that hold out a row, and ``shares`` (D,) the
+    weights b of these nets. ``keys`` (m,), uint64, identify the rows among those of the fit.
     """
 
     hypers: tuple[Hyper, ...]
@@ -109,17 +91,10 @@ class HeldOutMixture:
     keys: np.ndarray
 
     def weighted(self, importance: np.ndarray, rows: PreparedData) -> HeldOutMixture:
-        """Multiply the weights of the rows by importance weights (Tibshirani et al. 2019).
+        r"""Multiply the weights of the rows by importance weights (Tibshirani et al. 2019).
 
-        The weights are scaled to an effective number of rows, :math:`(\\sum w)^2 / \\sum w^2`, which counts for the
-        levels that can be reached.
-
-        Parameters
-        ----------
-        importance : ndarray of shape (N,)
-            Importance weights of the rows of the fit.
-        rows : PreparedData
-            These rows, in the same order.
+        ``importance`` (N,) has the order of the fit's ``rows``. The weights are scaled to an effective number of rows,
+        :math:`(\sum w)^2 / \sum w^2`, which counts for the levels that can be reached.
         """
         of_fit = row_keys(rows.X, rows.targets)
         order = np.argsort(of_fit, kind="stable")
@@ -195,16 +170,8 @@ def _within(predictives: Sequence[Predictive], shares: Tensor) -> Tensor:
 class HoldingOut:
     """Nets of one kind that hold out rows, with the errors of these rows.
 
-    Parameters
-    ----------
-    rows : HeldOutDeals
-        Held-out errors, and variances in units of ``dispersion``.
-    dispersion : float
-        Noise level of these variances.
-    networks : tuple of Network
-        The nets.
-    places : Tensor of shape (m, D), int64
-        Indices of the nets that hold out a row.
+    The variances in ``rows`` are in units of the noise level ``dispersion``. ``places`` (m, D), int64, are the indices
+    of the nets that hold out a row.
     """
 
     rows: HeldOutDeals
@@ -233,22 +200,8 @@ def held_out_mixture(
 ) -> HeldOutMixture:
     """Scores of an ensemble, from nets of each kind that hold out the same rows.
 
-    Parameters
-    ----------
-    parts : sequence of HoldingOut
-        Held-out rows of each kind.
-    kinds : sequence of sequences of Member
-        Members of each kind, in the same order.
-    weights : ndarray of shape (K,)
-        Weight of each member in the ensemble.
-    keys : ndarray of shape (m,), uint64
-        Keys of the rows.
-    left_out : sequence of HeldOutErrors, optional
-        Leave-one-out errors of each member. By default the members hold out rows themselves.
-
-    Returns
-    -------
-    HeldOutMixture
+    ``parts`` and ``kinds`` have the same order. ``weights`` (K,) are those of the members, ``keys`` (m,), uint64, those
+    of the rows. ``left_out`` are leave-one-out errors of each member; by default the members hold out rows themselves.
     """
     members = [member for kind in kinds for member in kind]
     ends = np.cumsum([0, *(len(kind) for kind in kinds)])

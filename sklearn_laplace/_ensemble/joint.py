@@ -41,16 +41,9 @@ def noise_correlation(ensemble: Ensemble, options: Options) -> Tensor:
 
 
 def correlations(ensemble: Ensemble, x: Tensor, options: Options, of_noise: Tensor) -> np.ndarray:
-    """Correlations between the targets of each row, for each component of the mixture, shape (n, J, C, C).
+    """Correlations (n, J, C, C) between the targets of each row of x (n, d), for each of J components of the mixture.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-    x : Tensor of shape (n, d)
-        Rows to predict.
-    options : Options
-    of_noise : Tensor of shape (C, C)
-        Correlation of the noise.
+    ``of_noise`` (C, C) is the correlation of the noise.
     """
     parts = []
     for member in ensemble.members:

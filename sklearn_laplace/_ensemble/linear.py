@@ -35,10 +35,7 @@ docs/decisions.md."""
 def leaves_layers_open(request: FitRequest) -> bool:
     """True if no option refers to hidden layers, or sets a prior or a training for them.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Rows and options, before "auto" layers are settled.
+    The options of ``request`` are those before "auto" layers are settled.
     """
     parameters, options = request.parameters, request.resolved
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
@@ -48,15 +45,7 @@ def leaves_layers_open(request: FitRequest) -> bool:
 
 
 def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
-    """True if the outputs of a default fit are nearly constant, and its noise too.
-
-    Parameters
-    ----------
-    request : FitRequest
-        Rows and options.
-    ensemble : Ensemble
-        Fitted members.
-    """
+    """True if the outputs of a default fit are nearly constant, and its noise too."""
     first, members = ensemble.first, ensemble.members
     if not leaves_layers_open(request) or len(request.data.X) < ROWS:
         return False
@@ -81,12 +70,7 @@ def _has_learnt(member: Member, request: FitRequest) -> bool:
 def linear_request(request: FitRequest, *, cross_fits: bool = False) -> FitRequest:
     """Request for a net without hidden layers, which is trained by exact steps.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Request for other nets.
-    cross_fits : bool
-        If True, add cross-fitted nets, so that held-out rows can compare the net with others.
+    If ``cross_fits``, add cross-fitted nets, so that held-out rows can compare the net with others.
     """
     exact = {"hidden_layer_sizes": (), "n_bins": None, "lr": None, "batch_size": None}
     parameters = of_one_net({**request.parameters, **exact})

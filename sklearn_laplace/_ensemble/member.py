@@ -39,57 +39,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One net and its posterior.
+    """One net and its posterior over the random weights.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Trained skorch net.
-    fit : LaplaceFit
-        Network, likelihood, prior and curvature at the mode.
-    hyper : Hyper
-        Prior precisions, dispersion and temperature.
-    posterior : Posterior
-        Posterior over the random weights, used for predictions.
-    log_evidence : float
-        Log marginal likelihood of the targets in units of y, in nats.
-    n_effective_parameters : float
-        MacKay's γ.
-    origin : SelectionState
-        State of the training from which hyperparameters are selected.
-    scale : TargetScale
-        Units of the targets and of their noise.
-    noise_model : NoiseModel, TargetNoise or None
-        Model of the noise level as a function of the inputs, or level of each target; None for a single level.
-    kept : PreparedData or None
-        Rows of the fit in their original order, for leave-one-out; None if they are not stored.
-    unseen : ndarray of shape (n,), uint64, or None
-        Keys of the rows that were held out from the training; None if no rows were.
-    n_bins : int or None
-        Pieces of each numeric column in the encoding; None without an encoding.
-    seed : int
-        Seed of all draws.
-    input_dtype : torch.dtype
-        Data type of the net's inputs.
-    is_small : bool
-        True if the net is so small that a single thread is fastest.
-    gradient_norm : float
-        Norm of the gradient at the mode, in nats per row.
-    mode_distance : float
-        Newton decrement at the mode, in posterior standard deviations.
-    history : list of dict
-        skorch's history of the epochs.
-    n_steps : int
-        Number of epochs and steps of the training.
-    is_later : bool
-        True if an earlier member of the same kind has issued the warnings.
-    covariance_factor : float
-        Factor of the posterior covariance if held-out rows select the prior precision. It is selected for a mixture of
-        several kinds of nets for classes or counts; see ``weights.py``.
-    is_streamed : bool
-        True if the rows were read from a source, so that ``unseen`` holds keys of a sample only.
-    is_given : bool
-        True for a net of the user's with weights of its own training, or a frozen one.
+    ``fit`` has the network, likelihood, prior and curvature at the mode; ``origin`` is the state of the training from
+    which hyperparameters are selected. ``log_evidence`` is that of the targets in units of y, in nats, and
+    ``n_effective_parameters`` is MacKay's γ. ``gradient_norm`` is that at the mode, in nats per row; ``mode_distance``
+    is the Newton decrement, in posterior standard deviations. ``n_steps`` counts epochs and steps of the training.
+
+    ``scale`` has the units of the targets and of their noise. ``noise_model`` is a model of the noise level as a
+    function of the inputs, or the level of each target; None for a single level. ``covariance_factor`` multiplies the
+    posterior covariance if held-out rows select the prior precision. It is selected for a mixture of several kinds of
+    nets for classes or counts; see ``weights.py``.
+
+    ``kept`` are the rows of the fit in their original order, for leave-one-out; None if they are not stored. ``unseen``
+    (n,), uint64, are keys of the rows that were held out from the training, or None; with ``is_streamed`` they are keys
+    of a sample only, because the rows were read from a source. ``n_bins`` is the number of pieces of each numeric
+    column; None without an encoding.
+
+    ``seed`` is that of all draws. ``is_small`` is True if a single thread is fastest, ``is_later`` if an earlier member
+    of the same kind has issued the warnings. ``is_given`` is True for a net of the user's with weights of its own
+    training, or a frozen one.
     """
 
     net: NeuralNet
@@ -159,21 +128,10 @@ class Member:
         return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
 
     def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
-        """Values of a function of the distribution of the outputs, one per chunk of rows.
+        """Values of a function of the distribution of the outputs for rows x (n, …), one per chunk of rows.
 
-        Parameters
-        ----------
-        x : Tensor of shape (n, …)
-            Rows.
-        options : Options
-            Resolved options.
-        answer : callable
-            Function (latent, rows of the chunk) → value.
-
-        Raises
-        ------
-        NonFiniteError
-            If an output is NaN or infinite.
+        ``answer`` maps the latent distribution and the rows of a chunk to a value. Raises ``NonFiniteError`` if an
+        output is NaN or infinite.
         """
         fit, posterior = self.fit, self.posterior
         with single_thread(self.is_small):
@@ -327,13 +285,7 @@ class Member:
         return [value for value, _ in results]
 
     def require_finite(self, values: Tensor, chunks: Sequence[Tensor]) -> None:
-        """Check that all values are finite.
-
-        Raises
-        ------
-        NonFiniteError
-            If a value is NaN or infinite; names the layer and the rows.
-        """
+        """Raise ``NonFiniteError`` if a value is NaN or infinite; it names the layer and the rows."""
         if not bool(torch.isfinite(values).all()):
             raise not_finite(self.fit.network, [(part,) for part in chunks])
 

@@ -27,20 +27,9 @@ def mixture_of_kinds(
 ) -> Ensemble:
     """Ensemble of members of several kinds, with all variances multiplied by a factor.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Rows and options.
-    holding_out : sequence of HoldingOut
-        Nets of each kind that hold out rows; empty if there are none.
-    kinds : sequence of sequences of Member
-        Members of each kind.
-    weights : ndarray of shape (K,), optional
-        Weight of each member; equal by default.
-    factor : float
-        Factor of all variances; for classes and counts, that of a mixture of one net of each kind.
-    rows : ndarray of int64, optional
-        Positions of the rows that members hold out. By default further nets hold out all rows.
+    ``holding_out`` has the nets of each kind that hold out rows; it is empty if there are none. ``rows`` are the
+    positions of the rows that members hold out; by default further nets hold out all rows. ``weights`` (K,) are equal
+    by default. For classes and counts, ``factor`` is that of a mixture of one net of each kind.
     """
     options = request.resolved
     if factor != 1:

@@ -40,25 +40,11 @@ def fitted_noise(
 ) -> NoiseModel | TargetNoise | None:
     """Learn a model of varying noise, or else the levels of several targets; None if the data do not support them.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Rows, options and seeds.
-    fit : LaplaceFit
-        Fit at the mode.
-    hyper : Hyper
-        Selected hyperparameters.
-    origin : SelectionState
-        State of the training, with the cross-fitted nets if there are any.
-    options : Options
-        Options in the units of the rows.
-    left_out : callable
-        Function (name of the option that needs the rows) → LeftOut.
+    ``origin`` has the cross-fitted nets if there are any, and ``options`` are in the units of the rows. ``left_out``
+    maps the name of the option that needs the rows to a LeftOut.
 
-    Raises
-    ------
-    UnsupportedCombinationError
-        If varying noise was requested, but noise ratios are given or the prior is a previous posterior.
+    Raises ``UnsupportedCombinationError`` if varying noise was requested, but noise ratios are given or the prior is a
+    previous posterior.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or options.previous is not None:

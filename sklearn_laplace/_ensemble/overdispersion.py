@@ -36,14 +36,9 @@ since better means leave less overdispersion, and no cross-fitted nets, which ma
 
 
 def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
-    """Return the request with the overdispersion that its rows support.
+    """Copy of a negative binomial request with the overdispersion that its rows support.
 
-    Parameters
-    ----------
-    request : FitRequest
-        Request with a negative binomial likelihood.
-    task : Task
-        Progress of the fit, with at most ``ROUNDS`` subtasks for the trainings.
+    ``task`` gets at most ``ROUNDS`` subtasks for the trainings.
     """
     data, parameters = request.data, of_one_net(request.parameters)
     few = _some(data)

@@ -25,18 +25,9 @@ LEAST_EXACT = 0.15
 class FittedMember:
     """Member that was trained alone, and data for later members.
 
-    Parameters
-    ----------
-    member : Member
-        The fitted member.
-    start : WarmStart
-        End state of its training and of the cross-fitted nets.
-    densities : Densities or None
-        Densities of held-out rows, if they were requested and there are cross-fitted nets.
-    held_out : HeldOutErrors or None
-        Errors of held-out rows, if there are cross-fitted nets and the noise is normal.
-    holding_out : HoldingOut or None
-        The cross-fitted nets with these rows.
+    ``start`` is the end state of its training and of the cross-fitted nets. ``densities`` and ``held_out`` errors of
+    held-out rows exist only with cross-fitted nets, the former if they were requested, the latter if the noise is
+    normal. ``holding_out`` has the cross-fitted nets with these rows.
     """
 
     member: Member
@@ -50,18 +41,9 @@ class FittedMember:
 class Part:
     """Members of one kind, and densities of held-out rows that determine their weight in an ensemble.
 
-    Parameters
-    ----------
-    members : tuple of Member
-        The members.
-    weights : ndarray of shape (k,)
-        Weight of each member within the part, with sum 1.
-    densities : HeldOutDensities or None
-        Densities of held-out rows; None for classes and counts.
-    rows : ndarray of int64
-        Positions of these rows.
-    holding_out : tuple of HoldingOut
-        The members as nets that hold out these rows; empty for classes and counts.
+    ``weights`` (k,) are those of the members within the part, with sum 1. ``rows``, int64, are the positions of the
+    held-out rows. ``holding_out`` has the members as nets that hold out these rows. For classes and counts,
+    ``densities`` are None and ``holding_out`` is empty.
     """
 
     members: tuple[Member, ...]
@@ -73,10 +55,7 @@ class Part:
     def of_other_net(self, lead: FittedMember) -> Part | None:
         """Part of another net, with densities of the rows of this part; None if either has no held-out rows.
 
-        Parameters
-        ----------
-        lead : FittedMember
-            Net that was trained alone, with cross-fitted nets.
+        ``lead`` was trained alone, with cross-fitted nets.
         """
         if lead.held_out is None or lead.holding_out is None or self.densities is None:
             return None
@@ -95,16 +74,10 @@ def weighted_parts(
 ) -> tuple[list[Part], np.ndarray, float]:
     """Parts of a joint ensemble, weights of all of their members, and the best factor of all variances.
 
-    The weights are those of stacking. A linear net with a weight below ``LEAST_SHARE`` is left out. Held-out rows have
-    no information about regions without rows, where members with pieces are overconfident and nets of numbers are not.
-    Therefore the nets with exact steps have a weight of at least ``LEAST_EXACT``.
-
-    Parameters
-    ----------
-    exact, together, linear : Part
-        Nets with exact steps, members that train together, and a linear net; the last may be None.
-    row_weights : ndarray of shape (n,)
-        Weights of the held-out rows.
+    The weights are those of stacking, on held-out rows with weights (n,). A linear net with a weight below
+    ``LEAST_SHARE`` is left out. Held-out rows have no information about regions without rows, where members with pieces
+    are overconfident and nets of numbers are not. Therefore the nets with exact steps have a weight of at least
+    ``LEAST_EXACT``.
     """
     parts = [exact, together] if linear is None else [exact, together, linear]
     shares, factor = of_kinds([part.densities for part in parts if part.densities is not None], row_weights)

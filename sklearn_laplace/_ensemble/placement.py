@@ -26,15 +26,6 @@ def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -
 
     A given net keeps its device, and a previous posterior determines that of its update. Several ranks of a process
     group would share a GPU, and stay on the CPU.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options.
-    shape : TableShape
-        Shape of the training rows.
-    options : Options
-        Resolved options.
     """
     if not is_auto(parameters["device"]) or parameters["net"] is not None or not AVAILABLE["cuda"]():
         return parameters

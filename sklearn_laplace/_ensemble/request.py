@@ -23,14 +23,8 @@ from ..laplace.fit import LaplaceFit
 class FitRequest(TrainingRequest):
     """Training request with three seeds, and with the options and rows of the posterior.
 
-    Parameters
-    ----------
-    resolved : Options
-        Resolved options, in the units of y.
-    kept : PreparedData or None
-        Unmerged rows in the user's order, for leave-one-out.
-    is_candidate : bool
-        True if the fit is only scored, and issues no diagnostic warnings.
+    ``resolved`` options are in the units of y. ``kept`` are unmerged rows in the user's order, for leave-one-out, or
+    None. ``is_candidate`` is True if the fit is only scored, and issues no diagnostic warnings.
     """
 
     resolved: Options

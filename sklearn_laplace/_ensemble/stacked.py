@@ -30,16 +30,9 @@ T = TypeVar("T")
 class KronRoots:
     """One layer of the posteriors of K members in Kronecker form, for inputs shared by the stacked nets.
 
-    Parameters
-    ----------
-    output_basis : Tensor of shape (K, O, O)
-        Bases of the cotangents.
-    input_basis : Tensor of shape (K, I, J), or (I, K·J) for a layer that reads the columns
-        Bases of the inputs, without the row of the bias.
-    bias : Tensor of shape (K, J)
-        Row of the bias in the input bases; zero without a bias.
-    variances : Tensor of shape (K, J, O)
-        Inverse of the precisions in both bases.
+    ``output_basis`` (K, O, O) are bases of the cotangents. ``input_basis`` (K, I, J), or (I, K·J) for a layer that
+    reads the columns, are bases of the inputs without the row of the bias; ``bias`` (K, J) is that row, zero without a
+    bias. ``variances`` (K, J, O) are inverse precisions in both bases.
     """
 
     output_basis: Tensor
@@ -65,16 +58,9 @@ class KronRoots:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Members of one kind.
+    """Members of one kind, and their nets stacked.
 
-    Parameters
-    ----------
-    members : tuple of Member
-        The members.
-    nets : StackedNets
-        Their nets.
-    roots : tuple of KronRoots
-        Their posteriors, one entry per layer; empty for other structures than Kronecker factors.
+    ``roots`` are their posteriors, one entry per layer; empty for other structures than Kronecker factors.
     """
 
     members: tuple[Member, ...]
@@ -108,16 +94,10 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """All members of an ensemble in stacks, in their order.
+    """All members of an ensemble in stacks of consecutive members, in their order.
 
-    Parameters
-    ----------
-    stacks : tuple of Stack
-        Stacks of consecutive members.
-    width : int
-        Elements of one row in all members.
-    used : int
-        Memory of posteriors, curvatures and their copies, in bytes.
+    ``width`` is the number of elements of one row in all members; ``used`` is the memory of posteriors, curvatures and
+    their copies, in bytes.
     """
 
     stacks: tuple[Stack, ...]
@@ -157,18 +137,9 @@ class Together:
         return torch.cat(self._chunked(x, options, lambda part: _with_sum(answer(part))))
 
     def components(self, x: Tensor, options: Options, weights: Tensor, *, merged: bool) -> Components:
-        """Distribution of the targets, as :meth:`.Ensemble.components`.
+        """Distribution of the targets of rows x (n, d), as :meth:`.Ensemble.components`, for members with weights (K,).
 
-        Parameters
-        ----------
-        x : Tensor of shape (n, d)
-            Rows.
-        options : Options
-            Resolved options.
-        weights : Tensor of shape (K,)
-            Weights of the members.
-        merged : bool
-            If True, one component per member.
+        If ``merged``, there is one component per member.
         """
         members, links = self.members, [member.link(options) for member in self.members]
         weights = weights.to(x.device)

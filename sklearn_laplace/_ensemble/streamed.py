@@ -51,18 +51,9 @@ def fits_of_stream(
 ) -> list[LaplaceFit]:
     """Laplace fit of each member on its rows of the stream.
 
-    Parameters
-    ----------
-    fits : sequence of LaplaceFit
-        Fits of the members on a sample, which determine their structures.
-    places : sequence of int
-        Fold of each member among those of all deals.
-    stream : RowStream
-    options : Options
-    model : NoiseModel, TargetNoise or None
-        Noise variances of the rows, up to a factor.
-    like : Tensor
-        Tensor with the dtype and the device of the rows.
+    ``fits`` on a sample determine the structures; ``places`` are the folds of the members among those of all deals.
+    ``model`` has the noise variances of the rows, up to a factor. ``like`` is a tensor with the dtype and the device of
+    the rows.
     """
     structure = type(fits[0].curvature)
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)

@@ -76,15 +76,6 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
 
     A pure function of its arguments, as :func:`~sklearn_laplace._training.train.train`, so that the result can be
     cached. With targets almost free of noise, exact Gauss–Newton steps are more accurate.
-
-    Parameters
-    ----------
-    request : TrainingRequest
-        Rows, internal options and seeds.
-    memory_budget : None, int or str
-        Memory for the posterior and the rows in work.
-    task : Task
-        Progress of the training.
     """
     options, data, stream, clock = request.options(memory_budget), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -148,24 +139,11 @@ def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[s
 
 @dataclass(frozen=True)
 class _Program:
-    """Members of some deals, which train as one tensor program.
+    """Members of some deals, which train as one tensor program on the rows or a sample of them.
 
-    Parameters
-    ----------
-    request : TrainingRequest
-    options : Options
-    rows : TrainingRows
-        Training rows, or a sample of them.
-    recipes : tuple of Recipe
-        Recipe of each deal.
-    arguments : tuple of dict
-        Keyword arguments of each net.
-    modules : tuple of TableMLP
-        Nets with their initial weights.
-    held_out : Tensor of shape (K, n), bool
-        True for rows that were held out from the training of a net.
-    first : int
-        Position of the first member among the folds of all deals.
+    ``recipes`` has one entry per deal; ``arguments`` and ``modules`` (with initial weights) one per net. ``held_out``
+    (K, n) is True for rows that were held out from the training of a net. ``first`` is the position of the first member
+    among the folds of all deals.
     """
 
     request: TrainingRequest

@@ -30,14 +30,7 @@ Copies = Callable[[PreparedData, int], PreparedData]
 def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ensemble:
     """Ensemble under other options of the posterior, at the same weights and curvature.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The fitted ensemble.
-    options : Options
-        The new options.
-    is_candidate : bool
-        True if the fit is only scored, and issues no diagnostic warnings.
+    ``is_candidate`` is True if the fit is only scored, and issues no diagnostic warnings.
     """
     members = []
     for member in ensemble.members:
@@ -61,18 +54,9 @@ def _refitted(member: Member, settled: Options, options: Options, factor: float)
 
 
 def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """Member with further rows.
+    """Member with further rows, which are in the member's units.
 
-    Parameters
-    ----------
-    member : Member
-        The fitted member.
-    data : PreparedData
-        Further rows, in the member's units.
-    options : Options
-        Resolved options.
-    copies : callable
-        Function (rows, seed) → random copies of the rows by data augmentation.
+    ``copies`` maps rows and a seed to random copies of the rows by data augmentation.
     """
     unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
     data = member.under_noise(data)
@@ -84,12 +68,9 @@ def with_rows(member: Member, data: PreparedData, options: Options, copies: Copi
 def without_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
     """Member without some of its rows; the parameters are those of :func:`with_rows`.
 
-    The stored rows are dropped, because a forgotten row cannot be matched to them reliably.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the rows were read from a source, because it is not stored which of them a member has seen.
+    The stored rows are dropped, because a forgotten row cannot be matched to them reliably. Raises
+    ``UnsupportedCombinationError`` if the rows were read from a source, because the rows of each member's training are
+    not stored.
     """
     if member.is_streamed:
         raise UnsupportedCombinationError(

@@ -33,25 +33,13 @@ test at 5 %. With noise the factor replaces a level that each kind has chosen fo
 
 
 def of_kinds(kinds: Sequence[Densities], row_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Stacking weights of several kinds of nets, and the best factor of all variances of their mixture.
+    """Stacking weights (k,) of several kinds of nets, with sum 1, and the best factor of all variances of the mixture.
 
     The noise level of each kind is that of the kind alone, but the mixture is more accurate. Therefore a factor of at
     most 1 is selected. For classes and counts it is a factor of the covariance of the outputs, and 1 if its gain is
     below ``LIKELY``. There, the first kind gets all the weight if the gain of the mixture is below ``DECISIVE``.
 
-    Parameters
-    ----------
-    kinds : sequence of Densities
-        Densities of held-out rows, for each kind.
-    row_weights : ndarray of shape (n,)
-        Weights of these rows.
-
-    Returns
-    -------
-    weights : ndarray of shape (k,)
-        Weights of the kinds, with sum 1.
-    factor : float
-        Factor of all variances.
+    ``kinds`` are the densities of held-out rows with weights (n,), for each kind.
 
     Examples
     --------
@@ -85,12 +73,7 @@ def of_all_nets(factor: float, weights: Sequence[np.ndarray]) -> float:
     As in ``_approximation/calibration.py``, averaging with weights :math:`a_k` removes a fraction of the variance
     between nets that is proportional to :math:`1 - \sum_k a_k^2`, and the logarithm of the factor with it.
 
-    Parameters
-    ----------
-    factor : float
-        Factor for one net of each kind.
-    weights : sequence of ndarray
-        Weights of the nets of each kind, at least two kinds; their total is 1.
+    ``weights`` are those of the nets of each kind, at least two kinds; their total is 1.
 
     Examples
     --------
@@ -117,14 +100,7 @@ def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
 
 
 def by_stacking(log_densities: np.ndarray, row_weights: np.ndarray) -> np.ndarray:
-    """Weights (k,) that maximise the density of the mixture.
-
-    Parameters
-    ----------
-    log_densities : ndarray of shape (k, n)
-        log p_k(yₙ) of held-out rows, in nats.
-    row_weights : ndarray of shape (n,)
-        Weights of these rows.
+    """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats.
 
     Examples
     --------
