@@ -17,11 +17,7 @@ from .rows import TrainingRows
 class WeightedTargets(Tensor):
     """Targets of a batch, with what the loss takes in their place; scoring callbacks see the targets alone.
 
-    Parameters
-    ----------
-    observed : Tensor
-        Targets combined with their known noise.
-    weights : Tensor of shape (n,)
+    ``observed`` are the targets combined with their known noise; ``weights`` have shape (n,).
     """
 
     observed: Tensor
@@ -32,20 +28,8 @@ class SlicingIterator:
     """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch.
 
     Rows are not collated one by one. Without a seed, the order of the rows and the draws from torch's global generator
-    are those of ``torch.utils.data.DataLoader``, so that a net trains as by skorch alone.
-
-    Parameters
-    ----------
-    dataset : RowsDataset or Subset of one
-        Rows to iterate over.
-    batch_size : int
-        Rows per batch.
-    shuffle : bool
-        If True, draw a new permutation each epoch. With a seed, a single full batch is not permuted.
-    drop_last : bool
-        If True, omit a last batch with fewer rows.
-    seed : int, optional
-        Seed of a generator to use in place of torch's global one.
+    are those of ``torch.utils.data.DataLoader``, so that a net trains as by skorch alone. With a seed, a generator of
+    its own draws the permutations, and a single full batch is not permuted.
     """
 
     def __init__(
@@ -99,11 +83,6 @@ class RowsDataset(Dataset[Any]):
     """Data set for skorch: item i is (x, y) if all weights are 1, otherwise (x, (y, w)).
 
     ``X`` and ``y`` exist for scoring callbacks; ``y`` excludes the known noise.
-
-    Parameters
-    ----------
-    rows : TrainingRows
-        Training rows.
     """
 
     def __init__(self, rows: TrainingRows) -> None:

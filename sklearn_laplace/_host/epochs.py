@@ -24,15 +24,7 @@ from .rows import TrainingRows
 
 
 class EpochTasks(Callback):
-    """Callback that reports each epoch as a subtask.
-
-    Parameters
-    ----------
-    task : Task
-        Task of all epochs.
-    steps : Steps
-        Progress of the epochs.
-    """
+    """Callback that reports each epoch as a subtask of ``task``, the task of all epochs."""
 
     def __init__(self, task: Task, steps: Steps) -> None:
         self.task, self.steps = task, steps
@@ -51,14 +43,7 @@ class EpochTasks(Callback):
 class Watch(Callback):
     """Callback that checks the loss after each epoch and calls ``between`` every ``period`` epochs.
 
-    Parameters
-    ----------
-    is_over : callable
-        Returns True if the training has to end.
-    between : callable or None
-        Called with the net every ``period`` epochs.
-    period : int
-        Number of epochs between two calls.
+    ``between`` takes the net; ``is_over`` returns True if the training has to end.
     """
 
     def __init__(
@@ -113,21 +98,9 @@ def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
 
 
 def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
-    """Train for the net's ``max_epochs`` and return the number of epochs run.
+    """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run.
 
-    Parameters
-    ----------
-    net : NeuralNet, initialised
-        Net to train, in place.
-    rows : TrainingRows
-        Training rows.
-    watch : Watch
-        Callback that checks the loss and runs evidence steps.
-
-    Raises
-    ------
-    NonFiniteLossError
-        If the loss becomes NaN or infinite.
+    ``watch`` runs evidence steps, and raises ``NonFiniteLossError`` if the loss becomes NaN or infinite.
     """
     if net.max_epochs <= 0:
         return 0
@@ -149,23 +122,9 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
     """Split the rows once by the net's ``train_split``, for its training and for the selection of hyperparameters.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        Its ``train_split`` is replaced by one that returns this split.
-    rows : TrainingRows
-    seed : int
-        Seed of NumPy's global generator while rows are drawn; its state is restored.
-
-    Returns
-    -------
-    Tensor of shape (m,), int64
-        Rows that the net is not trained on; none without a ``train_split``.
-
-    Raises
-    ------
-    ValueError
-        If the validation rows are not rows of the fit.
+    Returns the rows (m,), int64, that the net is not trained on; none without a ``train_split``, which is replaced by
+    one that returns this split. NumPy's global generator is seeded while rows are drawn, and its state is restored.
+    Raises ``ValueError`` if the validation rows are not rows of the fit.
     """
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
     if not net.train_split or net.max_epochs <= 0:
@@ -205,12 +164,7 @@ def _positions(part: object, data: RowsDataset) -> np.ndarray | None:
 
 
 def _check_positions(train: np.ndarray, valid: np.ndarray, n_rows: int) -> None:
-    """Check that training and validation rows are different rows of the fit.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Check that training and validation rows are different rows of the fit."""
     both = np.concatenate([train, valid])
     if len(both) and both.max() >= n_rows:
         raise ValueError(

@@ -44,10 +44,7 @@ OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
     """Check that the criterion of the user's net agrees with the likelihood that will replace it.
 
-    Raises
-    ------
-    ValueError
-        If the criterion belongs to another likelihood, or is a Poisson loss of rates instead of log rates.
+    Refuses a criterion of another likelihood, and a Poisson loss of rates instead of log rates.
     """
     known = CRITERIA[type(likelihood)]
     criterion = net.criterion
@@ -72,10 +69,7 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
 def _check_criterion_options(net: NeuralNet) -> None:
     """Check that a criterion has no options that the likelihood does not have, such as weights of classes.
 
-    Raises
-    ------
-    ValueError
-        Names the option and what to use instead.
+    The error names the option and what to use instead.
     """
     criterion = net.criterion
     is_class = inspect.isclass(criterion)
@@ -117,10 +111,7 @@ def _is_neutral(value: object, neutral: object) -> bool:
 def check_iterator(net: NeuralNet) -> None:
     """Check that training batches are consecutive or shuffled rows.
 
-    Raises
-    ------
-    ValueError
-        For a sampler, which would change the weights of the rows, or a function that changes batches.
+    Refuses a sampler, which would change the weights of the rows, and a function that changes batches.
     """
     refused = {"sampler", "batch_sampler", "collate_fn"}
     given = net.get_params_for("iterator_train") if net.iterator_train is DataLoader else {}
@@ -133,13 +124,7 @@ def check_iterator(net: NeuralNet) -> None:
 
 
 def check_monitors(net: NeuralNet) -> None:
-    """Check that callbacks that watch the validation loss have validation rows.
-
-    Raises
-    ------
-    ValueError
-        If the net has none.
-    """
+    """Check that callbacks that watch the validation loss have validation rows."""
     callbacks = net.callbacks if isinstance(net.callbacks, list | tuple) else []
     for item in callbacks:
         callback = item[1] if isinstance(item, tuple) else item
@@ -166,18 +151,10 @@ def both_probabilities(logit: Tensor) -> Tensor:
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """True if the user's net has a single output, one logit for two classes.
+    """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU.
 
-    False if the net cannot be built or evaluated; building it for training then raises the error.
-
-    Parameters
-    ----------
-    net : skorch net, module class or instance, frozen fitted net, or a list of these
-        User's net.
-    inputs : ndarray of shape (n, d)
-        Rows for a forward pass on the CPU.
-    n_classes : int
-        Number of outputs to pass to a module class that takes it.
+    False if the net cannot be built or evaluated; building it for training then raises the error. ``n_classes`` is the
+    number of outputs passed to a module class that takes it.
     """
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
@@ -243,12 +220,7 @@ def has_own_epochs(net: Any) -> bool:
 
 
 def check_split(net: Any, weights: np.ndarray) -> None:
-    """Check that rows of weight zero, which are dropped, do not shift the rows that a split names by position.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Check that rows of weight zero, which are dropped, do not shift the rows that a split names by position."""
     split = net.train_split if isinstance(net, NeuralNet) else None
     by_position = split is not None and not (isinstance(split, ValidSplit) and isinstance(split.cv, int | float))
     if by_position and bool((weights == 0).any()):
@@ -261,14 +233,8 @@ def check_split(net: Any, weights: np.ndarray) -> None:
 def check_net(net: Any) -> None:
     """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones.
 
-    Raises
-    ------
-    TypeError
-        For an object of any other type, also in a list.
-    ValueError
-        For an empty list, and for a list with the same net twice.
-    NotFittedError
-        For a frozen net that is not fitted.
+    Raises ``TypeError`` for an object of any other type, also in a list. Raises ``ValueError`` for an empty list and
+    for a list with the same net twice, and ``NotFittedError`` for a frozen net that is not fitted.
     """
     if is_list(net):
         _check_list(net)
@@ -311,13 +277,7 @@ def _check_list(nets: Sequence[Any]) -> None:
 
 
 def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
-    """Check by one forward pass that the module accepts the inputs and has one output per class or target.
-
-    Raises
-    ------
-    ValueError
-        If it does not.
-    """
+    """Check by one forward pass that the module accepts the inputs and has one output per class or target."""
     name = type(module).__name__
     with torch.no_grad():
         try:
@@ -395,10 +355,7 @@ def has_own_iterator(net: Any) -> bool:
 def device_of(net: Any) -> str | None:
     """Device set in a skorch net, also a frozen one, or in all nets of a list; None for any other net.
 
-    Raises
-    ------
-    ValueError
-        If the nets of a list are on different devices.
+    Raises ``ValueError`` if the nets of a list are on different devices.
     """
     if is_list(net):
         devices = {device_of(element) for element in net} - {None}

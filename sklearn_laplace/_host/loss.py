@@ -20,13 +20,6 @@ class LateAdam(torch.optim.Adam):
     """Adam optimiser that is initialised before the first epoch instead of with the net.
 
     Initialisation imports torch's compiler, which takes longer than most trainings by Gauss–Newton steps alone.
-
-    Parameters
-    ----------
-    params : list
-        Tensors or parameter groups.
-    lr : float
-        Learning rate.
     """
 
     def __init__(self, params: list[Any], lr: float) -> None:
@@ -38,19 +31,10 @@ class LateAdam(torch.optim.Adam):
 
 
 class MAPLoss(nn.Module):
-    """MAP objective in mean form.
+    """MAP objective in mean form, for n rows of total weight N_w.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-        Defines the negative log likelihood of a row.
-    total_weight : float
-        Sum N_w of all weights.
-    n_rows : int
-        Number n of rows. The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its
-        gradient unbiased.
-    scale : float
-        Factor of the loss. 2 / C makes a Gaussian one that of ``nn.MSELoss`` for C outputs.
+    The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its gradient unbiased. A
+    ``scale`` of 2 / C makes a Gaussian loss that of ``nn.MSELoss`` for C outputs.
     """
 
     def __init__(self, likelihood: Likelihood, total_weight: float, n_rows: int, scale: float = 1.0) -> None:
@@ -72,20 +56,8 @@ class MAPLoss(nn.Module):
     ) -> None:
         """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows.
 
-        Without a call there is no penalty.
-
-        Parameters
-        ----------
-        network : Network
-            Layout of the weights and transform of the outputs.
-        module : nn.Module
-            Module being trained.
-        prior : Prior
-            Prior mean and groups of the weights.
-        hyper : Hyper
-            Prior precision and dispersion.
-        past : LaplaceFit, optional
-            Fit on earlier rows, whose quadratic loss is added.
+        Without a call there is no penalty. ``network`` has the layout of the weights of the ``module`` being trained
+        and the transform of the outputs. ``past`` is the fit on earlier rows.
         """
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())

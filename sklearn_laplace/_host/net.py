@@ -56,29 +56,11 @@ def build_net(
     seed: int | None,
     verbose: int,
 ) -> NeuralNet:
-    """Skorch net configured for training: a clone of the user's net, or a new one around a module.
+    """Skorch net configured for training, not yet initialised: a clone of the user's net, or a new one around a module.
 
-    Parameters
-    ----------
-    source : skorch net, module class or module instance
-        User's net or module. A net is cloned and an instance copied; neither is changed.
-    module_parameters : dict
-        Arguments of a module class.
-    likelihood : Likelihood
-        Likelihood of the loss.
-    sizes : Sizes
-        Sizes and device of the training data.
-    max_epochs, lr, batch_size : optional
-        If not None, they replace the values of the net.
-    seed : int or None
-        Seed of the order of mini-batches; None for torch's global generator, which skorch uses.
-    verbose : int
-        Verbosity of the net.
-
-    Returns
-    -------
-    NeuralNet
-        Not yet initialised.
+    A net is cloned and a module instance copied; neither is changed. ``module_parameters`` are arguments of a module
+    class. ``max_epochs``, ``lr`` and ``batch_size`` replace the values of the net if they are not None. ``seed`` is
+    that of the order of mini-batches; None for torch's global generator, which skorch uses.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
@@ -134,12 +116,8 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
 def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype | None, sizes: Sizes) -> None:
     """Initialise the net, and check its inputs and outputs by one forward pass of example inputs (n, …).
 
-    It is converted to ``dtype``, unless that is None.
-
-    Raises
-    ------
-    ValueError
-        If the module cannot be built, does not accept the inputs, or has another number of outputs than ``sizes``.
+    It is converted to ``dtype``, unless that is None. Raises ``ValueError`` if the module cannot be built, does not
+    accept the inputs, or has another number of outputs than ``sizes``.
     """
     try:
         net.initialize()

@@ -16,18 +16,8 @@ from ..laplace.likelihoods._base import with_noise
 class TrainingRows:
     """Training rows as tensors on one device.
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, d)
-        Inputs of the net.
-    targets : Tensor of shape (n, C) or (n,)
-        Standardised targets, or class indices.
-    weights : Tensor of shape (n,)
-        Row weights.
-    noise : Tensor of shape (n, C), optional
-        Known noise variances, in units of φ.
-    n_logits : int, optional
-        Number of outputs of the net, if the targets are class indices.
+    ``inputs`` have shape (n, d), ``weights`` (n,). ``targets`` are standardised, of shape (n, C), or class indices (n,)
+    of a net with ``n_logits`` outputs. ``noise`` (n, C) are known noise variances, in units of φ.
     """
 
     inputs: Tensor
@@ -73,18 +63,9 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the training data that a net needs.
+    """Sizes of the training data that a net needs, with the sum N_w of the weights and the device of the rows.
 
-    Parameters
-    ----------
-    n_inputs, n_outputs, n_rows : int
-        Numbers of input columns, outputs and rows.
-    total_weight : float
-        Sum N_w of the weights.
-    device : torch.device
-        Device of the rows.
-    of_classes : bool
-        True if the targets are class indices.
+    ``of_classes`` is True if the targets are class indices.
     """
 
     n_inputs: int

@@ -20,12 +20,7 @@ from ..nets.mlp import Standardise
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
     """Linear layers with a bias that take X itself, by name, each with its columns of X.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Module in eval mode; it is not changed.
-    x : Tensor of shape (n, …)
-        Rows for one forward pass.
+    They are found by one forward pass of rows x (n, …); the module is in eval mode and is not changed.
 
     Examples
     --------
@@ -67,18 +62,10 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Let linear layers standardise their inputs, in place.
+    """Let linear layers of the net's own copy of the user's module standardise their inputs, in place.
 
-    Parameters
-    ----------
-    module : nn.Module
-        The net's own copy of the user's module.
-    layers : mapping of str to slice
-        Result of :func:`first_layers`.
-    statistics : tuple of two sequences of float
-        Mean and scale of the columns of X.
-    known : mapping of str to Tensor
-        State of another net; its statistics of a layer replace the given ones.
+    ``layers`` is the result of :func:`first_layers`, and ``statistics`` are means and scales of the columns of X. In
+    the state ``known`` of another net, statistics of a layer replace the given ones.
 
     Examples
     --------
