@@ -22,14 +22,9 @@ PLACES = "fit", "_fit_and_score"
 class Shared:
     """State that the fits of a search share.
 
-    Parameters
-    ----------
-    given : set
-        Categories of the warnings that candidates have given, and all messages.
-    kept : OrderedDict
-        Results by their keys, the latest last, each with its size in bytes.
-    most : int
-        Size of all results; beyond it, the oldest ones are dropped.
+    ``given`` has the categories of the warnings that candidates have given, and all messages. ``kept`` has results by
+    their keys, the latest last, each with its size in bytes; beyond a total size of ``most``, the oldest ones are
+    dropped.
     """
 
     given: set[Any] = field(default_factory=set)
@@ -50,16 +45,10 @@ class Shared:
 
 @dataclass(frozen=True)
 class Search:
-    """A running search.
+    """A running search, and the state that its fits share.
 
-    Parameters
-    ----------
-    search : object or None
-        The search; None in a worker process, where it is not known.
-    shared : Shared
-        What its fits share.
-    is_candidate : bool
-        False for the final fit of the best candidate.
+    ``search`` is None in a worker process, where it is not known. ``is_candidate`` is False for the final fit of the
+    best candidate.
     """
 
     search: Any

@@ -17,16 +17,7 @@ PART_ROWS = 8 * BLOCK_ROWS
 
 @dataclass(frozen=True)
 class ArraySource(RowSource):
-    """Arrays or dataframes with the same number of rows.
-
-    Parameters
-    ----------
-    X : array-like of shape (n, d)
-        Inputs.
-    y : array-like of shape (n,) or (n, C), or None
-        Targets.
-    sample_weight : array-like of shape (n,), optional
-        Row weights.
+    """Arrays or dataframes of n rows: X (n, d), y (n,) or (n, C) or None, and row weights (n,) or None.
 
     Examples
     --------

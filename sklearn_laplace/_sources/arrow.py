@@ -18,20 +18,10 @@ NEEDS = 'install it with: pip install "sklearn-laplace[arrow]"'
 
 @dataclass(frozen=True)
 class ArrowSource(RowSource):
-    """Rows of a dataset of pyarrow.
+    """Rows of a dataset of pyarrow: row groups or files, and the number of rows of each.
 
-    Parameters
-    ----------
-    fragments : tuple of pyarrow.dataset.Fragment
-        Row groups or files.
-    counts : tuple of int
-        Number of rows of each.
-    columns, targets : tuple of str
-        Names of the columns of X and of the targets.
-    weight : str or None
-        Name of the column of weights.
-    single : bool
-        True if y is one column, given by its name and not in a list.
+    ``columns``, ``targets`` and ``weight`` are names of columns. ``single`` is True if y is one column, given by its
+    name and not in a list.
     """
 
     fragments: tuple[Any, ...]
@@ -45,12 +35,8 @@ class ArrowSource(RowSource):
     def of(cls, dataset: Any, y: Any, sample_weight: Any) -> ArrowSource:
         """Source of the rows of a dataset, with the names of its columns of targets and of weights.
 
-        Raises
-        ------
-        TypeError
-            If ``y`` or ``sample_weight`` is no name of a column.
-        ValueError
-            If there is no such column, or no row.
+        Raises ``TypeError`` if ``y`` or ``sample_weight`` is no name of a column, and ``ValueError`` if there is no
+        such column, or no row.
         """
         single = isinstance(y, str)
         targets = () if y is None else (y,) if single else _names(y)
@@ -75,13 +61,7 @@ class ArrowSource(RowSource):
         return cls(fragments, lengths, inputs, targets, sample_weight, single)
 
     def only(self, names: tuple[str, ...]) -> ArrowSource:
-        """Source with some of the columns of X, in this order.
-
-        Raises
-        ------
-        ValueError
-            If a column is missing.
-        """
+        """Source with some of the columns of X, in this order; ``ValueError`` if a column is missing."""
         if missing := [name for name in names if name not in self.columns]:
             raise ValueError(
                 f"X has no column {missing[0]!r}, which the fit had; its columns are {list(self.columns)}."
@@ -139,12 +119,7 @@ def is_dataset(X: Any) -> bool:
 def dataset_of(path: Any) -> Any:
     """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file.
 
-    Raises
-    ------
-    ImportError
-        If pyarrow is not installed.
-    FileNotFoundError
-        If there is no such file.
+    Raises ``ImportError`` if pyarrow is not installed, and ``FileNotFoundError`` if there is no such file.
     """
     try:
         import pyarrow.dataset

@@ -17,14 +17,8 @@ from .source import Block, RowSource
 class DaskSource(RowSource):
     """Rows of a dask dataframe or array, whose partitions are computed one at a time.
 
-    Parameters
-    ----------
-    partitions : tuple of tuple
-        Delayed X, targets and weights of each partition; targets and weights may be None.
-    targets : str, tuple of str, or None
-        Names of the columns of the targets, if they are in X.
-    weight : str or None
-        Name of the column of weights, if it is in X.
+    ``partitions`` are delayed X, targets and weights; targets and weights may be None. ``targets`` and ``weight`` are
+    names of columns, if these are in X.
     """
 
     partitions: tuple[tuple[Any, Any, Any], ...]
@@ -35,12 +29,8 @@ class DaskSource(RowSource):
     def of(cls, X: Any, y: Any, sample_weight: Any) -> DaskSource:
         """Source of the rows of a collection; targets and weights are collections too, or names of columns.
 
-        Raises
-        ------
-        TypeError
-            If targets or weights are neither.
-        ValueError
-            If there is no such column, or the numbers of partitions differ.
+        Raises ``TypeError`` if they are neither, and ``ValueError`` if there is no such column, or the numbers of
+        partitions differ.
         """
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
@@ -73,10 +63,8 @@ class DaskSource(RowSource):
     def lengths(self) -> Sequence[int]:
         """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it.
 
-        Raises
-        ------
-        ValueError
-            If there is no row, or the partitions differ in their numbers of rows.
+        Raises ``ValueError`` if there is no row, or if X, targets and weights of a partition differ in their numbers of
+        rows.
         """
         from dask.base import compute
         from dask.delayed import delayed
@@ -98,15 +86,7 @@ class DaskSource(RowSource):
 
 @dataclass(frozen=True)
 class Partitions(RowSource):
-    """Computed partitions of a collection, on one rank.
-
-    Parameters
-    ----------
-    partitions : list of list
-        X, targets and weights of each partition; targets and weights may be None.
-    targets, weight
-        As for :class:`DaskSource`.
-    """
+    """Computed partitions of a collection, on one rank; the fields are those of :class:`DaskSource`."""
 
     partitions: list[list[Any]]
     targets: Any
@@ -148,13 +128,8 @@ def is_collection(value: Any) -> bool:
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
     """Predict each partition of a collection: a lazy array of dask, or a tuple of them.
 
-    Parameters
-    ----------
-    function : callable
-        Maps the model and a table of rows to an array with one entry per row, or to a tuple of such arrays.
-    model : estimator
-        Sent to the workers once.
-    X : dask dataframe or array
+    ``function`` maps the model, which is sent to the workers once, and a table of rows to an array with one entry per
+    row, or to a tuple of such arrays.
     """
     import dask.array as da
     from dask.base import compute
@@ -183,13 +158,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _delayed(value: Any, name: str) -> list[Any]:
-    """Delayed partitions of a collection.
-
-    Raises
-    ------
-    TypeError
-        If it is no collection of dask.
-    """
+    """Delayed partitions of a collection; ``TypeError`` if it is no collection of dask."""
     if not is_collection(value):
         raise TypeError(
             f"{name} is of type {type(value).__name__}, and X is a collection of dask. Pass a collection of dask with "

@@ -24,17 +24,9 @@ SAMPLE_ROWS = 200_000
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
     """Source of the rows that the arguments stand for; None for rows in memory.
 
-    Parameters
-    ----------
-    X : array-like, path, dataset of pyarrow, or collection of dask
-    y, sample_weight : array-like, collection of dask, or names of columns of X
-    group : Group, optional
-        Ranks with their own rows. Arrays of several ranks are shards of one table.
-
-    Raises
-    ------
-    ImportError
-        If the library that reads X is missing.
+    X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of columns of X.
+    Arrays of several ranks of a ``group`` are shards of one table. Raises ``ImportError`` if the library that reads X
+    is missing.
     """
     if _is_path(X):
         X = dataset_of(X)
@@ -58,12 +50,8 @@ def _is_path(X: Any) -> bool:
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
     """Rows of this rank, and the position in the whole table of the first row of each of its parts.
 
-    A source that is the same on all ranks is divided by its parts. Otherwise, each rank has its own rows.
-
-    Raises
-    ------
-    ValueError
-        If some ranks have the same source, and others do not.
+    A source that is the same on all ranks is divided by its parts. Otherwise, each rank has its own rows. Raises
+    ``ValueError`` if some ranks have the same source, and others do not.
     """
     identities = group.gathered(source.identity)
     if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):

@@ -29,22 +29,10 @@ Tally = Callable[[Block], Mapping[Any, float]]
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample of the rows of all ranks.
+    """Sample of the rows of all ranks, in the order of the table.
 
-    Parameters
-    ----------
-    rows : Block
-        The rows of the sample, in the order of the table.
-    is_all : bool
-        True if these are all rows.
-    n_rows : int
-        Number of rows of all ranks.
-    total_weight : float
-        Sum of their weights.
-    shard : RowSource
-        Rows of this rank.
-    labels : mapping
-        Labels of the rows of all ranks, and the sum of the weights of each; empty without labels.
+    ``is_all`` is True if these are all rows. ``n_rows`` and ``total_weight`` are those of all ranks, and ``shard`` has
+    the rows of this rank. ``labels`` has the sum of the weights of each label on all ranks; it is empty without labels.
     """
 
     rows: Block
@@ -56,22 +44,10 @@ class Sample:
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
-    """Draw the sample by one pass over the rows of this rank.
+    """Draw the sample, of approximately ``most`` rows, by one pass over the rows of this rank.
 
-    Parameters
-    ----------
-    source : RowSource
-        Rows of this rank, or of all ranks.
-    group : Group
-    most : int
-        Approximate number of rows of the sample.
-    tally : callable, optional
-        Finds the labels of all rows, also of those that are not in the sample.
-
-    Raises
-    ------
-    ValueError
-        If a rank has no rows, or if there are more than ``MOST_LABELS`` labels.
+    ``tally`` finds the labels of all rows, also of those that are not in the sample. Raises ``ValueError`` if a rank
+    has no rows, or if there are more than ``MOST_LABELS`` labels.
     """
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))

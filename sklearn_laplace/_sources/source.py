@@ -18,16 +18,9 @@ BLOCK_ROWS = 2**14
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a source, as the user passed them.
+    """Some rows of a source, as the user passed them: X (n, d), y (n,) or (n, C), and row weights (n,).
 
-    Parameters
-    ----------
-    X : ndarray or dataframe of shape (n, d)
-        Inputs.
-    y : ndarray of shape (n,) or (n, C), or None
-        Targets; None in a source without targets.
-    sample_weight : ndarray of shape (n,), optional
-        Row weights.
+    Targets are None in a source without targets.
     """
 
     X: Any
@@ -68,14 +61,7 @@ class RowSource(ABC):
 
 @dataclass(frozen=True)
 class SomeParts(RowSource):
-    """Every k-th part of another source: the shard of one rank.
-
-    Parameters
-    ----------
-    whole : RowSource
-    first, step : int
-        Position of the first part, and distance of two parts.
-    """
+    """Every ``step``-th part of another source, from position ``first``: the shard of one rank."""
 
     whole: RowSource
     first: int
