@@ -29,24 +29,10 @@ ABANDONED = 3600.0
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all.
+    """Write a file completely or not at all; an existing file is replaced, and left unchanged after an error.
 
-    Parameters
-    ----------
-    path : Path
-        Path of the file, in an existing folder. An existing file is replaced.
-    content : bytes
-        New content of the file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder does not exist.
-    IsADirectoryError
-        If the path is a folder.
-    OSError
-        If the path is a device or a pipe, the disk is full, or the folder is not writable. An existing file is left
-        unchanged.
+    Raises ``FileNotFoundError`` if the folder does not exist, and ``IsADirectoryError`` if the path is a folder. Raises
+    ``OSError`` if the path is a device or a pipe, the disk is full, or the folder is not writable.
     """
     folder = path.parent
     if not folder.is_dir():

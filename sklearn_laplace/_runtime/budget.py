@@ -30,26 +30,16 @@ FLOAT32_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one tier.
+    """Limits of one tier: costs in multiply-adds, memory in bytes.
 
-    Parameters
-    ----------
-    exact_step : float
-        Maximum multiply-adds of one exact Gauss–Newton step for a training by such steps.
-    exact_posterior : float
-        Maximum multiply-adds of the pass over the data plus the eigendecomposition for an exact structure under
-        ``hessian_structure="auto"``.
-    posterior_bytes : int
-        Maximum memory of an exact structure under ``hessian_structure="auto"``, in bytes.
-    gauss_newton_steps, dear_gauss_newton_steps : int
-        Maximum number of Gauss–Newton steps alternating with evidence steps, for cheap and for expensive steps.
-    refine_steps : int
-        Maximum number of final L-BFGS steps.
-    epoch_steps, batch_size : int
-        Gradient steps of the built-in net if Gauss–Newton steps are too expensive, and their batch size; −1 means all
-        rows.
-    evidence_steps : int
-        Number of evidence steps during the epochs.
+    ``exact_step`` limits one exact Gauss–Newton step for a training by such steps. ``exact_posterior`` and
+    ``posterior_bytes`` limit an exact structure under ``hessian_structure="auto"``, the former its pass over the data
+    plus its eigendecomposition.
+
+    Cheap steps alternate with evidence steps at most ``gauss_newton_steps`` times, expensive ones
+    ``dear_gauss_newton_steps`` times; at most ``refine_steps`` L-BFGS steps follow. If Gauss–Newton steps are too
+    expensive, the built-in net takes ``epoch_steps`` gradient steps, with ``evidence_steps`` evidence steps during the
+    epochs. A ``batch_size`` of −1 means all rows.
     """
 
     exact_step: float
@@ -79,14 +69,8 @@ def exact_cost(
 ) -> tuple[float, type[Curvature]]:
     """Multiply-adds of one exact step, and the cheaper one of the two exact structures.
 
-    Parameters
-    ----------
-    blocks : sequence of ParameterBlock
-        Layers of the net.
-    n_dual : int
-        Dual dimension M: rows times columns of the output factor.
-    provides : frozenset of str
-        Forms in which a row's curvature contribution is available. Without "rows" there is no dual form.
+    ``n_dual`` is the dual dimension M: rows times columns of the output factor. ``provides`` has the forms in which a
+    row's curvature contribution is available; without "rows" there is no dual form.
 
     Examples
     --------
@@ -101,19 +85,10 @@ def exact_cost(
 
 
 def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> float:
-    """Multiply-adds of one step in Kronecker form.
+    """Multiply-adds of one step in Kronecker form, for N rows and K columns of the output factor.
 
     The sums of the factors take N Σ (K O² + I²), their eigendecompositions 2 Σ (O³ + I³). O and I are the numbers of
     outputs and inputs of a layer.
-
-    Parameters
-    ----------
-    blocks : sequence of ParameterBlock
-        Layers of the net.
-    n_rows : int
-        Number N of rows.
-    n_columns : int
-        Number K of columns of the output factor.
 
     Examples
     --------
@@ -139,20 +114,9 @@ def automatic_structure(
 ) -> type[Curvature]:
     """Most accurate structure within the budget: the cheaper exact one, else ``kron``, else ``diag``.
 
-    Parameters
-    ----------
-    blocks : sequence of ParameterBlock
-        Layers of the net.
-    n_dual : int
-        Dual dimension M: rows × columns of the output factor.
-    n_rows : int
-        Number of rows; selects the tier of the budget.
-    provides : frozenset of str
-        Forms in which a row's curvature contribution is available; the structure has to accept one of them.
-    unit : str
-        Unit within which prior precisions are equal, such as "layer"; the structure has to support it.
-    fits : callable
-        Returns True if a structure class fits in memory.
+    ``n_dual`` and ``provides`` are those of :func:`exact_cost`; ``n_rows`` selects the tier of the budget. The
+    structure has to accept one of the forms, and to support a ``unit``, such as "layer", within which prior precisions
+    are equal. ``fits`` returns True if a structure class fits in memory.
 
     Examples
     --------

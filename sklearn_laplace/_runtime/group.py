@@ -19,14 +19,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that fit one model together.
-
-    Parameters
-    ----------
-    rank : int
-        Number of this process, from 0.
-    size : int
-        Number of processes.
+    """Ranks that fit one model together: the number of this process, from 0, and the number of processes.
 
     Examples
     --------
@@ -88,17 +81,8 @@ class Group:
     def raise_together(self, error: BaseException | None) -> None:
         """Raise an error on all ranks if one of them has failed, so that no rank waits for another.
 
-        Parameters
-        ----------
-        error : exception or None
-            Error of this rank.
-
-        Raises
-        ------
-        Exception
-            The error of this rank.
-        RuntimeError
-            If only other ranks have failed; it has the message of the first one.
+        A rank raises its own ``error``. If only other ranks have failed, it raises a ``RuntimeError`` with the message
+        of the first one.
         """
         messages = self.gathered(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:

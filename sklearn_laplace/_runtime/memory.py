@@ -49,14 +49,7 @@ UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Limit on memory, and its origin.
-
-    Parameters
-    ----------
-    size : int
-        Limit in bytes.
-    by_user : bool
-        True if the user has set the limit; False if it is the memory available to the process.
+    """Limit on memory in bytes: set by the user, or the memory available to the process.
 
     Examples
     --------
@@ -73,10 +66,7 @@ class MemoryBudget:
     def of(cls, value: object) -> MemoryBudget:
         """Budget of a user-set value: bytes, a string with a unit, or None for the memory available to the process.
 
-        Raises
-        ------
-        ValueError
-            For any other value.
+        Raises ``ValueError`` for any other value.
         """
         if value is None:
             return cls(_physical_memory())
@@ -102,16 +92,7 @@ class MemoryBudget:
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:
-        """Number of workers that fit in memory, at least 1 and at most ``n_jobs``.
-
-        Parameters
-        ----------
-        n_jobs : int
-            Number of workers requested.
-        each : int
-            Bytes per worker.
-        used_bytes : int
-            Bytes already in use.
+        """Number of workers of ``each`` bytes that fit in memory, at least 1 and at most ``n_jobs``.
 
         Examples
         --------
@@ -144,32 +125,11 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Check, before any allocation, that a structure fits in memory.
+        """Check, before any allocation, that a structure fits in memory; return its memory in bytes.
 
-        Parameters
-        ----------
-        structure : Curvature class
-            Structure of the posterior.
-        network : Network
-            Network with its random weights.
-        n_dual : int
-            Rows times columns of the output factor.
-        n_columns : int
-            Columns of the output factor of one row.
-        rule : CurvatureRule
-            Rule of the curvature, which may need a dense matrix.
-        **options
-            Further arguments of ``structure.memory``.
-
-        Returns
-        -------
-        int
-            Memory of the structure, in bytes.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the structure, the matrix of the rule, or a single row does not fit.
+        ``n_dual`` is the number of rows times ``n_columns``, the columns of the output factor of one row. ``options``
+        are further arguments of ``structure.memory``. Raises ``MemoryBudgetError`` if the structure, the dense matrix
+        that a rule may need, or a single row does not fit.
         """
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
@@ -196,23 +156,9 @@ class MemoryBudget:
         return self.workers(n_jobs, ROW_BYTES * max(width, 1), used_bytes)
 
     def chunk_rows(self, width: int, used_bytes: int, device: torch.device, n_jobs: int = 1) -> int:
-        """Number of rows per chunk.
+        """Number of rows per chunk, for rows of ``width`` elements; ``MemoryBudgetError`` if a single row does not fit.
 
-        Parameters
-        ----------
-        width : int
-            Elements of one row.
-        used_bytes : int
-            Bytes already in use.
-        device : torch.device
-            Device of the rows. The free memory of a CUDA device is a further limit.
-        n_jobs : int
-            Number of chunks processed at the same time.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If a single row does not fit.
+        The free memory of a CUDA device is a further limit. ``n_jobs`` chunks are processed at the same time.
         """
         factor = GPU_CHUNK if device.type == "cuda" else 1
         usual = min(max(factor * CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), factor * CHUNK_ROWS[1])
@@ -252,15 +198,7 @@ def held(*values: Any) -> int:
 def naming_the_budget(budget: object) -> Iterator[None]:
     """Turn a failed allocation into a :class:`MemoryBudgetError` that contains the budget and the remedies.
 
-    Parameters
-    ----------
-    budget : None, int or str
-        The estimator's ``memory_budget``.
-
-    Raises
-    ------
-    MemoryBudgetError
-        Instead of NumPy's MemoryError or the RuntimeError of torch's allocators.
+    It replaces NumPy's MemoryError and the RuntimeError of torch's allocators.
 
     Examples
     --------
@@ -297,10 +235,7 @@ def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> 
 def _physical_memory(root: Path = Path("/")) -> int:
     """Memory available to this process in bytes: that of the machine, its container or its address space.
 
-    Parameters
-    ----------
-    root : Path
-        Folder that contains ``proc`` and ``sys``.
+    ``root`` contains ``proc`` and ``sys``.
     """
     try:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

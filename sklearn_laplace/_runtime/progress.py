@@ -47,29 +47,14 @@ INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl
 
 @dataclass
 class Clock:
-    """Time limit of a training.
+    """Time limit of a training: ``max_time`` seconds from the creation of the clock; None for no limit.
 
-    Parameters
-    ----------
-    max_time : float or None
-        Seconds from the creation of the clock; None for no limit.
-    verbose : int
-        If 1 or more, each stage prints a line; if 2 or more, each epoch as well.
-    has_bar : bool
-        If True, trainings by steps draw a progress bar.
-    group : Group
-        Ranks that stop together: the clock of rank 0 decides.
+    With ``verbose`` of 1 or more, each stage prints a line; with 2 or more, each epoch as well. With ``has_bar``,
+    trainings by steps draw a progress bar. The ranks of a ``group`` stop together: the clock of rank 0 decides.
 
-    Attributes
-    ----------
-    was_cut : bool
-        True if a training has ended early.
-    is_interrupted : bool
-        True after the first Ctrl-C.
-    begun : float
-        Time of creation, in seconds of ``time.perf_counter``.
-    best : float
-        Largest mean log density of held-out rows so far, in nats per row; −inf without any.
+    ``was_cut`` is True if a training has ended early, ``is_interrupted`` after the first Ctrl-C. ``best`` is the
+    largest mean log density of held-out rows so far, in nats per row; −inf without any. ``begun`` is the time of
+    creation, in seconds of ``time.perf_counter``.
     """
 
     max_time: float | None = None
@@ -159,18 +144,9 @@ class Clock:
 class Task:
     """Part of a fit, used as a context manager: it begins on entry and ends on exit.
 
-    Parameters
-    ----------
-    clock : Clock
-        Clock of the whole fit.
-    path : tuple of str
-        Names of the enclosing tasks and of this task.
-    estimator : estimator or None
-        Estimator being fitted, if it has callbacks.
-    context : sklearn.callback.CallbackContext or None
-        Context of the task in scikit-learn.
-    score : float or None
-        Mean log density of held-out rows that the task has reached, in nats per row, to be set before it ends.
+    ``path`` has the names of the enclosing tasks and of this task. ``estimator`` is set if it has callbacks;
+    ``context`` is then scikit-learn's ``CallbackContext`` of the task. ``score`` is the mean log density of held-out
+    rows that the task has reached, in nats per row, to be set before it ends.
 
     Examples
     --------
@@ -185,15 +161,7 @@ class Task:
     score: float | None = None
 
     def subtask(self, name: str, most: int | None = 0) -> Task:
-        """Create a subtask, to be used in a ``with`` statement.
-
-        Parameters
-        ----------
-        name : str
-            Name of the subtask.
-        most : int or None
-            Maximum number of its subtasks; None if unknown.
-        """
+        """Create a subtask, to be used in a ``with`` statement, with at most ``most`` subtasks; None if unknown."""
         context = self.context
         if context is not None:
             context = context.subcontext(task_name=name, max_subtasks=most)

@@ -87,14 +87,7 @@ def _sharing(base: type) -> type:
 class _FromStore:
     """Batch of calls that fetches its stored arguments before it runs.
 
-    Parameters
-    ----------
-    batch : joblib.parallel.BatchedCalls
-        The calls.
-    get : callable
-        Function reference → value.
-    kind : type
-        Class of the references.
+    ``get`` maps a reference of class ``kind`` to its value.
     """
 
     def __init__(self, batch: Any, get: Callable[[Any], Any], kind: type) -> None:

@@ -14,27 +14,11 @@ from .progress import Task
 class Steps:
     """Steps of a training: ends them in time, and shows their progress if that is wanted.
 
-    Parameters
-    ----------
-    task : Task, optional
-        Stage of the steps. Without it, steps never end early and show nothing.
-    total : int or None
-        Number of steps; None if unknown.
-    unit : str
-        Name of a step: "step" or "epoch".
-    label : str
-        Name of the training within its stage.
-    each : int
-        Number of steps between two lines.
-    log_volume : float
-        Log of the factor from the network's units of all outputs to those of y.
-    prints : bool
-        If False, no lines are printed, because another part prints them.
+    Without a task, steps never end early and show nothing. ``total`` is None if the number of steps is unknown; a line
+    is printed every ``each`` steps. ``unit`` is "step" or "epoch", ``label`` the name of the training within its stage.
+    ``log_volume`` is the log of the factor from the network's units of all outputs to those of y.
 
-    Attributes
-    ----------
-    is_shown : bool
-        True if lines are printed or a bar is drawn.
+    Without ``prints``, another part prints the lines. ``is_shown`` is True if lines are printed or a bar is drawn.
 
     Examples
     --------
@@ -91,13 +75,7 @@ class Steps:
                 self._bar.total = self.total
 
     def advance(self, loss: Tensor | float) -> None:
-        """Count a step and its loss. Without lines and bar this does nothing.
-
-        Parameters
-        ----------
-        loss : Tensor with one element, or float
-            Loss of the step, per row.
-        """
+        """Count a step and its loss per row. Without lines and bar this does nothing."""
         if not self.is_shown:
             return
         self.n_done += 1
@@ -110,11 +88,7 @@ class Steps:
     def score(self, mean_square: Tensor, n_outputs: int) -> None:
         """Show the log density of held-out rows under normal noise of constant level.
 
-        Parameters
-        ----------
-        mean_square : Tensor of shape (K,)
-            Mean squared error of held-out rows for each net, in the network's units.
-        n_outputs : int
+        ``mean_square`` (K,) is the mean squared error of held-out rows for each net, in the network's units.
         """
         if self.is_shown:
             level = max(float(mean_square.mean()), 1e-300)

@@ -24,14 +24,7 @@ if sys.platform != "win32":
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
-    """Run the block with one torch thread.
-
-    A process forked inside the block keeps one thread.
-
-    Parameters
-    ----------
-    wanted : bool
-        If False, the number of threads is not changed.
+    """Run the block with one torch thread, unless ``wanted`` is False; a process forked inside keeps one thread.
 
     Examples
     --------
