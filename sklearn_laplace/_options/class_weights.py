@@ -14,23 +14,10 @@ BALANCED = "balanced"
 
 
 def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Factor of each class on the weights of its rows, shape (n_classes,).
+    """Factor (n_classes,) of each class on the weights (n,) of its rows, for a value of ``class_weight``.
 
-    Parameters
-    ----------
-    class_weight : None, "balanced" or dict
-        Value of ``class_weight``.
-    classes : ndarray of shape (n_classes,)
-        Labels, sorted.
-    index : ndarray of shape (n,)
-        Position in ``classes`` of each row's label.
-    weights : ndarray of shape (n,)
-        Row weights.
-
-    Raises
-    ------
-    ValueError
-        For another name, an unknown label in the dict, or a factor that is negative or not finite.
+    ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,). Raises ``ValueError`` for
+    another name, an unknown label in the dict, or a factor that is negative or not finite.
 
     Examples
     --------
@@ -59,11 +46,6 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
 
 def check_streaming_weights(class_weight: Any) -> None:
     """Refuse ``class_weight="balanced"`` in ``partial_fit`` and ``forget``, since it needs all rows at once.
-
-    Raises
-    ------
-    ValueError
-        For "balanced", or an unknown name.
 
     Examples
     --------

@@ -21,14 +21,7 @@ from .options import Options
 def told_by_rows(options: Options, total_weight: float, scale: TargetScale) -> Options:
     """Replace rules for prior precision and noise by values if the total weight of the rows is too small for them.
 
-    Parameters
-    ----------
-    options : Options
-        Options, with the likelihood in the units of the targets.
-    total_weight : float
-        Sum N_w of the row weights.
-    scale : TargetScale
-        Units of the targets and of their noise.
+    The likelihood of ``options`` is in the units of the targets.
     """
     if total_weight >= FEWEST_ROWS or not options.likelihood.has_dispersion:
         return options

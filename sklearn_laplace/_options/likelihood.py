@@ -49,19 +49,8 @@ def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
 def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
     """Number of outputs of a classifier: one per class, or one logit for two classes.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Parameters of the classifier.
-    X : ndarray of shape (n, d)
-        Rows for a trial pass of a given net.
-    n_classes : int
-        Number of classes.
-
-    Raises
-    ------
-    ValueError
-        If one logit is requested for more than two classes.
+    X (n, d) are rows for a trial pass of a given net. Raises ``ValueError`` if one logit is requested for more than two
+    classes.
     """
     single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
     if binary_only(parameters["likelihood"], parameters["net"]):
@@ -103,10 +92,7 @@ def for_counts(likelihood: object) -> bool:
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
     """Check that the targets are in the support of the likelihood.
 
-    Raises
-    ------
-    ValueError
-        For negative counts. For fractions, if the likelihood is that of overdispersed counts.
+    Raises ``ValueError`` for negative counts. For fractions, if the likelihood is that of overdispersed counts.
 
     Examples
     --------

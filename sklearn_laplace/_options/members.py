@@ -44,17 +44,7 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
 def n_members(value: object, n_folds: int) -> int:
     """Number of ensemble members: the given count; for "auto" one per fold, and one of all rows.
 
-    Parameters
-    ----------
-    value : "auto" or int
-        Value of ``n_members``.
-    n_folds : int
-        Number of folds with cross-fitted nets.
-
-    Raises
-    ------
-    ValueError
-        For any other value.
+    ``n_folds`` is the number of folds with cross-fitted nets. Raises ``ValueError`` for any other value.
 
     Examples
     --------

@@ -33,11 +33,6 @@ def _device(name: object, net: Any) -> torch.device:
 def check_device(device: torch.device) -> None:
     """Check that the device for the training is available; a fitted model predicts without it.
 
-    Raises
-    ------
-    ValueError
-        For a CUDA device if torch finds none.
-
     Examples
     --------
     >>> check_device(torch.device("cpu"))

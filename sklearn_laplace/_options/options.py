@@ -49,50 +49,22 @@ def is_auto(value: Any) -> bool:
 class Options:
     """Options of an estimator, resolved to objects.
 
-    Parameters
-    ----------
-    subset : Subset
-        Random weights.
-    rule : CurvatureRule
-        Contribution of a row to the curvature.
-    structure : Curvature class or None
-        Storage of the curvature. None: selected by :func:`~sklearn_laplace._runtime.budget.automatic_structure`.
-    structure_options : StructureOptions
-        Options of the structure.
-    likelihood : Likelihood
-        Distribution of the targets given the outputs.
-    predictive : PosteriorPredictive class
-        Map from the posterior to the distribution of the outputs.
-    n_samples : int
-        Number of weight samples of the predictive, and of draws of the link.
-    link : Link class or None
-        Map from logits to probabilities; None for a regressor.
-    grouping : Grouping
-        Weights that share a prior precision.
-    prior_precision, sigma_noise : Choice
-        Value or rule.
-    prior_mean : float or dict of str to Tensor
-        One value for all weights, or values keyed by parameter tensors.
-    map_precision : float or None
-        Fixed prior precision of the training. None: that of the posterior.
-    temperature : float or dict of str to float
-        One value for all weights, or values keyed by layers or tensors.
-    device : torch.device
-        Device of the training.
-    dtype : torch.dtype or None
-        Precision of the net. None: selected by the number of rows.
-    memory : MemoryBudget
-        Memory for the posterior and the rows in work.
-    n_jobs : int or None
-        Parallel workers, as in joblib.
-    categorical : Categorical
-        Columns to encode as categories.
-    standardises : bool or None
-        True if linear layers of a given net standardise X. None: those that the net suggests.
-    varying_noise : bool or None
-        True if the noise level varies with the inputs. None: the data decide.
-    previous : PreviousPosterior or None
-        Previous posterior that is the prior of a fit.
+    ``subset`` has the random weights, ``rule`` the contribution of a row to the curvature, and ``structure`` the
+    storage of the curvature. If it is None, :func:`~sklearn_laplace._runtime.budget.automatic_structure` selects it.
+    ``likelihood`` is the distribution of the targets given the outputs.
+
+    ``predictive`` maps the posterior to the distribution of the outputs; ``n_samples`` is its number of weight samples,
+    and that of draws of the link. ``link`` maps logits to probabilities; None for a regressor.
+
+    ``grouping`` determines the weights that share a prior precision. ``prior_precision`` and ``sigma_noise`` are values
+    or rules. ``map_precision`` is a fixed prior precision of the training; None for that of the posterior.
+    ``prior_mean`` and ``temperature`` have one value for all weights or a dict, the former keyed by tensors, the latter
+    by layers or tensors.
+
+    If ``dtype`` is None, the number of rows selects the precision of the net. ``memory`` is for the posterior and the
+    rows in work. ``standardises`` is True if linear layers of a given net standardise X; None for those that the net
+    suggests. ``varying_noise`` is True if the noise level varies with the inputs; None if the data decide. ``previous``
+    is the previous posterior that is the prior of a fit.
     """
 
     subset: Subset

@@ -26,10 +26,7 @@ from .prior import check_grouping
 def previous_of(prior: object) -> PreviousPosterior | None:
     """Posterior of the fitted estimator in ``prior=``, or None.
 
-    Parameters
-    ----------
-    prior : None or FrozenEstimator
-        Frozen fitted estimator of this package; its type has been checked before.
+    The estimator is one of this package, frozen and fitted; its type has been checked before.
     """
     if not isinstance(prior, FrozenEstimator):
         return None
@@ -38,21 +35,9 @@ def previous_of(prior: object) -> PreviousPosterior | None:
 
 
 def check_previous(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that the options are compatible with a previous posterior.
+    """Check that the options are compatible with a previous posterior, that of the fit ``past``.
 
-    Parameters
-    ----------
-    options : Options
-        Resolved options of the new fit.
-    parameters : mapping
-        Internal options of the estimator, for messages.
-    past : LaplaceFit
-        Fit of the previous estimator.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        For incompatible options. The message names the options to use.
+    Otherwise an ``UnsupportedCombinationError`` names the options to use; ``parameters`` are the internal options.
     """
     _check_structure(options, parameters, past)
     _check_model(options, parameters, past)

@@ -28,10 +28,7 @@ PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 def mean_of(value: object) -> float | dict[str, Tensor]:
     """Validated prior mean: a number, or tensors keyed by the names of parameter tensors.
 
-    Raises
-    ------
-    ValueError
-        For anything but finite numbers.
+    Raises ``ValueError`` for anything but finite numbers.
 
     Examples
     --------
@@ -66,13 +63,7 @@ def _on_host(value: object) -> object:
 def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
     """Grouping of the prior precisions, given the option and user-set precisions.
 
-    Parameters
-    ----------
-    grouping : Grouping
-        Grouping set by the user, or the default.
-    precision : ndarray or None
-        User-set precisions. A single one is shared by all weights. Several belong to parameter tensors if ``grouping``
-        is the default.
+    A single precision is shared by all weights. Several belong to parameter tensors if ``grouping`` is the default.
 
     Examples
     --------
@@ -97,23 +88,9 @@ def check_grouping(
 ) -> None:
     """Check that a structure supports a grouping of the prior precisions.
 
-    Parameters
-    ----------
-    grouping : Grouping
-        Weights that share a precision.
-    structure_name : str
-        Value of the user's option, for messages.
-    structure : Curvature class or None
-        None for "auto", which supports any grouping.
-    separate_biases : bool
-        If True, each tensor has a separate block.
-    damped : bool
-        If True, √δ is added to the factors, which needs one precision per block.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the structure needs equal precisions in a larger unit.
+    A structure of None stands for "auto", which supports any grouping. With ``separate_biases``, each tensor has a
+    separate block. If ``damped``, √δ is added to the factors, which needs one precision per block. Raises
+    ``UnsupportedCombinationError`` if the structure needs equal precisions in a larger unit.
 
     Examples
     --------
@@ -150,19 +127,9 @@ def can_leave_out(parameters: Mapping[str, object]) -> bool:
 
 
 def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
-    """Check that rows can be left out one at a time.
+    """Check that rows can be left out one at a time, for the option or method ``purpose``.
 
-    Parameters
-    ----------
-    purpose : str
-        Option or method that needs leave-one-out, for the message.
-    parameters : mapping
-        Internal options, of which ``augment`` and ``prior`` are read.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        With augmentation or with a previous posterior.
+    Raises ``UnsupportedCombinationError`` with augmentation (``augment``) or with a previous posterior (``prior``).
 
     Examples
     --------
@@ -188,23 +155,10 @@ leaves out one row at a time, and the previous rows are not stored. Fit all rows
 def check_temperature(
     structure: type[Curvature], blocks: Sequence[ParameterBlock], temperatures: float | Tensor, *, damped: bool = False
 ) -> None:
-    """Check that a structure supports the pattern of the temperatures.
+    """Check that a structure supports the pattern of the temperatures: one, or one per weight, shape (P,).
 
-    Parameters
-    ----------
-    structure : Curvature class
-        Structure of the curvature.
-    blocks : sequence of ParameterBlock
-        Blocks of the weights.
-    temperatures : float or Tensor of shape (P,)
-        One temperature, or one per weight.
-    damped : bool
-        As for :func:`check_grouping`.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the structure needs equal temperatures in a larger unit.
+    ``damped`` is as for :func:`check_grouping`. Raises ``UnsupportedCombinationError`` if the structure needs equal
+    temperatures in a larger unit.
 
     Examples
     --------
@@ -229,12 +183,7 @@ tensors of a layer, but temperature gives them different values. Use layers as k
 def temperature(value: object) -> float | dict[str, float]:
     """Validated temperature: a positive number, or positive numbers keyed by the names of layers or tensors.
 
-    The names are looked up in the traced net.
-
-    Raises
-    ------
-    ValueError
-        For anything but positive finite numbers.
+    The names are looked up in the traced net. Raises ``ValueError`` for anything but positive finite numbers.
 
     Examples
     --------

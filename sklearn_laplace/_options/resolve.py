@@ -76,27 +76,12 @@ PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
     """Check an estimator's internal options and resolve names to objects.
 
-    Parameters
-    ----------
-    kind : str
-        "regressor" or "classifier".
-    parameters : mapping
-        Internal options, see :func:`~sklearn_laplace._options.variants.expanded`.
-    seed : int
-        Seed of random draws for the curvature and for the subset of weights.
-    single_logit : bool
-        If True, ``likelihood="auto"`` of a classifier has one logit for two classes.
+    ``kind`` is "regressor" or "classifier"; ``parameters`` are those of
+    :func:`~sklearn_laplace._options.variants.expanded`. ``seed`` is that of random draws for the curvature and for the
+    subset of weights. With ``single_logit``, ``likelihood="auto"`` of a classifier has one logit for two classes.
 
-    Returns
-    -------
-    Options
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, or a value out of range.
-    UnsupportedCombinationError
-        For options that exclude each other.
+    Raises ``ValueError`` for an unknown name or a value out of range, and ``UnsupportedCombinationError`` for options
+    that exclude each other.
     """
     likelihood = _likelihood(kind, parameters, single_logit=single_logit)
     rule, structure, structure_options, subset = _curvature(parameters, seed)
@@ -207,10 +192,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
 def verbosity(value: object) -> tuple[int, bool]:
     """Level of the printed lines, and True if progress bars are drawn.
 
-    Raises
-    ------
-    ValueError
-        If the value is neither a whole number nor "bar".
+    Raises ``ValueError`` if the value is neither a whole number nor "bar".
 
     Examples
     --------
@@ -233,17 +215,8 @@ def _check_regressor(parameters: Mapping[str, Any]) -> None:
 def check_post_hoc_names(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Check that ``refit_laplace`` can change parameters of these names, before any of them is set.
 
-    Parameters
-    ----------
-    changes : mapping
-        Parameters to change, as the user passed them.
-    known : mapping
-        All parameters of the estimator.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, or a parameter on which the training or the curvature depends.
+    Refuses a name that is not in ``known``, all parameters of the estimator, and a parameter on which the training or
+    the curvature depends.
 
     Examples
     --------
@@ -263,17 +236,8 @@ with memory= a training is not repeated for Laplace parameters.
 def check_post_hoc(changes: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Check that ``refit_laplace`` can change these options, without training or a pass over the data.
 
-    Parameters
-    ----------
-    changes : mapping
-        Parameters to change, as the user passed them.
-    before, after : mapping
-        All internal options before and after the change.
-
-    Raises
-    ------
-    ValueError
-        For an option on which the training or the curvature depends.
+    ``changes`` are as the user passed them; ``before`` and ``after`` have all internal options. Refuses an option on
+    which the training or the curvature depends.
 
     Examples
     --------
@@ -309,13 +273,7 @@ def _is_same(first: object, second: object) -> bool:
 def check_capabilities(
     curvature_name: str, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None
 ) -> None:
-    """Check that the curvature rule provides a form that the structure accepts.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If it provides none.
-    """
+    """Check that the curvature rule provides a form that the structure accepts."""
     if structure is not None and not structure.accepts & rule.provides:
         able = sorted(name for name, other in STRUCTURES.items() if other.accepts & rule.provides)
         raise UnsupportedCombinationError(

@@ -20,16 +20,9 @@ SHARINGS = {sharing.value: sharing for sharing in WeightSharing}
 class StructureOptions:
     """Options of a curvature structure.
 
-    Parameters
-    ----------
-    separate_biases : bool
-        If True, biases have separate blocks.
-    weight_sharing : WeightSharing
-        Treatment of layers that apply their weights at several positions.
-    rank : int
-        Number of eigenpairs of low-rank structures.
-    damped : bool
-        If True, predictions use the damped posterior.
+    With ``separate_biases``, biases have separate blocks. ``weight_sharing`` is the treatment of layers that apply
+    their weights at several positions. ``rank`` is the number of eigenpairs of low-rank structures. If ``damped``,
+    predictions use the damped posterior.
 
     Examples
     --------

@@ -25,10 +25,7 @@ CANDIDATES: tuple[str | None, ...] = (None, *TRANSFORMS)
 def target_transform(value: object) -> type[TargetTransform] | None:
     """Transformation that a value of the option stands for; None for "auto" and for no transformation.
 
-    Raises
-    ------
-    ValueError
-        For an unknown name.
+    Raises ``ValueError`` for an unknown name.
 
     Examples
     --------
@@ -71,12 +68,7 @@ def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> No
 def check_target_transform(parameters: Mapping[str, Any], likelihood: Likelihood) -> None:
     """Check the name of the transformation, and that likelihood and net allow one.
 
-    Raises
-    ------
-    ValueError
-        For an unknown name.
-    UnsupportedCombinationError
-        For a likelihood without additive noise, and for "auto" with a trained net.
+    Raises ``UnsupportedCombinationError`` for a likelihood without additive noise, and for "auto" with a trained net.
     """
     value = parameters["target_transform"]
     target_transform(value)
