@@ -53,17 +53,7 @@ ONE_NOISE: dict[str, Any] = {"likelihood": "gaussian", "sigma_noise": "evidence"
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Arguments of ``fit`` that have one entry per row.
-
-    Parameters
-    ----------
-    X, y : array-like of n rows
-        Inputs and targets.
-    sample_weight : ndarray of shape (n,), optional
-        Row weights.
-    sample_noise_variance : array-like of n rows, optional
-        Known noise variances.
-    """
+    """Arguments of ``fit`` that have one entry per row; ``sample_noise_variance`` are known noise variances."""
 
     X: Any
     y: Any
@@ -91,24 +81,10 @@ class GivenRows:
 class HeldOutRule(ABC):
     """Rule that selects the prior precision on held-out rows.
 
-    Parameters
-    ----------
-    grid : ndarray of shape (k,)
-        Candidates for the prior precision.
-    scoring : None, str or callable
-        Value of the user's option, for messages.
-    scorer : callable
-        Scorer that ``scoring`` stands for.
-    cv : None, int, splitter or iterable of (train, test)
-        Folds, as in ``GridSearchCV``.
-    X_val, y_val : array-like
-        Validation set.
-    n_jobs : int or None
-        Parallel workers over the folds.
-    random_state : int, RandomState or None
-        Seed of the default folds.
-    one_training : bool
-        True if all candidates share one training.
+    ``grid`` (k,) has the candidates. ``scoring`` is the value of the user's option, for messages, and ``scorer`` the
+    scorer that it stands for. ``cv`` is None, a number, a splitter or an iterable of (train, test), as in
+    ``GridSearchCV``; ``random_state`` is that of the default folds. ``one_training`` is True if all candidates share
+    one training.
     """
 
     grid: np.ndarray
@@ -129,27 +105,15 @@ class HeldOutRule(ABC):
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """Select the best candidate, and return the model fitted under it and all scores.
 
-        Parameters
-        ----------
-        model : estimator
-            Unfitted estimator without this rule; it is cloned.
-        rows : GivenRows
-            Training rows.
-        task : Task
-            Progress with two subtasks: the selection, and the fit of all rows.
+        ``model`` is an unfitted estimator without this rule; it is cloned. ``task`` gets two subtasks: the selection,
+        and the fit of all rows.
         """
 
     def candidates(self, model: Any, rows: GivenRows, *, is_quick: bool = False) -> Iterator[Any]:
         """Yield the model fitted to the rows under each candidate; it is the same object if one training is enough.
 
-        Parameters
-        ----------
-        model : estimator
-            Unfitted estimator; it is cloned.
-        rows : GivenRows
-            Rows of the fits.
-        is_quick : bool
-            If True, train with few steps, because the fits are only scored.
+        ``model`` is an unfitted estimator, which is cloned. If ``is_quick``, train with few steps, because the fits are
+        only scored.
         """
         fitted = None
         for precision in self.grid.tolist():
@@ -164,10 +128,7 @@ class HeldOutRule(ABC):
     def score(self, model: Any, rows: GivenRows) -> float:
         """Score of a fitted model on held-out rows.
 
-        Raises
-        ------
-        ValueError
-            For a score that is not a number, NaN, or infinite and positive.
+        Raises ``ValueError`` for a score that is not a number, NaN, or infinite and positive.
         """
         weighted = rows.sample_weight is not None and _takes_weights(self.scorer)
         weights = {"sample_weight": rows.sample_weight} if weighted else {}
@@ -197,22 +158,10 @@ class HeldOutRule(ABC):
             )
 
     def found(self, folds: Sequence[Sequence[float]]) -> PriorScores:
-        """Check the scores of all folds and return them.
+        """Check the scores of all folds and return them; ``folds`` has the scores of all candidates in each fold.
 
-        Parameters
-        ----------
-        folds : sequence of sequence of float
-            Scores of all candidates in each fold.
-
-        Raises
-        ------
-        ValueError
-            If no candidate has a finite mean score.
-
-        Warns
-        -----
-        BoundWarning
-            If the best candidate is at an end of the grid, or all candidates have the same score.
+        Raises ``ValueError`` if no candidate has a finite mean score. Issues ``BoundWarning`` if the best candidate is
+        at an end of the grid, or all candidates have the same score.
         """
         scores = PriorScores.of(self.grid, self.name, folds)
         if not np.isfinite(scores.mean).any():
@@ -326,19 +275,9 @@ RULES: dict[str, type[HeldOutRule]] = {"cv": CrossValidation, "validation": Vali
 def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOutRule | None:
     """Rule for the prior precision that an estimator's parameters request; None if it does not need held-out rows.
 
-    Parameters
-    ----------
-    parameters : mapping
-        Valid internal options of an estimator.
-    X_val, y_val : array-like or None
-        Validation set passed to ``fit``.
-
-    Raises
-    ------
-    ValueError
-        For a validation set without "validation", and for "validation" without a validation set.
-    UnsupportedCombinationError
-        If several groups of weights have separate precisions.
+    ``parameters`` are valid internal options. Raises ``ValueError`` for a validation set without "validation", and for
+    "validation" without a validation set. Raises ``UnsupportedCombinationError`` if several groups of weights have
+    separate precisions.
 
     Examples
     --------
@@ -414,19 +353,7 @@ def settled(parameters: Mapping[str, Any], scores: PriorScores | None) -> dict[s
 
 
 def check_without_rows(parameters: Mapping[str, Any], method: str) -> None:
-    """Refuse rules that need held-out rows in methods that do not have them.
-
-    Parameters
-    ----------
-    parameters : mapping
-        Internal options.
-    method : str
-        Name of the method, for the message.
-
-    Raises
-    ------
-    ValueError
-        If the prior precision has such a rule.
+    """Refuse rules that need held-out rows in methods that do not have them; the message names the ``method``.
 
     Examples
     --------
@@ -447,10 +374,7 @@ number, or 'evidence'.
 def grid_of(grid: Any) -> np.ndarray:
     """Candidates of the prior precision, shape (k,); the default grid for None.
 
-    Raises
-    ------
-    ValueError
-        For anything but a sequence of finite numbers above zero.
+    Raises ``ValueError`` for anything but a sequence of finite numbers above zero.
 
     Examples
     --------
@@ -475,10 +399,8 @@ def grid_of(grid: Any) -> np.ndarray:
 def scorer_of(scoring: Any) -> Scorer:
     """Scorer that a value of ``scoring`` stands for.
 
-    Raises
-    ------
-    ValueError
-        For an unknown name, a metric that must not be maximised, a metric of predictions, or several scorers.
+    Raises ``ValueError`` for an unknown name, a metric that must not be maximised, a metric of predictions, or several
+    scorers.
 
     Examples
     --------
@@ -504,19 +426,7 @@ def scorer_of(scoring: Any) -> Scorer:
 def log_density(model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     """Weighted mean of the log predictive density of the targets, in nats per row.
 
-    Parameters
-    ----------
-    model : fitted estimator
-        Model to score.
-    X, y : array-like of n rows
-        Held-out rows.
-    sample_weight : ndarray of shape (n,), optional
-        Row weights.
-
-    Raises
-    ------
-    ValueError
-        If no row has a positive weight.
+    Raises ``ValueError`` if no row has a positive weight.
     """
     values = model.log_predictive_density(X, y)
     weights = np.ones(len(values)) if sample_weight is None else sample_weight

@@ -56,13 +56,7 @@ T = TypeVar("T")
 
 
 class Fitted(Generic[T]):
-    """Descriptor of a read-only attribute of the estimator's ensemble.
-
-    Parameters
-    ----------
-    path : str
-        Dotted path from the ensemble to the attribute.
-    """
+    """Descriptor of a read-only attribute of the estimator's ensemble, given by a dotted path."""
 
     def __init__(self, path: str) -> None:
         self._get = attrgetter(path)
@@ -472,13 +466,7 @@ n_classes)
         return scaled[..., 0] if self._single_output else scaled
 
     def _check_transformed(self, **requests: Any) -> None:
-        """Refuse what is not available under a transformation of the targets.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            If there is a transformation and a value is neither None nor False.
-        """
+        """Refuse requests, values other than None and False, that a transformation of the targets does not support."""
         refused = [name for name, value in requests.items() if value is not None and value is not False]
         if self._scale.transforms and refused:
             raise UnsupportedCombinationError(

@@ -17,10 +17,7 @@ from .._validation.targets import check_same_kind, check_targets
 def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
     """Validate labels and return them as an array of shape (n,).
 
-    Raises
-    ------
-    ValueError
-        Without labels, for missing ones, for labels of several types, and for several columns.
+    Raises ``ValueError`` without labels, for missing ones, for labels of several types, and for several columns.
 
     Examples
     --------
@@ -42,10 +39,7 @@ def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
 def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Positions (n,) of labels in the sorted classes; arbitrary for rows of weight zero.
 
-    Raises
-    ------
-    ValueError
-        For a label that is not among the classes, in a row of positive weight.
+    Raises ``ValueError`` for a label that is not among the classes, in a row of positive weight.
 
     Examples
     --------
@@ -78,12 +72,7 @@ def tally(block: Block) -> dict[Any, float]:
 def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any, float]]:
     """Sorted labels of all rows of a source, and the factor of each on the weights of its rows.
 
-    Parameters
-    ----------
-    sample : Sample
-        Sample of the rows, with the labels of all rows.
-    class_weight : None, "balanced" or dict
-        Parameter ``class_weight``.
+    ``sample`` has the labels of all rows; ``class_weight`` is None, "balanced" or a dict.
     """
     found = _array(sample.labels, is_object=labels_of(sample.rows.y).dtype.kind == "O")
     totals = np.array(list(sample.labels.values()))

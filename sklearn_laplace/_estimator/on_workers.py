@@ -50,22 +50,10 @@ def client_of() -> Any:
 
 
 def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
-    """Fit an estimator on all workers, and return the fitted copy of rank 0.
+    """Fit an unfitted copy of an estimator on all workers, and return the fitted copy of rank 0.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Unfitted copy.
-    source : DaskSource
-        Rows; partitions that are not computed yet are computed on the workers.
-    client : distributed.Client
-
-    Raises
-    ------
-    ValueError
-        If several workers share a process.
-    RuntimeError
-        If a worker is lost, or a rank fails.
+    Partitions that are not computed yet are computed on the workers. Raises ``ValueError`` if several workers share a
+    process, and ``RuntimeError`` if a worker is lost, or a rank fails.
     """
     from distributed import wait
 
@@ -135,12 +123,7 @@ def _keep_memory() -> None:
 
 
 def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
-    """Result of rank 0, as soon as all ranks have ended.
-
-    Raises
-    ------
-    RuntimeError
-    """
+    """Result of rank 0, as soon as all ranks have ended; ``RuntimeError`` if a worker is lost, or a rank fails."""
     from distributed import wait
 
     missed = dict.fromkeys(workers, 0)

@@ -26,11 +26,6 @@ LONGEST = 40
 class Words:
     """Object with a fixed representation.
 
-    Parameters
-    ----------
-    words : str
-        The representation.
-
     Examples
     --------
     >>> Words("a net")

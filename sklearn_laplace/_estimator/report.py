@@ -143,10 +143,6 @@ class Report:
 def output_position(output: int | None, n_outputs: int) -> int:
     """Check the position of the target to report on; a single one needs none.
 
-    Raises
-    ------
-    ValueError
-
     Examples
     --------
     >>> output_position(None, 1), output_position(1, 2)
@@ -160,20 +156,10 @@ def output_position(output: int | None, n_outputs: int) -> int:
 
 
 def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: int, *, is_count: bool) -> Report:
-    """Report on the predictive distribution of numeric targets.
+    """Report on the predictive distribution of numeric targets, that of ``predict_dist`` for each row.
 
-    Parameters
-    ----------
-    distribution : object
-        Predictive distribution of each row, as of ``predict_dist``.
-    X : array-like or dataframe of shape (n, d)
-        Rows, for the groups.
-    targets : ndarray of shape (n,) or (n, C)
-        Targets, in the shape of the mean.
-    output : int
-        Position of the target to report on.
-    is_count : bool
-        True if the targets are counts.
+    X (n, d) are the rows, for the groups. Targets, (n,) or (n, C), have the shape of the mean; ``output`` is the
+    position of the one to report on.
     """
 
     def of_output(values: np.ndarray) -> np.ndarray:
@@ -200,18 +186,9 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:
-    """Report on class probabilities.
+    """Report on class probabilities (n, K), whose columns belong to ``classes`` (K,).
 
-    Parameters
-    ----------
-    probabilities : ndarray of shape (n, K)
-        Class probabilities.
-    classes : ndarray of shape (K,)
-        Label of each column.
-    X : array-like or dataframe of shape (n, d)
-        Rows, for the groups.
-    labels : ndarray of shape (n,)
-        True labels.
+    X (n, d) are the rows, for the groups; ``labels`` (n,) are the true ones.
     """
     true, confidence = labels[:, None] == classes, probabilities.max(1)
     right = true[np.arange(len(true)), probabilities.argmax(1)]
@@ -255,14 +232,6 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 def as_date(days: float) -> str:
     """Day or, for a part of a day, minute of a time in days since 1970.
-
-    Parameters
-    ----------
-    days : float
-
-    Returns
-    -------
-    str
 
     Examples
     --------

@@ -37,10 +37,6 @@ PREDICTIONS = {
 def check_options(**arguments: Any) -> None:
     """Refuse arguments of ``fit`` with one value per row that a source does not have.
 
-    Raises
-    ------
-    UnsupportedCombinationError
-
     Examples
     --------
     >>> check_options(X_val=None)
@@ -53,12 +49,7 @@ def check_options(**arguments: Any) -> None:
 
 
 def check_streamed(rule: object) -> None:
-    """Refuse a rule that selects the prior precision by fits to parts of the rows.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-    """
+    """Refuse a rule that selects the prior precision by fits to parts of the rows."""
     if rule is not None:
         raise UnsupportedCombinationError(
             "prior_precision='cv' and 'validation' need all rows in memory, and X is a large source. Use "
@@ -122,12 +113,8 @@ def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
 class Reading:
     """Preparation of the rows of a source, of which a sample has been prepared.
 
-    Parameters
-    ----------
-    prepare : callable
-        Function (X, y, weights, None) → prepared rows.
-    of_sample, of_all : float
-        Sums of the weights that it gives to the sample and to all rows.
+    ``prepare`` maps (X, y, weights, None) to prepared rows; ``of_sample`` and ``of_all`` are the sums of the weights
+    that it gives to the sample and to all rows.
     """
 
     prepare: Callable[..., PreparedData]

@@ -38,29 +38,12 @@ def transformed_targets(
 ) -> tuple[tuple[TargetTransform, ...], float, np.ndarray, np.ndarray]:
     """Targets under the transformation that an estimator requests; with ``verbose``, a hint on others is printed.
 
-    Parameters
-    ----------
-    model : LaplaceRegressor
-        Unfitted estimator.
-    arguments : tuple
-        X, y, sample_weight and sample_noise_variance as they were passed to ``fit``.
-    rows : tuple of ndarray
-        The same as arrays, with targets of shape (n, C).
-    targets, weights : ndarray of shape (m, C) and (m,)
-        Targets and weights of the rows of positive weight.
+    ``arguments`` are X, y, sample_weight and sample_noise_variance as they were passed to ``fit``; ``rows`` has them as
+    arrays, with targets (n, C). ``targets`` (m, C) and ``weights`` (m,) are those of the rows of positive weight.
 
-    Returns
-    -------
-    tuple
-        Transformation of each target, or none; weighted mean of their Σ log g′(y); transformed targets of the rows of
-        positive weight, and of all rows.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        With ``sample_noise_variance``.
-    ValueError
-        For targets outside the domain of the transformation.
+    Returns the transformation of each target, or none; the weighted mean of their Σ log g′(y); and the transformed
+    targets of the rows of positive weight, and of all rows. Raises ``UnsupportedCombinationError`` with
+    ``sample_noise_variance``, and ``ValueError`` for targets outside the domain of the transformation.
     """
     name = model.target_transform
     if model.verbose and not model._is_candidate:
@@ -84,14 +67,9 @@ def transformed_targets(
 
 
 def settled_transform(model: Any, rows: GivenRows) -> Any:
-    """The model with the chosen transformation in place of "auto".
+    """The unfitted model, modified to have the chosen transformation in place of "auto".
 
-    Parameters
-    ----------
-    model : LaplaceRegressor
-        Unfitted estimator; it is modified.
-    rows : GivenRows
-        Training rows with validated targets.
+    ``rows`` have validated targets.
     """
     if not is_auto(model.target_transform):
         return model
@@ -101,23 +79,10 @@ def settled_transform(model: Any, rows: GivenRows) -> Any:
 
 
 def chosen_transform(model: Any, rows: GivenRows, targets: np.ndarray, weights: np.ndarray) -> str | None:
-    """Transformation with the best held-out log density.
+    """``target_transform`` with the best held-out log density of the targets (n, C) with weights (n,).
 
-    Parameters
-    ----------
-    model : LaplaceRegressor
-        Unfitted estimator; it is cloned.
-    rows : GivenRows
-        Training rows.
-    targets : ndarray of shape (n, C)
-        Their targets.
-    weights : ndarray of shape (n,)
-        Their weights; rows of weight zero have no influence.
-
-    Returns
-    -------
-    str or None
-        Value of ``target_transform``. None without a fit if the targets are not skewed or too few.
+    None without a fit if the targets are not skewed or too few. The unfitted model is cloned. Rows of weight zero have
+    no influence.
     """
     present = np.flatnonzero(weights > 0)
     targets = targets[present]

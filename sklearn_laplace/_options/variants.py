@@ -446,17 +446,9 @@ VARIANTS: tuple[type[Variant], ...] = (
 
 
 def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate an estimator's parameters into flat internal options.
+    """Translate an estimator's parameters, ``get_params(deep=False)``, into flat internal options.
 
-    Parameters
-    ----------
-    parameters : mapping
-        ``get_params(deep=False)``.
-
-    Raises
-    ------
-    ValueError
-        For an object that another parameter takes, and for a former name of a value.
+    Raises ``ValueError`` for an object that another parameter takes, and for a former name of a value.
 
     Examples
     --------
@@ -485,17 +477,8 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) -> None:
     """Check that options such as ``hessian_structure__damping`` belong to an object.
 
-    Parameters
-    ----------
-    changes : mapping
-        Names and values given to ``set_params``.
-    present : mapping
-        ``get_params(deep=False)``.
-
-    Raises
-    ------
-    ValueError
-        If the parameter is a string, a number or None.
+    ``changes`` are names and values given to ``set_params``, and ``present`` is ``get_params(deep=False)``. Raises
+    ``ValueError`` if the parameter is a string, a number or None.
 
     Examples
     --------
