@@ -13,6 +13,7 @@ from sklearn.utils.validation import _num_samples, validate_data
 
 from .._validation.inputs import NUMBERS, as_float, is_missing, no_table, readable, shown
 from .._validation.targets import check_lengths
+from .names import check_names
 
 CATEGORIES = ("category", "categorical", "enum")
 """Beginnings of the names of categorical data types in pandas and polars, in lower case."""
@@ -84,7 +85,9 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     if tables and not (reset or how) and _is_ready(estimator, X):
         return X, None
     X = readable(X, "X")
-    _check_unique(column_names(X))
+    names = column_names(X)
+    _check_unique(names)
+    check_names(estimator, names, reset=reset)
     targets: dict[str, Any] = {"y": y, **how} if how else {}
     X = with_gaps(X) if tables else _numbers_all_there(X)
     if not tables or is_plain(X):

@@ -41,7 +41,7 @@ class Categorical:
     ----------
     by_type : bool
         If True, columns with string values or a categorical data type are categorical.
-    columns : tuple of str, int or bool
+    columns : tuple of str, tuple, int or bool
         Names, positions, or a mask of categorical columns.
     """
 
@@ -78,7 +78,7 @@ class Categorical:
             return {place for place, chosen in enumerate(columns) if chosen}
         positions = set()
         for column in columns:
-            if isinstance(column, str):
+            if isinstance(column, str | tuple):
                 if names is None:
                     raise ValueError(
                         f"categorical_features names {column!r}, and X has no column names; pass positions or a mask."
@@ -86,6 +86,12 @@ class Categorical:
                 if column not in names:
                     raise ValueError(f"categorical_features names {column!r}; the columns of X are {_few(names, 20)}.")
                 positions.add(list(names).index(column))
+            elif names is not None and column in names and list(names).index(column) != int(column) % d:
+                raise ValueError(
+                    f"categorical_features holds the position {column!r}, and X has a column named {column!r} at "
+                    f"position {list(names).index(column)}. Pass a mask: X.columns.isin([{column!r}]) for the name, "
+                    f"numpy.arange({d}) == {int(column) % d} for the position."
+                )
             elif not -d <= int(column) < d:
                 raise ValueError(
                     f"categorical_features holds position {column!r}, and X has {d} columns; expected 0 to {d - 1}."
@@ -249,9 +255,13 @@ def check_columns(fitted: Any, previous: Any) -> None:
     ValueError
         If the number, names or order of the columns differ.
     """
-    names, previous_names = (getattr(estimator, "feature_names_in_", None) for estimator in (fitted, previous))
+    if previous is None:
+        return
+    names, previous_names = (
+        getattr(estimator, "feature_names_in_", estimator._column_names or None) for estimator in (fitted, previous)
+    )
     renamed = names is not None and previous_names is not None and list(names) != list(previous_names)
-    if previous is not None and (fitted.n_features_in_ != previous.n_features_in_ or renamed):
+    if fitted.n_features_in_ != previous.n_features_in_ or renamed:
         raise ValueError(
             f"X has {fitted.n_features_in_} columns{'' if names is None else f', {list(names)}'}; expected the "
             f"{previous.n_features_in_} columns of the previous posterior"
@@ -282,7 +292,7 @@ mask.
     sequence = () if value is None else value
     columns = sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
     valid = isinstance(columns, Sequence) and not isinstance(columns, str)
-    if not (valid and all(isinstance(column, str | Integral | np.bool_) for column in columns)):
+    if not (valid and all(isinstance(column, str | tuple | Integral | np.bool_) for column in columns)):
         raise ValueError(
             f"categorical_features={value!r} has to be {FROM_DTYPE!r}, None, a list of column names or positions, or "
             "a mask."

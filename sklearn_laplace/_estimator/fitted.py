@@ -85,6 +85,7 @@ class FittedModel(ABC):
     _kind: str
     _ensemble: Ensemble
     _table: Table | None = None
+    _column_names: tuple[str, ...] = ()
     _prior_scores: PriorScores | None = None
     _single_output = False
     _is_candidate = False

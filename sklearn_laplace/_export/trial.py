@@ -45,7 +45,10 @@ BOUNDED = (
 MOST_LAYERS = 1000
 """Calls of layers in a forward pass."""
 N_ROWS = (2, 3)
-OPTIONAL = {"feature_names_in_", "classes_", "_single_output", "_is_candidate", "_is_quick", "_prior_scores"}
+OPTIONAL = {
+    *("feature_names_in_", "classes_", "_column_names"),
+    *("_single_output", "_is_candidate", "_is_quick", "_prior_scores"),
+}
 """Attributes that some fits do not set."""
 MOST_SAMPLES = 10**6
 """Largest ``n_samples`` of a file."""

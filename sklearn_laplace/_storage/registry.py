@@ -38,6 +38,7 @@ FITTED = {
     "n_features_in_": int,
     "feature_names_in_": np.ndarray,
     "classes_": np.ndarray,
+    "_column_names": tuple[str, ...],
     "_ensemble": Ensemble,
     "_is_candidate": bool,
     "_is_quick": bool,

@@ -1,0 +1,51 @@
+"""Column names that are not strings: years, dates or tuples. scikit-learn compares only strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
+    """Text of each name, equal for equal numbers of any type; empty without names, and if all names are strings.
+
+    Examples
+    --------
+    >>> keys_of([2020, np.int64(2021)]), keys_of([("a", 1.0)]), keys_of(["a", "b"])
+    (('2020', '2021'), ("('a', 1)",), ())
+    """
+    if names is None or all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(repr(_built_in(name)) for name in names)
+
+
+def _built_in(name: Any) -> Any:
+    if isinstance(name, tuple):
+        return tuple(_built_in(part) for part in name)
+    name = name.item() if isinstance(name, np.generic) else name
+    return int(name) if isinstance(name, float) and name.is_integer() else name
+
+
+def check_names(estimator: Any, names: Sequence[Any] | None, *, reset: bool) -> None:
+    """Keep the names of a fit in ``_column_names``; compare later ones, if both tables have names.
+
+    Raises
+    ------
+    ValueError
+        If names or their order differ.
+    """
+    given, fitted = keys_of(names), estimator._column_names
+    if reset:
+        if given:
+            estimator._column_names = given
+        elif fitted:
+            del estimator._column_names
+    elif len(given) == len(fitted) and given != fitted:  # scikit-learn compares the numbers of columns
+        place = next(k for k, pair in enumerate(zip(given, fitted, strict=True)) if pair[0] != pair[1])
+        order = "in another order" if sorted(given) == sorted(fitted) else "under other names"
+        raise ValueError(
+            f"X has the columns of the fit {order}: column {place} is named {given[place]}, and was {fitted[place]} in "
+            "the fit. Pass the same columns in the same order: X[list(X_train.columns)]."
+        )
