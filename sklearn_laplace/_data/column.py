@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ EXACT = 2.0**53
 """Smallest size of a number that is refused as a category: float64 does not tell all larger integers apart."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
+MOST_LISTED, MOST_REPORTED = 20, 100_000
+"""Maximum number of columns in this warning, and of unknown categories that are remembered to give it only once."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +154,8 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     return Column(name, n_levels, codes, n_levels - 1 if some_missing else n_levels, missing_share=max(share, 0.0))
 
 
-def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.ndarray:
-    """Codes of the levels of rows, shape (n,), float64.
-
-    Warns
-    -----
-    TableWarning
-        If most of many values are unknown levels and ``warn`` is True.
+def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of the levels of rows, shape (n,), float64, and the values that are unknown levels.
 
     Raises
     ------
@@ -173,16 +171,37 @@ def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.nda
         return known.get(level, column.n_levels)
 
     codes = np.array([absent if is_missing(value) else code(value) for value in values.tolist()], dtype=float)
-    unknown = np.flatnonzero(codes == column.n_levels)
-    if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
-        warn_user(
-            f"{len(unknown) / len(values):.0%} of the values of {column.name} of X are unknown categories, such as "
-            f"{shown(values.tolist()[unknown[0]])}; the training rows had {_few([repr(level) for level in known])}. "
-            "Check that the column has the same meaning and spelling as in the training rows.",
-            TableWarning,
-        )
+    unknown = values[codes == column.n_levels]
     codes[codes == absent] = column.missing
-    return codes
+    return codes, unknown
+
+
+def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
+    """Warn once of all columns in which most of many values are unknown levels, unless all were ``reported`` before.
+
+    ``unknown`` holds the unknown values of each column. Those of the warning are added to ``reported``.
+
+    Warns
+    -----
+    TableWarning
+    """
+    mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
+    found = {(column.name, value) for column, values in mostly for value in values}
+    if n_rows < MANY_ROWS or found <= reported:
+        return
+    parts = [
+        f"{column.name} ({len(values) / n_rows:.0%}, such as {shown(values[0])}; the training rows had "
+        f"{_few([repr(level) for level, _ in column.codes])})"
+        for column, values in mostly
+    ]
+    warn_user(
+        f"most values of {len(parts)} column{'s' * (len(parts) > 1)} of X are unknown categories: "
+        f"{_few(parts, MOST_LISTED)}. Check that meaning and spelling are those of the training rows.",
+        TableWarning,
+    )
+    if len(reported) > MOST_REPORTED:
+        reported.clear()
+    reported |= found
 
 
 def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:

@@ -25,7 +25,7 @@ from sklearn.utils import check_array
 from .._validation.inputs import readable
 from .._warn import warn_user
 from ..errors import NonFiniteError, TableWarning
-from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of
+from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of, warn_of_unknown
 from .reading import NAMED, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
 from .text import DATES, converted
 
@@ -48,12 +48,12 @@ class Categorical:
     by_type: bool
     columns: tuple[Any, ...] = ()
 
-    def positions(self, names: Sequence[str] | None, d: int) -> set[int]:
+    def positions(self, names: Sequence[Any] | None, d: int) -> set[int]:
         """Positions of the columns in ``columns``.
 
         Parameters
         ----------
-        names : sequence of str, or None
+        names : sequence, or None
             Names of the columns of X, if any.
         d : int
             Number of columns of X.
@@ -144,6 +144,11 @@ class Table:
         """True if finite numbers need no encoding in any column."""
         return not any(column.n_levels or column.of_text or column.zoned is not None for column in self.columns)
 
+    @cached_property
+    def _reported(self) -> set[tuple[str, Any]]:
+        """Columns and unknown categories that a warning has already named."""
+        return set()
+
     @classmethod
     def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Table:
         """Determine the encoding from the training rows.
@@ -189,7 +194,7 @@ class Table:
         weights : ndarray of shape (n,), optional
             Weights of the rows.
         warn : bool
-            If True, warn of columns with mostly unknown categories.
+            If True, warn once of all columns with mostly unknown categories, and only of new ones.
 
         Raises
         ------
@@ -203,7 +208,7 @@ class Table:
             return X.copy()
         text = [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns]
         values, _, zoned = read_columns(X, text)
-        coded = np.empty((len(values[0]), len(values)))
+        coded, unknown = np.empty((len(values[0]), len(values))), list[tuple[Column, np.ndarray]]()
         for place, (column, column_values) in enumerate(zip(self.columns, values, strict=True)):
             zone = zoned[place]
             kind = column.of_text or (DATES if column.zoned is not None else "")
@@ -212,10 +217,13 @@ class Table:
                 zone = has_zone if kind == DATES else None
             check_zone(column, zone, column_values)
             if column.n_levels:
-                coded[:, place] = codes_of(column, column_values, warn=warn)
+                coded[:, place], unseen = codes_of(column, column_values)
+                unknown.append((column, unseen))
             else:
                 coded[:, place] = _numbers(column_values, column.name)
                 check_numbers(column, coded[:, place], weights)
+        if warn:
+            warn_of_unknown(unknown, len(coded), self._reported)
         return coded
 
 

@@ -202,13 +202,31 @@ def test_a_column_of_mostly_unknown_categories_is_named():
     table = pd.DataFrame({"x": X, "town": np.random.default_rng(1).choice(["Bern", "Graz"], N)})
     model = fitted(table)
     with pytest.warns(
-        TableWarning, match=r"100% of the values of column 'town' of X are unknown categories, such as 'b"
+        TableWarning, match=r"most values of 1 column of X are unknown categories: column 'town' \(100%, such as 'b"
     ):
         model.predict(table.assign(town=table["town"].str.lower()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(table.assign(town=np.where(np.arange(N) % 3 == 0, "Oslo", table["town"])))
         model.predict(table[:3].assign(town="Oslo"))
+
+
+def test_unknown_categories_of_several_columns_are_one_warning_and_old_news_later():
+    """Each call of a program repeated eight lines; a new value, or an error in its place, is news."""
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame({f"text {k}": np.append(rng.choice(["a", "b"], N - 1), None) for k in range(8)})
+    model, foreign = fitted(table), table.map(str.upper, na_action="ignore")
+    with pytest.raises(TableWarning, match="most values of 8 columns"):  # warnings are errors in this suite
+        model.predict(foreign)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.predict(foreign)
+        model.predict_interval(foreign)
+        model.predict_std(foreign[20:])
+        assert [str(record.message).count(" (") for record in caught] == [8]
+        assert "column 'text 7'" in str(caught[0].message)
+        model.predict(foreign.assign(**{"text 2": "C"}))
+    assert len(caught) == 2
 
 
 def test_columns_in_another_order_or_under_another_name_are_refused():
