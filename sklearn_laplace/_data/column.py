@@ -13,7 +13,7 @@ from .._validation.inputs import is_missing, shown
 from .._warn import warn_user
 from ..errors import TableWarning
 from .reading import _few, _kinds, _level, _numbers
-from .statistics import robust
+from .statistics import robust, weighted_quantiles
 from .text import DATES, concern, converted, is_marker, read_as
 
 MAX_LEVELS = 1000
@@ -26,6 +26,8 @@ MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
 """Maximum number of columns in this warning, and of unknown categories that are remembered to give it only once."""
+N_SPREAD = 16
+"""Number of quantiles of a column that stand for a missing number of a new row."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Column:
         Smallest and largest number, in days since 1970 for dates; None without numbers.
     concern : str
         Reason for a warning about the column; empty if there is none.
+    spread : tuple of float
+        Quantiles of the numbers in the middle of equal shares; empty if some numbers were missing.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Column:
     low: float | None = None
     high: float | None = None
     concern: str = ""
+    spread: tuple[float, ...] = ()
 
     @property
     def flagged(self) -> bool:
@@ -111,13 +116,13 @@ def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
 
 
 def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
-    """Refuse infinite numbers, and missing ones if no training row had one."""
+    """Refuse infinite numbers. Rows of a training or an update may not have the first missing ones of a column."""
     if np.isinf(values).any():
         raise ValueError(
             f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
             "number, or by NaN if it is unknown."
         )
-    absent = np.flatnonzero(np.isnan(values) & (True if weights is None else weights > 0))
+    absent = np.flatnonzero(np.isnan(values) & (False if weights is None else weights > 0))
     if absent.size and not column.has_missing:
         raise ValueError(
             f"Input X contains NaN in {column.name}, in {len(absent)} rows, the first in row {absent[0]}; no training "
@@ -228,4 +233,6 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     heavy = robust(numbers[finite], weights[finite]) is not None
     share = math.fsum(weights[absent].tolist()) / math.fsum(weights.tolist())
     low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (None, None)
-    return replace(column, heavy=heavy, missing_share=share, low=low, high=high)
+    middles = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
+    spread = () if absent.any() else tuple(weighted_quantiles(numbers[finite], weights[finite], middles).tolist())
+    return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread)

@@ -25,7 +25,17 @@ from sklearn.utils import check_array
 from .._validation.inputs import readable
 from .._warn import warn_user
 from ..errors import NonFiniteError, TableWarning
-from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of, warn_of_unknown
+from .column import (
+    N_SPREAD,
+    Column,
+    check_numbers,
+    check_zone,
+    codes_of,
+    column_of_text,
+    levels_of,
+    numbers_of,
+    warn_of_unknown,
+)
 from .reading import NAMED, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
 from .text import DATES, converted
 
@@ -194,13 +204,13 @@ class Table:
         weights : ndarray of shape (n,), optional
             Weights of the rows.
         warn : bool
-            If True, warn once of all columns with mostly unknown categories, and only of new ones.
+            If True, warn of columns with mostly unknown categories and of the first missing numbers of a column.
 
         Raises
         ------
         ValueError
-            For infinite numbers, and for missing numbers in a column without missing training values. Rows of weight
-            zero may have missing numbers.
+            For infinite numbers. With weights, for missing numbers in a column without missing training values; rows
+            of weight zero may have them.
         TypeError
             For values that are neither strings nor numbers.
         """
@@ -224,7 +234,34 @@ class Table:
                 check_numbers(column, coded[:, place], weights)
         if warn:
             warn_of_unknown(unknown, len(coded), self._reported)
+        if warn and weights is None:
+            self._warn_of_gaps(coded)
         return coded
+
+    def _warn_of_gaps(self, coded: np.ndarray) -> None:
+        gaps = np.isnan(coded).sum(0)
+        names = [column.name for column, count in zip(self.columns, gaps, strict=True) if count and column.spread]
+        if names:
+            warn_user(
+                f"X has missing numbers in {_few(names)}, where no training row had one. They are predicted with the "
+                "spread of the column in training, with larger standard deviations. To predict them better, fit on "
+                "rows with such gaps, or impute them (SimpleImputer in a pipeline).",
+                TableWarning,
+            )
+
+    def spread(self, coded: np.ndarray) -> np.ndarray | None:
+        """Training values (K, d) that stand for missing numbers of coded rows, NaN in other columns; None if no gaps.
+
+        Each column is in a random order of its own, so that gaps of several columns are independent.
+        """
+        gaps = np.isnan(coded).any(0)
+        filled = {k: column.spread for k, column in enumerate(self.columns) if gaps[k] and column.spread}
+        if not filled:
+            return None
+        values = np.full((N_SPREAD, len(self.columns)), np.nan)
+        for k, quantiles in filled.items():
+            values[:, k] = np.random.default_rng(k).permutation(quantiles)
+        return values
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from .._runtime.threads import single_thread
 from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, Predictive
 from ..laplace.predictives import GLM
+from .gaps import Filled
 from .intervals import HeldOutMixture
 from .member import Member
 from .stacked import Together
@@ -79,10 +80,11 @@ class Ensemble:
     def _together(self, options: Options) -> Together | None:
         """All members as one tensor program; None if they have to predict one after the other.
 
-        The program has copies of weights and posteriors, which need memory.
+        The program has copies of weights and posteriors, which need memory. Rows with gaps are left to the members.
         """
         has_room = 2 * self._used <= options.memory.size
-        return self._stacked if has_room and issubclass(options.predictive, GLM) else None
+        is_plain = options.spread is None and issubclass(options.predictive, GLM)
+        return self._stacked if has_room and is_plain else None
 
     @cached_property
     def _used(self) -> int:
@@ -140,7 +142,15 @@ class Ensemble:
 
         Raises ``UnsupportedCombinationError`` if no nets hold out rows, and these are required or the noise varies; the
         message names the option or method ``needed_by``.
+
+        The interval of a row with gaps covers those of all its copies, see :class:`Filled`.
         """
+        if options.spread is not None:
+            filled, without = Filled.of(x, options.spread), replace(options, spread=None)
+            ends = self.intervals(
+                filled.rows, levels, without, needed_by, by_folds=by_folds, joint=joint, importance=importance
+            )
+            return torch.stack([torch.stack([c[:, 0].amin(0), c[:, 1].amax(0)]) for c in filled.split(ends)])
         first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
         if held_out is None and (by_folds or importance is not None):
             raise UnsupportedCombinationError(

@@ -33,6 +33,7 @@ from ..laplace.nonfinite import not_finite
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import Posterior
+from .gaps import Filled
 
 T = TypeVar("T")
 
@@ -119,9 +120,12 @@ class Member:
         fit = self.fit
         with single_thread(self.is_small):
             predictive = self.predictive(options)
-            return torch.cat(
-                self._chunked(x, options, lambda part: _with_sum(predictive.mean(fit.network, part, fit.shift)))
-            )
+
+            def mean(part: Tensor) -> tuple[Tensor, Tensor]:
+                filled = Filled.of(part, options.spread)
+                return _with_sum(filled.mean(predictive.mean(fit.network, filled.rows, fit.shift)))
+
+            return torch.cat(self._chunked(x, options, mean))
 
     def latent(self, x: Tensor, options: Options) -> LatentGaussian:
         """Distribution of the outputs of a few rows, differentiable with respect to the rows."""
@@ -138,8 +142,9 @@ class Member:
             predictive = self.predictive(options)
 
             def answered(part: Tensor) -> tuple[T, Tensor]:
-                latent = predictive.latent(fit.network, posterior, part, fit.shift)
-                return answer(latent, part), latent.mean.sum() + latent.covariance.sum()
+                filled = Filled.of(part, options.spread)
+                latent = filled.latent(predictive.latent(fit.network, posterior, filled.rows, fit.shift))
+                return answer(latent, filled.centre), latent.mean.sum() + latent.covariance.sum()
 
             return self._chunked(x, options, answered)
 
@@ -166,9 +171,12 @@ class Member:
         predictive, fit = options.predictive, self.fit
         with single_thread(self.is_small):
             deviations = self.posterior.sample(n_samples, generator)
+            seed = 0 if options.spread is None else int(torch.randint(2**31, (), generator=generator))
 
             def draw(part: Tensor) -> tuple[Tensor, Tensor]:
-                return _with_sum(predictive.functions(fit.network, deviations, part, fit.shift))
+                filled = Filled.of(part, options.spread)
+                draws = predictive.functions(fit.network, deviations, filled.rows, fit.shift)
+                return _with_sum(filled.chosen(draws, seed))
 
             return torch.cat(self._chunked(x, options, draw, n_samples))
 
@@ -185,7 +193,7 @@ class Member:
         noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
         if self.noise_model is None:
             return draws + self.noise_variance.sqrt().to(draws)[:, None] * noise
-        weights, ratios = self.noise_model.nodes(x)
+        weights, ratios = self.noise_model.nodes(Filled.of(x, options.spread).centre)
         chosen = torch.multinomial(weights.cpu(), draws.shape.numel(), replacement=True, generator=generator)
         variance = self.hyper.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
         return draws + variance.sqrt() * noise
@@ -193,14 +201,17 @@ class Member:
     def joint_covariance(self, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
         """Means (n, C) of new numeric targets, and their joint covariance over the rows (n, n, C)."""
         fit, n, n_outputs = self.fit, len(x), self.fit.n_outputs
-        joint = self.predictive(options).joint_covariance(fit.network, self.posterior, x, fit.shift)
+        predictive, filled = self.predictive(options), Filled.of(x, options.spread)
+        joint = predictive.joint_covariance(fit.network, self.posterior, filled.rows, fit.shift)
+        if filled.counts is not None:
+            joint = filled.joint(joint, predictive.mean(fit.network, filled.rows, fit.shift))
         self.require_finite(joint, [x])
         per_output = joint.view(n, n_outputs, n, n_outputs).diagonal(dim1=1, dim2=3)
         outputs, dispersion = self.outputs(x, options), self.hyper.dispersion
         if self.noise_model is None:
             covariance = fit.likelihood.joint_covariance(outputs, per_output, dispersion)
         else:
-            covariance = per_output + torch.diag_embed(dispersion * self.noise_ratios(x).mT).movedim(0, -1)
+            covariance = per_output + torch.diag_embed(dispersion * self.noise_ratios(filled.centre).mT).movedim(0, -1)
         if not fit.likelihood.additive_noise:
             latent = LatentGaussian(outputs, torch.diag_embed(per_output.diagonal().mT))
             outputs = fit.likelihood.predict(latent, 1.0, None).mean
@@ -266,7 +277,8 @@ class Member:
         )
         used, memory = held(posterior, self.fit.curvature), options.memory
         n_jobs = memory.chunk_workers(width, used, joblib.effective_n_jobs(options.n_jobs))
-        return memory.chunk_rows(width, used, self.fit.theta.device, n_jobs), n_jobs
+        rows = memory.chunk_rows(width, used, self.fit.theta.device, n_jobs)
+        return rows if options.spread is None else max(rows // len(options.spread), 1), n_jobs
 
     def _chunked(
         self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0

@@ -64,7 +64,8 @@ class Options:
     If ``dtype`` is None, the number of rows selects the precision of the net. ``memory`` is for the posterior and the
     rows in work. ``standardises`` is True if linear layers of a given net standardise X; None for those that the net
     suggests. ``varying_noise`` is True if the noise level varies with the inputs; None if the data decide. ``previous``
-    is the previous posterior that is the prior of a fit.
+    is the previous posterior that is the prior of a fit. ``spread`` (K, d) are values for missing
+    numbers of the rows to predict, see :class:`~sklearn_laplace._ensemble.gaps.Filled`.
     """
 
     subset: Subset
@@ -89,6 +90,7 @@ class Options:
     standardises: bool | None = None
     varying_noise: bool | None = False
     previous: PreviousPosterior | None = None
+    spread: Tensor | None = None
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:

@@ -1,0 +1,105 @@
+r"""Rows with missing numbers in columns that had none in training: predictions averaged over values of the column.
+
+A row x with such gaps becomes K copies, each with other values of the training rows. Its outputs have the moments of
+the mixture of the copies, with means :math:`\mu_k` and covariances :math:`\Sigma_k`,
+
+.. math:: \mu = \frac1K \sum_k \mu_k, \qquad
+          \Sigma = \frac1K \sum_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
+
+The columns are treated as independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ..laplace.latent import LatentGaussian
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """Rows without gaps, several for each row that has one.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (m, d)
+        Copies of the rows, in their order.
+    centre : Tensor of shape (n, d)
+        One row each, with the mean of the column in a gap.
+    counts : Tensor of shape (n,), or None
+        Number of copies of each row; None if no row has a gap.
+    """
+
+    rows: Tensor
+    centre: Tensor
+    counts: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, spread: Tensor | None) -> Self:
+        """Fill the gaps of rows (n, d) with the values (K, d) of the columns, which are NaN in all others.
+
+        Examples
+        --------
+        >>> nan = float("nan")
+        >>> Filled.of(torch.tensor([[nan, 1.0], [5.0, nan]]), torch.tensor([[2.0, nan], [4.0, nan]])).rows
+        tensor([[2., 1.],
+                [4., 1.],
+                [5., nan]])
+        """
+        if spread is None:
+            return cls(x, x)
+        spread = spread.to(x)
+        gaps = x.isnan() & ~spread[0].isnan()
+        counts = torch.where(gaps.any(1), len(spread), 1)
+        place = torch.arange(int(counts.sum()), device=x.device)
+        owner = torch.repeat_interleave(counts)
+        place = place - (counts.cumsum(0) - counts)[owner]
+        return cls(torch.where(gaps[owner], spread[place], x[owner]), torch.where(gaps, spread.mean(0), x), counts)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean (n, …) over the copies of each row of values (m, …)."""
+        if self.counts is None:
+            return values
+        sums = values.new_zeros(len(self.centre), *values.shape[1:])
+        sums.index_add_(0, torch.repeat_interleave(self.counts), values)
+        return sums / self.counts.view(-1, *[1] * (values.ndim - 1))
+
+    def latent(self, copies: LatentGaussian) -> LatentGaussian:
+        """Moments of the outputs of the rows, from those of the copies."""
+        if self.counts is None:
+            return copies
+        mean, samples = self.mean(copies.mean), copies.samples
+        away = copies.mean - mean[torch.repeat_interleave(self.counts)]
+        covariance = self.mean(copies.covariance + away[:, :, None] * away[:, None])
+        if samples is not None:
+            samples = self.chosen(samples.movedim(0, -1), 0).movedim(-1, 0)
+        return LatentGaussian(mean, covariance, samples)
+
+    def chosen(self, values: Tensor, seed: int) -> Tensor:
+        """Draws (n, C, s) of the rows, from draws (m, C, s) of the copies: each from a random copy."""
+        if self.counts is None:
+            return values
+        generator = torch.Generator().manual_seed(seed)
+        uniform = torch.rand(len(self.counts), values.shape[-1], generator=generator).to(self.counts.device)
+        first = self.counts.cumsum(0) - self.counts
+        place = first[:, None] + (uniform * self.counts[:, None]).long()
+        return values.gather(0, place[:, None].expand(-1, values.shape[1], -1))
+
+    def split(self, values: Tensor) -> Sequence[Tensor]:
+        """Values (m, …) of the copies, in one part for each row."""
+        return values.split(1 if self.counts is None else self.counts.tolist())
+
+    def joint(self, covariance: Tensor, means: Tensor) -> Tensor:
+        """Joint covariance (n·C, n·C) of the rows, from that of the copies (m·C, m·C) and their means (m, C)."""
+        m, n_outputs = means.shape
+        blocks = covariance.view(m, n_outputs, m, n_outputs)
+        own = self.latent(LatentGaussian(means, blocks.diagonal(dim1=0, dim2=2).movedim(-1, 0))).covariance
+        averaged = self.mean(self.mean(blocks).transpose(0, 2)).transpose(0, 2).clone()
+        index = torch.arange(len(own), device=own.device)
+        averaged[index, :, index] = own
+        return averaged.reshape(len(own) * n_outputs, -1)
