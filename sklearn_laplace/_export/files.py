@@ -1,9 +1,9 @@
 """Save estimators to files that execute nothing when they are read: :func:`save` and :func:`load`.
 
-A file has the format of safetensors, whose reader checks sizes and offsets before it returns anything. Its arrays are
-those of the estimator's description (``_storage/describe.py``). One more array, "tree", holds the JSON text, because
-metadata have a limited length. Arrays are stored in C order. Data types that safetensors lacks (text, times, complex
-numbers) are stored as bytes. The tree lists data type, shape and checksum of each array.
+A file has the format of safetensors (``_export/container.py``). Its arrays are those of the estimator's description
+(``_storage/describe.py``). One more array, "tree", holds the JSON text, because metadata have a limited length. Arrays
+are stored in C order. Data types that safetensors lacks (text, times, complex numbers) are stored as bytes. The tree
+lists data type, shape and checksum of each array.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Sizes are bounded
 before anything is parsed. Checksums find damage; an HMAC with a key also finds tampering. A loaded model predicts a few
@@ -19,7 +19,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import isclass, isfunction
 from pathlib import Path
 from types import ModuleType
@@ -32,26 +32,23 @@ from .._runtime.atomic import write_whole
 from .._runtime.autograd import ordinary_tensors
 from .._storage.describe import Describer, name_of
 from .._storage.registry import known
-from .._storage.restore import Reader, parsed, reading
+from .._storage.restore import OF_TREE, Reader, parsed, reading
 from .._storage.stored import STATE_FORMAT, StoredEstimator, check_format
 from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import NotStorableError, StateError
 from ..regressor import LaplaceRegressor
+from .container import AGAIN, MOST_AXES, MOST_HEADER, Container, bytes_of
 from .trial import check_answers
 
 FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types of safetensors; all others are stored as bytes."""
-AGAIN = "Write it again with sklearn_laplace.save, or fit again."
-PICKLED = b"\x80", b"PK", b"\x78", b"\x1f\x8b"
-"""First bytes of a pickle, of a zip archive (torch, skops), and of compressed pickles (joblib)."""
-MOST_HEADER = 2**20
-"""Bytes of the header of a file, which lists its arrays: about 14,000 of them."""
+MOST_TREE = 2**26
+"""Bytes of a tree."""
 MOST_ENTRIES = 2_000_000
 """Commas and opening brackets of a tree; each may take 70 bytes of memory."""
-MOST_AXES = 32
 LEAST_KEY = 16
 """Bytes of a key for the HMAC."""
 MAC = "hmac-sha256"
@@ -106,17 +103,18 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     secret = _secret(key)
     describer = Describer({thing: tag for tag, thing in _known().items()})
     described = describer.tree(estimator)
-    headers = [[values.dtype.str, list(values.shape), _checksum(values)] for values in describer.arrays]
+    headers = [[values.dtype.str, list(values.shape), zlib.crc32(bytes_of(values))] for values in describer.arrays]
     tree = described | {"arrays": headers, "own": [name_of(thing) for thing in describer.own]}
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
     arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
-    if len(arrays) * 100 > MOST_HEADER or _entries(text) > MOST_ENTRIES:
+    if len(arrays) * 100 > MOST_HEADER or _entries(text) > MOST_ENTRIES or len(text) > MOST_TREE:
         raise NotStorableError(
-            f"the {type(estimator).__name__} has {len(arrays):,} arrays and {_entries(text):,} other values; a file "
-            f"holds at most {MOST_HEADER // 100:,} and {MOST_ENTRIES:,}. Use pickle, or fewer categories."
+            f"the {type(estimator).__name__} has {len(arrays):,} arrays and {_entries(text):,} other values of "
+            f"{len(text):,} bytes; a file holds at most {MOST_HEADER // 100:,}, {MOST_ENTRIES:,} and {MOST_TREE:,}. "
+            "Use pickle, or fewer categories."
         )
-    metadata = {"format": FORMAT, "version": VERSION, "checksum": str(_checksum(arrays[TREE]))}
+    metadata = {"format": FORMAT, "version": VERSION, "checksum": str(zlib.crc32(text))}
     if secret is not None:
         metadata[MAC] = _mac(secret, arrays)
     write_whole(target, safetensors.numpy.save(arrays, metadata))
@@ -150,8 +148,6 @@ def load(
     StateError
         A ValueError: the file is damaged, truncated, of another format or version, names a class that is neither known
         nor trusted, or holds a model that cannot predict.
-    ImportError
-        Without the package safetensors (``pip install sklearn-laplace[save]``).
 
     Examples
     --------
@@ -165,7 +161,7 @@ def load(
         ...
     sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
     """
-    tree, arrays = _read(file_path(path), _safetensors(), _secret(key))
+    tree, arrays = _read(file_path(path), _secret(key))
     things = _by_name(trusted)
     trusted_objects = [_trusted(name, things, str(path)) for name in tree["own"]]
     with reading(str(path)):
@@ -183,7 +179,7 @@ def _safetensors() -> ModuleType:
         import safetensors.numpy
     except ImportError as error:
         raise ImportError(
-            "sklearn_laplace.save and load need the package safetensors, which is not installed. Install it by "
+            "sklearn_laplace.save needs the package safetensors, which is not installed. Install it by "
             "`pip install sklearn-laplace[save]`, or use pickle, joblib or skops.",
             name="safetensors",
         ) from error
@@ -218,11 +214,6 @@ def _trusted(name: Any, things: Mapping[str, Any], path: str) -> Any:
     return things[name]
 
 
-def _checksum(values: np.ndarray) -> int:
-    """Checksum of an array in C order; it finds damage but does not authenticate."""
-    return zlib.crc32(values.tobytes())
-
-
 def _is_native(dtype: np.dtype[Any]) -> bool:
     return dtype.str[1:] in NATIVE and dtype.isnative
 
@@ -242,7 +233,7 @@ def _array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> n
     """
     if dtype.kind == "U" and array.size and array.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
         raise StateError(f"the state holds text with numbers that are not characters. {AGAIN}")
-    return array if _is_native(dtype) else np.frombuffer(array.tobytes(), dtype=dtype).reshape(shape).copy()
+    return array if _is_native(dtype) else array.view(dtype).reshape(shape)
 
 
 def _secret(key: Any) -> bytes | None:
@@ -257,7 +248,7 @@ def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
     mac = hmac.new(key, f"{FORMAT} {VERSION}".encode(), "sha256")
     for name in sorted(arrays):
         mac.update(f"\n{name} {arrays[name].dtype.str} {arrays[name].shape} ".encode())
-        mac.update(np.ascontiguousarray(arrays[name]).view(np.uint8).data if arrays[name].size else b"")
+        mac.update(bytes_of(arrays[name]))
     return mac.hexdigest()
 
 
@@ -266,10 +257,11 @@ def _entries(text: bytes) -> int:
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _read(path: Path, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The tree and the arrays of a file.
 
-    The file is read once, so that the verified bytes are used even if another process writes to it meanwhile.
+    The tree comes first: arrays that it does not list are not read. With a key all arrays come first. Each byte is read
+    once, so that the verified bytes are used even if another process writes to the file meanwhile.
 
     Raises
     ------
@@ -283,33 +275,14 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
             f"{Path.cwd()}."
         )
     with path.open("rb") as opened:
-        start = opened.read(8)
-        n_header = int.from_bytes(start, "little")
-        if MOST_HEADER < n_header <= path.stat().st_size:  # safetensors refuses one that is longer than the file
-            raise StateError(
-                f"{path} has a header of {n_header:,} bytes, and sklearn_laplace.save writes at most {MOST_HEADER:,}. "
-                f"{AGAIN}"
-            )
-        content = start + opened.read()
-    try:
-        with reading(str(path)):
-            arrays = {name: values.copy() for name, values in safetensors.numpy.load(content).items()}
-            metadata = parsed(content[8 : 8 + n_header]).get("__metadata__", {})
-    except safetensors.SafetensorError as error:
-        raise StateError(
-            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): {_instead(content)}"
-        ) from error
-    if key is not None:
-        _check_mac(path, arrays, metadata.get(MAC), key)
-    tree = _tree(path, arrays, metadata)
-    return tree, _arrays(path, arrays, tree["arrays"])
-
-
-def _instead(content: bytes) -> str:
-    """What a file that is not of safetensors may be, and what to do."""
-    if content.startswith(PICKLED):
-        return f"it looks like a pickle or a file of joblib, torch or skops, which their own functions read. {AGAIN}"
-    return f"it has another format or was cut off. Copy it again. {AGAIN}"
+        container = Container.of(path, opened)
+        read: Callable[[str], np.ndarray] = container.read
+        if key is not None:
+            arrays = {name: container.read(name) for name in container.entries}
+            _check_mac(path, arrays, container.metadata.get(MAC), key)
+            read = arrays.__getitem__
+        tree = _tree(container, read)
+        return tree, _arrays(container, read, tree["arrays"])
 
 
 def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], stored: Any, key: bytes) -> None:
@@ -323,50 +296,57 @@ def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], stored: Any, key: b
         )
 
 
-def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _tree(container: Container, read: Callable[[str], np.ndarray]) -> dict[str, Any]:
+    path, metadata = container.path, container.metadata
     if metadata.get("format") != FORMAT:
         raise StateError(
             f"{path} was not written by sklearn_laplace.save: its metadata have format={metadata.get('format')!r:.80}, "
             f"expected {FORMAT!r}. {AGAIN}"
         )
     check_format(str(path), metadata.get("version"))
-    if TREE not in arrays:
+    if TREE not in container.entries:
         raise StateError(f"{path} has no array {TREE!r}, which describes the others. Copy it again. {AGAIN}")
+    entry = container.entries[TREE]
     with reading(str(path)):
-        text = arrays[TREE]
-        if str(_checksum(text)) != metadata.get("checksum"):
+        if entry.end - entry.begin > MOST_TREE:
+            raise StateError(f"its tree has {entry.end - entry.begin:,} bytes; at most {MOST_TREE:,} are allowed.")
+        content = read(TREE).tobytes()
+        if str(zlib.crc32(content)) != metadata.get("checksum"):
             raise StateError(f"the tree of {path} was changed: its checksum differs. Copy the file again.")
-        content = text.tobytes()
         if (n_entries := _entries(content)) > MOST_ENTRIES:
             raise StateError(f"its tree has {n_entries:,} values; at most {MOST_ENTRIES:,} are allowed.")
-        tree = parsed(content)
-        if missing := {"root", "objects", "headers", "arrays", "own"} - set(tree):
-            raise StateError(f"its tree lacks {sorted(missing)}.")
+        tree = parsed(content, OF_TREE | {"arrays", "own"})
         if not isinstance(tree["own"], list):
             raise StateError("its tree does not list the user's own classes.")
     return tree
 
 
-def _arrays(path: Path, stored_arrays: Mapping[str, np.ndarray], needed: Any) -> list[np.ndarray]:
+def _arrays(container: Container, read: Callable[[str], np.ndarray], needed: Any) -> list[np.ndarray]:
+    """The arrays, after the header of the file has been compared with the list in its tree."""
+    path = container.path
     if not isinstance(needed, list) or not all(isinstance(header, list) and len(header) == 3 for header in needed):
         raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays. {AGAIN}")
-    names, present = {str(place) for place in range(len(needed))}, set(stored_arrays) - {TREE}
+    names, present = {str(place) for place in range(len(needed))}, set(container.entries) - {TREE}
     if names != present:
         raise StateError(
             f"{path} has {len(present)} arrays and its tree lists {len(needed)}: missing are {_few(names - present)}, "
             f"not listed {_few(present - names)}. Copy it again. {AGAIN}"
         )
-    arrays = []
-    for place, (dtype_name, sizes, checksum) in enumerate(needed):
-        stored, dtype, shape = stored_arrays[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
+    types = []
+    for place, (dtype_name, sizes, _) in enumerate(needed):
+        entry, dtype, shape = container.entries[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
         n_bytes = math.prod(shape) * dtype.itemsize
         expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
-        if (stored.dtype, stored.shape) != expected:
+        if (entry.dtype, entry.shape) != expected:
             raise StateError(
-                f"array {place} of {path} has the data type {stored.dtype} and the shape {stored.shape}, and its tree "
+                f"array {place} of {path} has the data type {entry.dtype} and the shape {entry.shape}, and its tree "
                 f"needs {expected[0]} and {expected[1]}. Copy it again. {AGAIN}"
             )
-        if _checksum(stored) != checksum:
+        types.append((dtype, shape))
+    arrays = []
+    for place, (dtype, shape) in enumerate(types):
+        stored = read(str(place))
+        if zlib.crc32(bytes_of(stored)) != needed[place][2]:
             raise StateError(f"array {place} of {path} was changed: its checksum differs. Copy the file again.")
         arrays.append(_array(stored, dtype, shape))
     return arrays

@@ -26,6 +26,7 @@ from ..errors import StateError
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import TableMLP
 from .annotations import conforms
+from .ranges import check_range, numbers_in
 from .registry import fields_of, tags
 
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
@@ -179,6 +180,8 @@ def _data(reader: Reads, kind: type, values: dict[str, Any]) -> Any:
         problem = f"the state holds a {kind.__name__} of {sorted(values)!s:.200}"
         raise StateError(f"{problem}, and this version of sklearn_laplace needs {sorted(needed)}.")
     check_types(reader, kind, values, needed.__getitem__)
+    for name, value in values.items():
+        check_range(kind.__name__, name, value)
     return new(kind, values)
 
 
@@ -197,6 +200,11 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     check_types(reader, kind, checked, lambda name: MODULE.get(name, Any))
     for name, value in checked.items():
         _check_sizes(kind, name, value)
+        if kind in tags() and any(values.dtype.kind == "c" for values in numbers_in(value)):
+            raise StateError(f"the state holds complex numbers as {name!r:.200} of {kind.__name__}.")
+    for name, value in (values.get("_buffers") or {}).items():
+        for base in kind.__mro__ if kind in tags() else ():
+            check_range(base.__name__, name, value)
     state = vars(nn.Module()) | values
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from enum import EnumType
 from inspect import isclass, isroutine
@@ -38,6 +38,8 @@ from .kinds import PLAIN, kind_of, shadows
 from .registry import known as known_things
 
 AGAIN = "Save it again with the version of sklearn_laplace that made it, or fit again."
+OF_TREE = frozenset({"root", "objects", "headers"})
+"""Keys of a tree; that of a file has two more."""
 FLOATS = {text: float(text) for text in ("nan", "inf", "-inf")}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 SCALARS = (bool, int, float, str)
@@ -78,8 +80,8 @@ Save it again with the version of sklearn_laplace that made it, or fit again.
         return Reader.of(stored).value()
 
 
-def parsed(text: str | bytes) -> dict[str, Any]:
-    """Parse the tree; the constants NaN and Infinity are refused."""
+def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
+    """Parse the tree, which has these keys and no others; the constants NaN and Infinity are refused."""
 
     def refuse(name: str) -> NoReturn:
         raise StateError(f"the tree holds the constant {name}, which is not JSON.")
@@ -87,6 +89,10 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     tree = json.loads(text, parse_constant=refuse)
     if not isinstance(tree, dict):
         raise StateError(f"the tree is a {type(tree).__name__}, and an object is needed.")
+    if missing := keys - set(tree):
+        raise StateError(f"its tree lacks {sorted(missing)}.")
+    if unknown := set(tree) - keys:
+        raise StateError(f"its tree has {sorted(unknown)!s:.200}, which no tree has.")
     return tree
 
 
@@ -132,7 +138,7 @@ class Reader:
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Reader:
         """A reader of what :func:`~sklearn_laplace._storage.describe.pack` has returned."""
-        return cls(parsed(stored["tree"]), stored.get("arrays", ()), stored.get("own", ()))
+        return cls(parsed(stored["tree"], OF_TREE), stored.get("arrays", ()), stored.get("own", ()))
 
     @ordinary_tensors()
     def value(self) -> Any:

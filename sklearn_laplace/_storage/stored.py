@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, ClassVar
 
+import joblib
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 
 from .._ensemble.ensemble import Ensemble
 from .._ensemble.member import Member
 from .._host.given_net import move_to_present_device
+from .._runtime.memory import MemoryBudget
 from .._runtime.progress import callbacks_of, without_callbacks
 from ..errors import StateError
 from .describe import pack, requirements
 from .kinds import Described, Reads, check_types, new, shadows
+from .ranges import check_range
 from .registry import FITTED, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
@@ -25,6 +28,8 @@ OLDER = {"2": "0.1.0", "3": "0.1.0"}
 """The release that wrote each older format."""
 MOST_MEMBERS = 1000
 """Largest number of members in a description."""
+LABELS = "biufUS"
+"""Kinds of the data types of labels; an array of objects has to hold strings."""
 ROUNDING = 1e-9
 """Tolerance of the sum of weights."""
 
@@ -77,7 +82,7 @@ class StoredEstimator(Described):
         check_types(reader, cls, parameters, lambda name: PARAMETER)
         check_fitted(reader, cls, fitted)
         # A fit unpickles the content of its cache, and replaces the file of its checkpoint.
-        return cls._joined({**parameters, "memory": None, "checkpoint": None}, fitted)
+        return cls._joined({**parameters, **_machine_limits(parameters), "memory": None, "checkpoint": None}, fitted)
 
     def __getstate__(self) -> dict[str, Any]:
         parameters, fitted = self._split()
@@ -151,8 +156,11 @@ def check_fitted(reader: Reads, kind: type, fitted: Any) -> None:
         if shadows(kind, name) or not (name in FITTED or is_extra):
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r:.200}, which no fit sets.")
     check_types(reader, kind, fitted, lambda name: FITTED.get(name, Any))
+    for name, value in fitted.items():
+        check_range("fitted", name, value)
     if "_ensemble" in fitted:
         _check_members(kind, fitted["_ensemble"])
+        _check_classes(kind, fitted["_ensemble"], fitted.get("classes_"))
 
 
 def _is_ours(kind: type, name: str) -> bool:
@@ -168,13 +176,34 @@ def _check_members(kind: type, held: Ensemble) -> None:
     for weights in (held.weights, held.shares):
         if weights is not None and not _are_weights(weights, len(held.members)):
             raise StateError(f"the state of a {kind.__name__} needs a weight for each member, of sum one.")
-    for factor in (held.factor, *(member.covariance_factor for member in held.members)):
-        if not 0 < factor < math.inf:
-            raise StateError(f"the state of a {kind.__name__} multiplies variances by {factor!r}.")
+
+
+def _check_classes(kind: type, held: Ensemble, classes: np.ndarray | None) -> None:
+    """Refuse labels that are not one-dimensional, sorted, unique, and as many as the outputs; one logit has two."""
+    if (classes is not None) != issubclass(kind, ClassifierMixin):
+        raise StateError(f"the state of a {kind.__name__} needs labels if and only if it is a classifier.")
+    numbers = {member.fit.n_outputs for member in held.members}
+    if len(numbers) > 1:
+        raise StateError(f"the state of a {kind.__name__} has members of {sorted(numbers)[:5]} outputs.")
+    if classes is None:
+        return
+    is_label = classes.dtype.kind in LABELS or (classes.dtype == object and all(type(x) is str for x in classes.flat))
+    wanted = max(*numbers, 2)
+    if not is_label or classes.shape != (wanted,) or not (classes[1:] > classes[:-1]).all():
+        raise StateError(f"the state has classes_={classes!r:.200}; expected {wanted} labels, sorted and unique.")
+
+
+def _machine_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """``n_jobs`` and ``memory_budget`` of a file, at most those of this machine."""
+    limits: dict[str, Any] = {}
+    n_jobs, budget = parameters["n_jobs"], parameters["memory_budget"]
+    if isinstance(n_jobs, Integral) and n_jobs > 1:
+        limits["n_jobs"] = min(int(n_jobs), joblib.cpu_count())
+    if budget is not None and MemoryBudget.of(budget).size > MemoryBudget.of(None).size:
+        limits["memory_budget"] = None
+    return limits
 
 
 def _are_weights(values: np.ndarray, n_members: int) -> bool:
-    """True for finite weights of sum one, none below zero."""
-    if values.shape != (n_members,) or values.dtype != np.float64:
-        return False
-    return bool(np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) < ROUNDING)
+    """True for weights of sum one."""
+    return values.shape == (n_members,) and values.dtype == np.float64 and bool(abs(values.sum() - 1) < ROUNDING)
