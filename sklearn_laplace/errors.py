@@ -315,7 +315,9 @@ class TiedScoresWarning(UserWarning):
 
 
 class TableWarning(UserWarning):
-    """A column of text may be read differently from what was meant, or most of its values are unknown categories.
+    """A column of text may be read differently from what was meant, or new rows differ from those of the training.
+
+    Most values of a column are unknown categories, or numbers are missing in a column without gaps in training.
 
     Examples
     --------

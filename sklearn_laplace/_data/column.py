@@ -116,7 +116,7 @@ def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
 
 
 def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
-    """Refuse infinite numbers. Rows of a training or an update may not have the first missing ones of a column."""
+    """Refuse infinite numbers, and the first missing ones of a column in rows with weights, which change a fit."""
     if np.isinf(values).any():
         raise ValueError(
             f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
@@ -234,5 +234,5 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     share = math.fsum(weights[absent].tolist()) / math.fsum(weights.tolist())
     low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (None, None)
     middles = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
-    spread = () if absent.any() else tuple(weighted_quantiles(numbers[finite], weights[finite], middles).tolist())
+    spread = tuple(weighted_quantiles(numbers, weights, middles).tolist()) if finite.all() else ()
     return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread)

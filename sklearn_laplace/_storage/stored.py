@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from numbers import Integral
 from typing import Any, ClassVar
 
 import joblib
@@ -197,7 +196,7 @@ def _machine_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """``n_jobs`` and ``memory_budget`` of a file, at most those of this machine."""
     limits: dict[str, Any] = {}
     n_jobs, budget = parameters["n_jobs"], parameters["memory_budget"]
-    if isinstance(n_jobs, Integral) and n_jobs > 1:
+    if isinstance(n_jobs, int) and n_jobs > 1:
         limits["n_jobs"] = min(int(n_jobs), joblib.cpu_count())
     if budget is not None and MemoryBudget.of(budget).size > MemoryBudget.of(None).size:
         limits["memory_budget"] = None

@@ -226,12 +226,13 @@ def test_a_missing_number_has_an_effect_of_its_own():
     assert model.net_.module_.first.in_features == 3  # two numbers and one indicator
 
 
-def test_a_missing_number_that_the_training_never_had_is_refused_by_name():
+def test_an_update_refuses_the_first_missing_numbers_of_a_column_by_name():
+    """The net has no input that marks them; predictions take them, see test_gaps.py."""
     table, y = as_read()
     model = LaplaceRegressor(**FIXED).fit(table, y)
     with pytest.raises(ValueError, match=r"Input X contains NaN in column 'x', in 60 rows.*SimpleImputer"):
-        model.predict(table.assign(x=np.nan))
-    model.predict(table.assign(size=np.nan))
+        model.partial_fit(table.assign(x=np.nan), y)
+    model.partial_fit(table.assign(size=np.nan), y)
 
 
 def test_infinity_is_refused_by_name():
