@@ -185,6 +185,8 @@ class Member:
     ) -> Tensor:
         """Joint draws of numeric targets (n, C, n_samples), with or without noise."""
         draws, likelihood = self.draws(x, options, n_samples, generator), self.fit.likelihood
+        if not likelihood.additive_noise:  # the mean of a log rate lies below its mode
+            draws = draws - 0.5 * torch.cat(self.answers(x, options, lambda latent, _: latent.variance))[..., None]
         if not noisy:
             return likelihood.conditional_mean(draws)
         if not likelihood.additive_noise:

@@ -127,7 +127,9 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts whose outputs are normal.
+    """Distribution of counts, given the moments of the log rates at the mode; the mean of a rate is exp(mean).
+
+    See :class:`~sklearn_laplace.laplace.likelihoods.poisson.Poisson`.
 
     Parameters
     ----------
@@ -140,6 +142,7 @@ def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> Poisso
     >>> counts_of(NegativeBinomial((1.0,)), np.zeros(1), np.zeros(1)).pmf(0).round(3)
     array([0.5])
     """
+    mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):
         return PoissonLogNormal(mean, variance)
     return NegativeBinomialLogNormal(mean, variance, np.array(likelihood.overdispersion))

@@ -16,7 +16,9 @@ from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
 from sklearn_laplace.distributions import PoissonLogNormal
+from sklearn_laplace.distributions.negative_binomial_log_normal import counts_of
 from sklearn_laplace.laplace import Hyper
+from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 
 RNG = np.random.default_rng(23)
@@ -129,13 +131,13 @@ def test_predictions_are_those_of_one_distribution(model):
     m, v = latent.mean[:, 0].numpy(), latent.variance[:, 0].numpy()
     distribution = model.predict_dist(X_NEW)
     mean, std = model.predict(X_NEW, return_std=True)
-    np.testing.assert_allclose(mean, np.exp(m + v / 2), rtol=1e-12)
+    np.testing.assert_allclose(mean, np.exp(m), rtol=1e-12)
     np.testing.assert_array_equal(model.predict(X_NEW), mean)
     np.testing.assert_allclose(distribution.mean(), mean, rtol=1e-12)
     np.testing.assert_allclose(distribution.std(), std, rtol=1e-12)
     epistemic, aleatoric = (model.predict_std(X_NEW, kind=kind) for kind in ("epistemic", "aleatoric"))
     np.testing.assert_allclose(aleatoric**2, mean, rtol=1e-12)
-    np.testing.assert_allclose(epistemic**2, np.expm1(v) * np.exp(2 * m + v), rtol=1e-12)
+    np.testing.assert_allclose(epistemic**2, np.expm1(v) * np.exp(2 * m), rtol=1e-12)
     np.testing.assert_allclose(epistemic**2 + aleatoric**2, std**2, rtol=1e-12)
     np.testing.assert_array_equal(model.predict_std(X_NEW, kind="all").total, std)
     np.testing.assert_array_equal(model.predict_quantiles(X_NEW, [0.2])[:, 0], distribution.ppf(0.2))
@@ -145,6 +147,37 @@ def test_predictions_are_those_of_one_distribution(model):
     targets = np.arange(8.0)
     np.testing.assert_array_equal(model.log_predictive_density(X_NEW, targets), distribution.logpmf(targets))
     assert model.log_predictive_density(X_NEW, -np.ones(8)).max() == -np.inf
+
+
+@pytest.mark.parametrize("n_events", [3, 12, 40])
+def test_a_rate_has_the_mean_of_its_gamma_posterior(n_events):
+    """k events in an exposure of 5, flat prior of the log rate: mode log k/5, variance 1/k; the posterior is a gamma.
+
+    The variance agrees to first order in 1/k. The mean of a log-normal rate around the mode is 18 % larger for k = 3.
+    """
+    exact = scipy.stats.gamma(n_events, scale=1 / 5)
+    mode, variance = torch.tensor([[np.log(n_events / 5)]]), torch.tensor([[[1 / n_events]]])
+    moments = LIKELIHOODS["poisson"]().predict(LatentGaussian(mode, variance), 1.0)
+    np.testing.assert_allclose(moments.mean.item(), exact.mean(), rtol=1e-12)
+    np.testing.assert_allclose(moments.epistemic_variance.item(), exact.var(), rtol=0.6 / n_events)
+    counts = counts_of(LIKELIHOODS["poisson"](), mode.numpy(), variance.numpy()[0])
+    expected = scipy.stats.nbinom(n_events, 5 / 6).cdf([0, 1, 3])  # a Poisson count whose rate is this gamma
+    np.testing.assert_allclose([counts.cdf(k).item() for k in (0, 1, 3)], expected, atol=0.1 / n_events)
+
+
+@pytest.mark.parametrize("members", [1, "auto"])
+def test_rates_times_exposures_sum_to_the_events(members):
+    """On average over tables within 5 %; the noise of the rates must not be part of their mean."""
+    excess = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        inputs, exposures = rng.normal(size=(400, 3)), rng.uniform(0.05, 1.0, 400)
+        rates = np.exp(0.6 * inputs[:, 0] + 0.3 * np.sin(2 * inputs[:, 1]))
+        events = rng.poisson(rates * exposures * 120 / (rates @ exposures))
+        model = LaplaceRegressor(likelihood="poisson", n_members=members, random_state=seed)
+        model.fit(inputs, events / exposures, sample_weight=exposures)
+        excess.append(model.predict(inputs) @ exposures / events.sum() - 1)
+    assert abs(np.mean(excess)) < 0.05 and np.abs(excess).max() < 0.1
 
 
 def test_draws_agree_with_the_joint_covariance(model):

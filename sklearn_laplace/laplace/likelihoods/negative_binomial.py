@@ -87,7 +87,7 @@ class NegativeBinomial(Poisson):
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:
         """As for Poisson counts, plus α E[μ²] on the diagonal, shape (n, n, C)."""
         variance = covariance.diagonal().mT
-        extra = self._alpha(mean) * (2 * mean + 2 * variance).exp()
+        extra = self._alpha(mean) * (2 * mean + variance).exp()
         return super().joint_covariance(mean, covariance) + torch.diag_embed(extra.mT).movedim(0, -1)
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:

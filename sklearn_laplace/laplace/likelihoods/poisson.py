@@ -27,6 +27,11 @@ class Poisson(Likelihood):
 
     Non-integer targets are allowed: a count divided by its exposure, with the exposure as the row's weight.
 
+    **Rates.** A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the
+    rate, of shape 1/v and mean :math:`e^m` (MacKay 1998, the choice of basis). The mean of its log rate is near
+    m − v/2, the first-order correction for skewness. Rates are therefore log-normal with moments m − v/2 and v of the
+    logarithm, which have mean :math:`e^m`: predictions sum to the observed total. Means of :math:`e^{m + v/2}` do not.
+
     Examples
     --------
     >>> import torch
@@ -78,10 +83,10 @@ class Poisson(Likelihood):
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:
         """E[yᵢ] E[yⱼ] (e^{cᵢⱼ} − 1), plus the mean on the diagonal (Aitchison & Ho 1989), shape (n, n, C)."""
-        rates = (mean + 0.5 * covariance.diagonal().mT).exp()
+        rates = mean.exp()
         return covariance.expm1() * rates[:, None] * rates[None] + torch.diag_embed(rates.mT).movedim(0, -1)
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        """Moments of the counts under a log-normal rate, shape (n, C)."""
-        mean = (latent.mean + 0.5 * latent.variance).exp()
+        """Moments of the counts under a log-normal rate of mean e^m, shape (n, C)."""
+        mean = latent.mean.exp()
         return Predictive(mean, latent.variance.expm1() * mean.square(), mean)
