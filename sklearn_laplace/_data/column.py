@@ -12,6 +12,7 @@ import numpy as np
 from .._validation.inputs import is_missing, shown
 from .._warn import warn_user
 from ..errors import TableWarning
+from .cells import as_levels, in_pandas
 from .reading import _few, _kinds, _level, _numbers
 from .statistics import robust, weighted_quantiles
 from .text import DATES, concern, converted, is_marker, read_as
@@ -131,9 +132,13 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
         )
 
 
-def levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
-    _kinds(values, name)
+def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
+    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many.
+
+    Numbers and text are refused together unless ``mixed`` is True, for a categorical data type.
+    """
+    values = as_levels(values)
+    _kinds(values, name, mixed=mixed)
     weights_of: dict[Any, list[float]] = {}
     some_missing = False
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
@@ -142,14 +147,13 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
         elif weight > 0:
             level = _level(value, name)
             if isinstance(level, int | float) and EXACT <= abs(level) < math.inf:
-                key = name.removeprefix("column ")
                 raise ValueError(
                     f"{name} of X holds numbers of 2**53 or more as categories, such as {level:g}, which float64 "
-                    f"may not tell apart. Convert them to text: X[{key}] = X[{key}].astype(str)."
+                    f"may not tell apart. Convert them to text: {in_pandas(name, 'X[k].astype(str)')}."
                 )
             weights_of.setdefault(level, []).append(weight)
     totals = {level: math.fsum(parts) for level, parts in weights_of.items()}  # independent of the order of rows
-    ordered = sorted(totals)
+    ordered = sorted(totals, key=lambda level: (isinstance(level, str), level))
     frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
     code_of = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
     some_rare = len(code_of) < len(ordered)
@@ -167,7 +171,9 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
     ValueError
         For text if all training levels were numbers, and the reverse.
     """
-    kinds, known = _kinds(values, column.name), dict(column.codes)
+    values, known = as_levels(values), dict(column.codes)
+    mixed = len({isinstance(level, str) for level in known}) > 1
+    kinds = _kinds(values, column.name, mixed=mixed)
     _check_level_types(column, values, kinds)
     absent = -1  # a missing level may have the code of unknown ones
 
@@ -216,11 +222,11 @@ def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> 
         return
     if (kinds == {str}) != isinstance(levels[0], str):
         example = next(value for value in values.tolist() if not is_missing(value))
-        key, target = column.name.removeprefix("column "), "str" if isinstance(levels[0], str) else "float"
+        target = "str" if isinstance(levels[0], str) else "float"
         raise ValueError(
             f"{column.name} of X holds {'text' if kinds == {str} else 'numbers'}, such as {shown(example)}, and the "
             f"training rows had {'text' if target == 'str' else 'numbers'}, such as {shown(levels[0])}. Convert it: "
-            f"X[{key}] = X[{key}].astype({target})."
+            f"{in_pandas(column.name, f'X[k].astype({target})')}."
         )
 
 

@@ -18,12 +18,13 @@ def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
     """
     if names is None or all(isinstance(name, str) for name in names):
         return ()
-    return tuple(repr(_built_in(name)) for name in names)
+    return tuple(repr(built_in(name)) for name in names)
 
 
-def _built_in(name: Any) -> Any:
+def built_in(name: Any) -> Any:
+    """Equal value of built-in types, also within tuples; whole numbers are integers."""
     if isinstance(name, tuple):
-        return tuple(_built_in(part) for part in name)
+        return tuple(built_in(part) for part in name)
     name = name.item() if isinstance(name, np.generic) else name
     return int(name) if isinstance(name, float) and name.is_integer() else name
 

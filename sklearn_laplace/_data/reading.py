@@ -11,8 +11,9 @@ import numpy as np
 from sklearn.utils import _safe_indexing, check_array, check_X_y
 from sklearn.utils.validation import _num_samples, validate_data
 
-from .._validation.inputs import NUMBERS, as_float, is_missing, no_table, readable, shown
+from .._validation.inputs import NUMBERS, UNDECODED, as_float, is_missing, no_table, readable, shown
 from .._validation.targets import check_lengths
+from .cells import as_text_and_times, in_pandas, is_level_like
 from .names import check_names
 
 CATEGORIES = ("category", "categorical", "enum")
@@ -185,8 +186,11 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
     if tables or is_plain(X):
         return
     names, text, incomplete = column_names(X), [], []
-    for place, column in enumerate(read_columns(X)[0]):
+    for place, (column, zone) in enumerate(zip(*read_columns(X)[::2], strict=True)):
         label = _label(names, place)
+        if zone is not None:
+            text.append(label)
+            continue
         try:
             absent = np.flatnonzero(np.isnan(_numbers(column, label)))
         except ValueError as reason:
@@ -239,7 +243,8 @@ def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.nd
     ----------
     X : array-like or dataframe of shape (n, d)
     text : sequence of bool, optional
-        True for each column that was text in the training; it stays text even if its values look like numbers.
+        True for each column that was text in the training; it stays text even if its values look like numbers, and its
+        times are not converted.
 
     Returns
     -------
@@ -252,18 +257,19 @@ def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.nd
     """
     if column_names(X) is None:
         array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
-        columns, kept = [array[:, k] for k in range(_width(array))], text or [False] * _width(array)
-        values = [
-            column.astype(object) if is_text and column.dtype.kind in "US" else _plain(column)
-            for column, is_text in zip(columns, kept, strict=True)
-        ]
-        is_time = array.dtype.kind == "M"
-        return values, [False] * len(values), [False if is_time else None] * len(values)
-    arrays, types = zip(*_arrays(X), strict=True)
-    values = [_plain(column) for column in arrays]
-    zoned: list[bool | None] = [
-        _zone(kind) if column.dtype.kind == "M" else None for column, kind in zip(arrays, types, strict=True)
-    ]
+        arrays, types = [array[:, k] for k in range(_width(array))], [None] * _width(array)
+    else:
+        arrays, types = map(list, zip(*_arrays(X), strict=True))
+    kept = text or [False] * len(arrays)
+    values, zoned = [], list[bool | None]()
+    for column, kind, is_text in zip(arrays, types, kept, strict=True):
+        zone = _zone(kind) if column.dtype.kind == "M" else None
+        if column.dtype.kind == "S":
+            column = np.char.decode(column, errors=UNDECODED)
+        elif column.dtype.kind == "O":
+            column, zone = as_text_and_times(column, keep_times=is_text or _is_category(kind))
+        values.append(column.astype(object) if is_text and column.dtype.kind == "U" else _plain(column))
+        zoned.append(zone)
     return values, [_is_category(kind) for kind in types], zoned
 
 
@@ -359,8 +365,8 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return values.astype(object)
 
 
-def _kinds(values: np.ndarray, name: str) -> set[type]:
-    """Kind of the non-missing values of a column: {str}, {Real}, or an empty set if all are missing.
+def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
+    """Kind of the non-missing values of a column: {str}, {Real}, both if ``mixed``, or an empty set if all are missing.
 
     Raises
     ------
@@ -373,27 +379,37 @@ def _kinds(values: np.ndarray, name: str) -> set[type]:
         return {Real} if not np.isnan(values).all() else set()
     kinds = {type(value) for value in values if not is_missing(value)}
     text = {kind for kind in kinds if issubclass(kind, str)}
-    numbers = {kind for kind in kinds if issubclass(kind, NUMBERS)}
+    numbers = {kind for kind in kinds if issubclass(kind, NUMBERS) and not issubclass(kind, np.timedelta64)}
     if other := kinds - text - numbers:
-        zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and not is_missing(value)}
-        if len(zones) > 1:
-            raise ValueError(
-                f"{name} of X holds times with and without a time zone. Convert all of them to UTC, for example with "
-                "pandas.to_datetime(column, utc=True)."
-            )
-        example = next(value for value in values if type(value) in other)
-        raise TypeError(
-            f"{name} of X holds {shown(example)}; each argument must be a string or a real number. Convert the column "
-            "to numbers or strings (for dates use pandas.to_datetime), or drop it."
-        )
-    if text and numbers:
+        _refuse_objects(values, other, name)
+    if text and numbers and not mixed:
         examples = [next(v for v in values if type(v) in kinds) for kinds in (numbers, text)]
+        as_numbers = "pandas.to_numeric(X[k], errors='coerce')"
         raise ValueError(
             f"{name} of X holds numbers and strings, such as {examples[0]!r} and {examples[1]!r}. Convert all of "
-            "them to numbers, with NaN for missing values (pandas.to_numeric(column, errors='coerce')), or to strings "
-            "(column.astype(str)), which are read as categories."
+            f"them to numbers, and others to NaN: {in_pandas(name, as_numbers)}. Or read all of them as categories: "
+            f"{in_pandas(name, 'X[k].astype(str)')}."
         )
-    return {str} if text else {Real} if numbers else set()
+    return {kind for kind, present in ((str, text), (Real, numbers)) if present}
+
+
+def _refuse_objects(values: np.ndarray, kinds: set[type], name: str) -> None:
+    """Raise an error about values that are neither strings nor numbers, with a conversion that reads them."""
+    zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and not is_missing(value)}
+    if len(zones) > 1:
+        raise ValueError(
+            f"{name} of X holds times with and without a time zone. Convert all of them to UTC: "
+            f"{in_pandas(name, 'pandas.to_datetime(X[k], utc=True)')}."
+        )
+    found = [value for value in values if type(value) in kinds and not is_missing(value)]
+    if all(map(is_level_like, found)):
+        cure, conversion = "categories", "X[k].astype('category')"
+    else:
+        cure, conversion = "text, or make a column of each part", "X[k].map(str)"
+    raise TypeError(
+        f"{name} of X holds {shown(found[0])}; each argument must be a string or a real number, or all of them times. "
+        f"Convert the column to {cure}: {in_pandas(name, conversion)}."
+    )
 
 
 def _numbers(values: np.ndarray, name: str) -> np.ndarray:

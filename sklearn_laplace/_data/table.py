@@ -180,7 +180,7 @@ class Table:
         for place, (column, has_category_type) in enumerate(zip(values, is_category, strict=True)):
             label = _label(names, place)
             if place in chosen or (categorical.by_type and has_category_type):
-                columns.append(levels_of(label, column, weights))
+                columns.append(levels_of(label, column, weights, mixed=has_category_type))
             elif categorical.by_type and _kinds(column, label) == {str}:
                 columns.append(column_of_text(label, column, weights))
             else:

@@ -18,6 +18,8 @@ NUMBERS = (Real, np.bool_, Decimal)
 """Types of numeric cells."""
 MISSING = {"NAType", "NaTType"}
 """Type names of pandas' missing values; pandas itself is not imported."""
+UNDECODED = "backslashreplace"
+"""How bytes that are not UTF-8 become text; different bytes stay different."""
 UNFINISHED = ("GroupBy", "Resampler", "Rolling", "Expanding", "Window", "Styler")
 """Endings of the names of pandas and polars types that derive from a table and hold no rows."""
 LONGEST = 200
@@ -147,7 +149,20 @@ def is_missing(value: Any) -> bool:
     """
     if isinstance(value, Decimal):
         return value.is_nan()
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
     return value is None or type(value).__name__ in MISSING or (isinstance(value, Real) and value != value)
+
+
+def as_text(value: Any) -> Any:
+    """Bytes as text, as ARFF files hold it; any other value unchanged.
+
+    Examples
+    --------
+    >>> as_text("Zürich".encode()), as_text(1)
+    ('Zürich', 1)
+    """
+    return value.decode(errors=UNDECODED) if isinstance(value, bytes) else value
 
 
 def as_float(value: Any, where: str) -> float:

@@ -16,7 +16,7 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_array
 
-from .inputs import NUMBERS, as_float, as_numbers, is_missing, readable, shown, unmasked
+from .inputs import NUMBERS, as_float, as_numbers, as_text, is_missing, readable, shown, unmasked
 
 WEIGHTS = (1e-100, 1e15)
 """Smallest and largest allowed value of the largest weight, and upper limit of their sum.
@@ -70,6 +70,8 @@ example with .astype(str), or all of them to numbers.
     if y is None:
         return y
     cells = _cells(y, "US" if numeric else "USf")
+    if cells.dtype.kind in "ST" or (cells.dtype.kind == "O" and _are_bytes(cells)):
+        y = cells = _as_text(cells)
     if cells.ndim > 2:
         raise ValueError(f"{name} has shape {cells.shape}; expected one target, or a row of them, for each row of X.")
     if numeric and cells.dtype.kind == "c":
@@ -303,6 +305,19 @@ def _cells(y: Any, mixed: str) -> np.ndarray:
     if isinstance(y, list | tuple) and cells.dtype.kind in mixed:
         cells = np.asarray(y, dtype=object)
     return cells
+
+
+def _are_bytes(cells: np.ndarray) -> bool:
+    """True if all values that are not missing are bytes, and there is one."""
+    kinds = {type(cell) for cell in cells.flat if not is_missing(cell)}
+    return bool(kinds) and all(issubclass(kind, bytes) for kind in kinds)
+
+
+def _as_text(cells: np.ndarray) -> np.ndarray:
+    """Bytes and NumPy's StringDType as text, which scikit-learn can read; missing values are kept."""
+    texts = [as_text(cell) for cell in cells.flat]
+    kind = np.str_ if all(isinstance(text, str) for text in texts) else np.object_
+    return np.array([*texts, ""], dtype=kind)[:-1].reshape(cells.shape)
 
 
 def _check_present(cells: np.ndarray, missing: np.ndarray, name: str) -> None:

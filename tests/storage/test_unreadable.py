@@ -534,3 +534,11 @@ def test_a_given_net_is_told_of_the_column_and_the_value(value, error, message):
     table = pd.DataFrame({"a": Y, "b": replaced(Y, value)})
     with pytest.raises(error, match=message):
         LaplaceRegressor(torch.nn.Linear(2, 1)).fit(table, Y)
+
+
+@pytest.mark.parametrize("kind", [None, object])
+def test_a_given_net_is_told_of_columns_of_times(kind):
+    """In a data frame with a time type, and with objects."""
+    table = pd.DataFrame({"a": Y, "b": pd.Series(pd.date_range("2020", periods=N), dtype=kind)})
+    with pytest.raises(ValueError, match="the given net accepts only numbers; X has other values in column 'b'"):
+        LaplaceRegressor(torch.nn.Linear(2, 1)).fit(table, Y)
