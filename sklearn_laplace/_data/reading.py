@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, check_array, check_X_y
 from sklearn.utils.validation import _num_samples, validate_data
 
@@ -29,6 +30,8 @@ DAY = 86_400e6
 """Microseconds per day."""
 KNOWN = ("Complex", "Expected", "Found", "Sparse")
 """Beginnings of scikit-learn's messages that already state the reason."""
+AS_NUMBERS = "pandas.to_numeric(X[k], errors='coerce')"
+"""Conversion of a column to numbers, for messages."""
 NAMED = 5
 """Maximum number of values, columns or rows listed in a message."""
 
@@ -179,9 +182,17 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
     ValueError
         With the column, or the reason why the shape is invalid.
     TypeError
-        If the data type of a column cannot be read.
+        If X is sparse, or the data type of a column cannot be read.
     """
-    if not str(error).startswith(KNOWN) and (reason := no_table(X)):
+    if issparse(X):
+        raise TypeError(
+            "Sparse data was passed for X, but dense data is required: X.toarray(). In a pipeline, set "
+            "sparse_output=False in the encoder and sparse_threshold=0 in a ColumnTransformer, or add a step before "
+            "this one: FunctionTransformer(operator.methodcaller('toarray'), accept_sparse=True) of "
+            "sklearn.preprocessing."
+        ) from error
+    is_known = str(error).startswith(KNOWN) and (isinstance(X, np.ndarray) or not str(error).startswith("Expected"))
+    if not is_known and (reason := no_table(X)):
         raise ValueError(reason) from error
     if tables or is_plain(X):
         return
@@ -384,10 +395,9 @@ def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
         _refuse_objects(values, other, name)
     if text and numbers and not mixed:
         examples = [next(v for v in values if type(v) in kinds) for kinds in (numbers, text)]
-        as_numbers = "pandas.to_numeric(X[k], errors='coerce')"
         raise ValueError(
             f"{name} of X holds numbers and strings, such as {examples[0]!r} and {examples[1]!r}. Convert all of "
-            f"them to numbers, and others to NaN: {in_pandas(name, as_numbers)}. Or read all of them as categories: "
+            f"them to numbers, and others to NaN: {in_pandas(name, AS_NUMBERS)}. Or read all of them as categories: "
             f"{in_pandas(name, 'X[k].astype(str)')}."
         )
     return {kind for kind, present in ((str, text), (Real, numbers)) if present}
@@ -412,8 +422,8 @@ def _refuse_objects(values: np.ndarray, kinds: set[type], name: str) -> None:
     )
 
 
-def _numbers(values: np.ndarray, name: str) -> np.ndarray:
-    """Values of a numeric column as float64, with NaN for missing ones.
+def _numbers(values: np.ndarray, name: str, *, of_fit: bool = True) -> np.ndarray:
+    """Values of a numeric column as float64, with NaN for missing ones; ``of_fit`` is False for later rows.
 
     Raises
     ------
@@ -424,10 +434,14 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
         return values
     if _kinds(values, name) == {str}:
         example = next(value for value in values if not is_missing(value))
-        raise ValueError(
-            f"could not convert string to float: {example!r} in {name} of X; expected numbers. Convert the column to "
-            "numbers, fit with categorical_features='from_dtype', or add this column to categorical_features."
+        cure = (
+            "expected numbers. Convert the column to numbers, fit with categorical_features='from_dtype', or add this "
+            "column to categorical_features."
+            if of_fit
+            else "the training rows had numbers. Convert the column to numbers, and other values to NaN: "
+            f"{in_pandas(name, AS_NUMBERS)}."
         )
+        raise ValueError(f"could not convert string to float: {example!r} in {name} of X; {cure}")
     return np.array([np.nan if is_missing(value) else as_float(value, f"{name} of X") for value in values])
 
 

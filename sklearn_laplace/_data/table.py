@@ -230,7 +230,7 @@ class Table:
                 coded[:, place], unseen = codes_of(column, column_values)
                 unknown.append((column, unseen))
             else:
-                coded[:, place] = _numbers(column_values, column.name)
+                coded[:, place] = _numbers(column_values, column.name, of_fit=False)
                 check_numbers(column, coded[:, place], weights)
         if warn:
             warn_of_unknown(unknown, len(coded), self._reported)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._validation.inputs import is_missing, shown
+from .cells import in_pandas
 
 DATES, NUMBERS = "dates", "numbers"
 """What a text column is read as, apart from categories."""
@@ -54,6 +55,8 @@ MOSTLY_DIFFERENT = 0.75
 """Minimum number of different dates per row for dates that are not categories. See docs/decisions.md."""
 FEW_ROWS = 20
 """Minimum number of values for a warning about values that are all different."""
+OF_PERCENT = "X[k].str.rstrip('% ').astype(float)"
+"""Conversion of a column of percentages, for messages."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -199,22 +202,25 @@ def concern(texts: Iterable[str], name: str) -> str:
     read = f"{name} of X is text and is read as {len(levels):,} categories"
     like_dates = [text for text in levels if DATE_LIKE.fullmatch(text)]
     if levels and len(like_dates) > MOST_PART * len(levels):
-        order = "" if days(like_dates[0]) else ", dayfirst=…"
+        in_order = all(map(days, like_dates))
+        conversion = "pandas.to_datetime(X[k])" if in_order else "pandas.to_datetime(X[k], dayfirst=True)"
         return (
             f"{read}, and its values look like dates, such as {shown(like_dates[0])}. To read it as time, convert it: "
-            f"X[{key}] = pandas.to_datetime(X[{key}]{order})."
+            f"{in_pandas(name, conversion)}{'' if in_order else ', or dayfirst=False where the month comes first'}."
         )
     like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
     others = [text for text in levels if number(text) is None]
     if others and len(like_numbers) > MOST_PART * len(levels):
         return (
             f"{read}, and most of its values look like numbers, but not {shown(others[0])}. Convert it, for example "
-            "by pandas.read_csv with decimal=',' for decimal commas, thousands=… for separators of thousands, "
-            f"na_values=… for marks of missing values; or X[{key}].str.rstrip('%').astype(float) for percentages."
+            "by pandas.read_csv with decimal=',' for decimal commas, thousands=',' for separators of thousands, "
+            f"na_values=['-'] for marks of missing values; for percentages: "
+            f"{in_pandas(name, OF_PERCENT)}."
         )
     if len(values) >= FEW_ROWS and len(levels) > MOST_PART * len(values):
         return (
             f"{read} in {len(values):,} rows, such as {shown(values[0])}, so that most new rows will have unknown "
-            f"categories. Omit it (X.drop(columns={key})), or derive columns from it that have few values."
+            f"categories. Omit it (pandas.DataFrame(X).drop(columns={key})), or derive columns from it that have few "
+            "values."
         )
     return ""

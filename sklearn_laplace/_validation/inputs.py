@@ -58,7 +58,9 @@ def readable(value: Any, name: str) -> Any:
     if isinstance(value, Iterator):
         raise TypeError(f"{name} is of type {kind}, which can be read only once. Pass list({name}).")
     if isinstance(value, Mapping):
-        raise TypeError(f"{name} is of type {kind}. Pass an array, or a dataframe such as pandas.DataFrame({name}).")
+        is_row = name.startswith("X") and all(np.ndim(cell) == 0 for cell in value.values())
+        frame = f"one row as pandas.DataFrame([{name}])" if is_row else f"a dataframe such as pandas.DataFrame({name})"
+        raise TypeError(f"{name} is of type {kind}. Pass an array, or {frame}.")
     if isinstance(value, str | bytes | Set):
         raise TypeError(f"{name}={shown(value)} is of type {kind}. Pass a list, an array or a dataframe.")
     try:
@@ -124,6 +126,13 @@ def no_table(X: Any) -> str | None:
         return "Expected 2D array, got 1D array instead: X is a list of dicts. Pass pandas.DataFrame(X)."
     if cells.dtype.kind == "V":
         return "X is a structured array. Pass its fields as columns, for example pandas.DataFrame(X)."
+    if cells.ndim == 1:
+        is_series = type(X).__module__.startswith("pandas")
+        row, column = ("X.to_frame().T", "X.to_frame()") if is_series else ("[list(X)]", "[[value] for value in X]")
+        return (
+            f"Expected 2D array, got 1D array instead: X has the shape {cells.shape}. Reshape your data: pass {row} "
+            f"for one row, {column} for one column."
+        )
     if cells.ndim not in (0, 2):
         return f"Expected 2D array, got {cells.ndim}D array instead: X has the shape {cells.shape}. Reshape your data."
     if cells.dtype.kind == "c":
