@@ -23,6 +23,8 @@ LEVEL_TYPES = (str, int, float)
 """Types of levels; values of other types are converted to one of these."""
 EXACT = 2.0**53
 """Smallest size of a number that is refused as a category: float64 does not tell all larger integers apart."""
+FAR = 1e30
+"""Size of a number, relative to the median size of the other non-zero ones, above which there is a warning."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
@@ -241,4 +243,17 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (None, None)
     middles = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
     spread = tuple(weighted_quantiles(numbers, weights, middles).tolist()) if finite.all() else ()
-    return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread)
+    sizes = np.abs(numbers[finite & (numbers != 0)])
+    concern = far(name, sizes, float(np.quantile(sizes, 0.5, method="lower")) if sizes.size else 0.0)
+    return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread, concern=concern)
+
+
+def far(name: str, sizes: np.ndarray, usual: float) -> str:
+    """Reason for a warning about numbers that are too large to be true; empty if there are none."""
+    largest = float(sizes.max(initial=0.0))
+    if not 0 < usual < largest / FAR:
+        return ""
+    return (
+        f"{name} of X holds a number of size {largest:.3g}, and others have the size {usual:.3g}. Check whether the "
+        "file or the program that wrote it is damaged."
+    )

@@ -32,6 +32,7 @@ from .column import (
     check_zone,
     codes_of,
     column_of_text,
+    far,
     levels_of,
     numbers_of,
     warn_of_unknown,
@@ -193,6 +194,16 @@ class Table:
         for column in self.columns:
             if column.concern:
                 warn_user(column.concern, TableWarning)
+
+    def warn_of_far(self, coded: np.ndarray, warned: set[int]) -> None:
+        """Warn once of each column whose numbers (n, d) are far larger than all that determined the encoding."""
+        for place in self.numeric:
+            column, sizes = self.columns[place], np.abs(coded[:, place])
+            usual = max(abs(column.low or 0.0), abs(column.high or 0.0))
+            concern = far(column.name, sizes[~np.isnan(sizes)], usual)
+            if concern and place not in warned:
+                warned.add(int(place))
+                warn_user(concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
         """Encode rows as numbers, shape (n, d), float64.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._runtime.budget import SINGLE_THREAD_PASS
+from ..errors import NonFiniteLossError
 
 LEAST_SHARE = 0.1
 """Minimum weight of a deal."""
@@ -37,6 +38,11 @@ class Bag:
     def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
         """Members of several deals with the weights of the deals; deals with less than ``LEAST_SHARE`` are omitted."""
         kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
+        if not kept:
+            raise NonFiniteLossError(
+                "the loss of held-out rows is not finite for any member. Look for numbers in X or y that are far larger "
+                "than all others, and correct or drop their rows."
+            )
         total = sum(share for _, share in kept)
         return cls(
             tuple(chain.from_iterable(deal.arguments for deal, _ in kept)),

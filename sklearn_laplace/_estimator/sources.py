@@ -173,9 +173,12 @@ class SourceFits:
         """The whole table of a sample, whose prepared rows are given."""
         reading = self._reading(sample, data.scale)
         unit = data.total_weight / reading.of_sample
-        arguments = sample.n_rows, reading.of_all * unit, Group.current()
+        arguments, warned = (sample.n_rows, reading.of_all * unit, Group.current()), set[int]()
 
         def read(block: Block) -> PreparedData:
-            return reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
+            rows = reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
+            if data.table is not None:
+                data.table.warn_of_far(rows.X, warned)
+            return rows
 
         return RowStream(sample.shard, read, *arguments)

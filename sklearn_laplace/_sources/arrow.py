@@ -1,8 +1,12 @@
-"""Datasets of pyarrow: Parquet files, row group by row group, and all other formats that it reads, file by file."""
+"""Datasets of pyarrow: Parquet files, row group by row group, and all other formats that it reads, file by file.
+
+An error of reading names its file. A file whose size or time changes between two readings is an error too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
@@ -14,6 +18,7 @@ from .source import BLOCK_ROWS, Block, RowSource
 
 NEEDS = 'install it with: pip install "sklearn-laplace[arrow]"'
 """Cure in the error about a missing library."""
+NO_FILES = "X={!r} has no files; expected a folder, a file or a pattern of Parquet files."
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,12 @@ class ArrowSource(RowSource):
 
     ``columns``, ``targets`` and ``weight`` are names of columns. ``single`` is True if y is one column, given by its
     name and not in a list.
+    ``stamps`` have size and time of the file of each fragment, or None for rows in memory.
     """
 
     fragments: tuple[Any, ...]
     counts: tuple[int, ...]
+    stamps: tuple[object, ...]
     columns: tuple[str, ...]
     targets: tuple[str, ...]
     weight: str | None
@@ -36,7 +43,7 @@ class ArrowSource(RowSource):
         """Source of the rows of a dataset, with the names of its columns of targets and of weights.
 
         Raises ``TypeError`` if ``y`` or ``sample_weight`` is no name of a column, and ``ValueError`` if there is no
-        such column, or no row.
+        such column, no row, or an unreadable file.
         """
         single = isinstance(y, str)
         targets = () if y is None else (y,) if single else _names(y)
@@ -50,15 +57,14 @@ class ArrowSource(RowSource):
         for name in named:
             if name not in columns:
                 raise ValueError(f"there is no column {name!r} in X; its columns are {', '.join(columns[:20])}.")
-        parts = [part for fragment in dataset.get_fragments() for part in _parts(fragment)]
-        counted = [(part, n) for part in parts if (n := _n_rows(part))]
+        counted = [part for fragment in dataset.get_fragments() for part in _parts(fragment)]
         if not counted:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the dataset has no rows.")
         inputs = tuple(name for name in columns if name not in named)
         if not inputs:
             raise ValueError("Found array with 0 feature(s) while a minimum of 1 is required: no columns remain for X.")
-        fragments, lengths = zip(*counted, strict=True)
-        return cls(fragments, lengths, inputs, targets, sample_weight, single)
+        fragments, lengths, stamps = zip(*counted, strict=True)
+        return cls(fragments, lengths, stamps, inputs, targets, sample_weight, single)
 
     def only(self, names: tuple[str, ...]) -> ArrowSource:
         """Source with some of the columns of X, in this order; ``ValueError`` if a column is missing."""
@@ -69,16 +75,31 @@ class ArrowSource(RowSource):
         return replace(self, columns=names)
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Yield the rows of a part in order."""
+        """Yield the rows of a part in order.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing in the file, or the file cannot be read.
+        OSError
+            If the file was changed or removed.
+        """
+        fragment, stamp = self.fragments[part], self.stamps[part]
         names = [*self.columns, *self.targets, *([] if self.weight is None else [self.weight])]
         reading = {"columns": names, "batch_size": BLOCK_ROWS, "batch_readahead": 1, "fragment_readahead": 0}
-        for batch in self.fragments[part].to_batches(**reading):
-            if not batch.num_rows:
-                continue
-            frame = batch.to_pandas()
-            y = None if not self.targets else frame[self.targets[0] if self.single else list(self.targets)].to_numpy()
-            weight = None if self.weight is None else frame[self.weight].to_numpy()
-            yield Block(frame[list(self.columns)], y, weight)
+        _check_same(fragment, stamp)
+        with _naming(fragment, stamp):
+            present = fragment.physical_schema.names
+            if missing := [name for name in names if name not in present]:
+                raise ValueError(f"there is no column {missing[0]!r}; its columns are {', '.join(present[:20])}")
+            for batch in fragment.to_batches(**reading):
+                if batch.num_rows:
+                    yield self._block(batch.to_pandas())
+
+    def _block(self, frame: Any) -> Block:
+        y = None if not self.targets else frame[self.targets[0] if self.single else list(self.targets)].to_numpy()
+        weight = None if self.weight is None else frame[self.weight].to_numpy()
+        return Block(frame[list(self.columns)], y, weight)
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -99,16 +120,56 @@ def _names(y: Any) -> tuple[str, ...]:
     )
 
 
-def _parts(fragment: Any) -> list[Any]:
-    """Row groups of a Parquet file; any other file as a whole."""
-    split = getattr(fragment, "split_by_row_group", None)
-    return [fragment] if split is None else list(split())
+def _parts(fragment: Any) -> list[tuple[Any, int, object]]:
+    """Row groups of a Parquet file, or any other file as a whole, with the number of rows and the stamp of each."""
+    stamp = _stamp(fragment)
+    with _naming(fragment, stamp):
+        split = getattr(fragment, "split_by_row_group", None)
+        parts = [fragment] if split is None else list(split())
+        return [(part, n, stamp) for part in parts if (n := _n_rows(part))]
 
 
 def _n_rows(part: Any) -> int:
     """Number of rows of a row group or a file; pyarrow's ``count_rows`` counts those of the whole file."""
     groups = getattr(part, "row_groups", None)
     return int(part.count_rows()) if groups is None else sum(group.num_rows for group in groups)
+
+
+def _stamp(fragment: Any) -> object:
+    """Size and time of the file; None for rows in memory."""
+    path = getattr(fragment, "path", "")
+    info = fragment.filesystem.get_file_info(path) if path else None
+    return None if info is None else (info.size, info.mtime_ns)
+
+
+def _check_same(fragment: Any, stamp: object, cause: Exception | None = None) -> None:
+    """Refuse a file that is no longer the one that was read first."""
+    if _stamp(fragment) != stamp:
+        raise OSError(
+            f"{fragment.path!r} was changed or removed while its rows were being read. Call again when all files are "
+            "complete, and keep them until the end."
+        ) from cause
+
+
+@contextmanager
+def _naming(fragment: Any, stamp: object) -> Iterator[None]:
+    """Name the file in an error of reading it; its cause may be that the file has changed."""
+    cause = None
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, NotImplementedError, OSError) as error:
+        cause = error
+    _check_same(fragment, stamp, cause)
+    if cause is not None:
+        raise ValueError(
+            f"{getattr(fragment, 'path', '')!r} cannot be read: {_reason(cause)}. All files of X have to be complete, "
+            "with the same columns: write this one again, or remove it."
+        ) from cause
+
+
+def _reason(error: Exception) -> str:
+    """First line of a message of Arrow."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def is_dataset(X: Any) -> bool:
@@ -120,13 +181,22 @@ def dataset_of(path: Any) -> Any:
     """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file.
 
     Raises ``ImportError`` if pyarrow is not installed, and ``FileNotFoundError`` if there is no such file.
+        Raises ``ValueError`` if the first file is not one of Parquet.
     """
     try:
-        import pyarrow.dataset
+        from pyarrow import dataset
     except ImportError as error:
         raise ImportError(f"X={str(path)!r} is a path, which pyarrow reads; {NEEDS}") from error
     text = str(path)
     files = sorted(glob(text, recursive=True)) if has_magic(text) else [text]
     if not files or not all(Path(file).exists() for file in files):
-        raise FileNotFoundError(f"X={text!r} has no files; expected a folder, a file or a pattern of Parquet files.")
-    return pyarrow.dataset.dataset(files if has_magic(text) else text, format="parquet")
+        raise FileNotFoundError(NO_FILES.format(text))
+    options = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)  # of pages that have one
+    kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
+    try:
+        found = dataset.dataset(files if has_magic(text) else text, format=kind)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"X={text!r} cannot be read: {_reason(error)}. Remove or replace this file.") from error
+    if not found.files:
+        raise FileNotFoundError(NO_FILES.format(text))
+    return found

@@ -251,6 +251,18 @@ def test_a_search_warns_once():
 # ---------------------------------------------------------------------- report
 
 
+@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
+def test_a_number_that_is_too_large_to_be_true_is_named(kind):
+    """Damaged files and uninitialised memory hold such numbers; heavy tails, zeros and small units are no concern."""
+    rows = np.stack([X, 1e-5 * X, np.where(X > 1, 1e20, 0.0)], axis=1)
+    fitted(kind(rows))
+    rows[3, 1] = -1e300
+    with pytest.warns(TableWarning, match=r"column 1 of X holds a number of size 1e\+300, and others have") as caught:
+        model = fitted(kind(rows))
+    assert len(caught) == 1
+    assert model.table_.notes == [str(caught[0].message)]
+
+
 def test_the_report_lists_what_is_read_of_each_column():
     rng = np.random.default_rng(2)
     table = pd.DataFrame(
