@@ -40,8 +40,8 @@ class Bag:
         kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
         if not kept:
             raise NonFiniteLossError(
-                "the loss of held-out rows is not finite for any member. Look for numbers in X or y that are far larger "
-                "than all others, and correct or drop their rows."
+                "the loss of held-out rows is not finite for any member. Look for numbers in X or y that are far "
+                "larger than all others, and correct or drop their rows."
             )
         total = sum(share for _, share in kept)
         return cls(
