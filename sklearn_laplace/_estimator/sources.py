@@ -171,7 +171,9 @@ class SourceFits:
 
     def _stream(self, sample: Sample, data: PreparedData) -> RowStream:
         """The whole table of a sample, whose prepared rows are given."""
-        reading = self._reading(sample, data.scale)
+        reader = type(self).__new__(type(self))  # a thread may read ahead while a failed fit restores the estimator
+        vars(reader).update(vars(self))
+        reading = reader._reading(sample, data.scale)
         unit = data.total_weight / reading.of_sample
         arguments, warned = (sample.n_rows, reading.of_all * unit, Group.current()), set[int]()
 

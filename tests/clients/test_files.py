@@ -176,9 +176,10 @@ def test_a_huge_number_outside_the_sample_is_reported(folder, small_samples):
     chosen = sources.sample_of(kept, sources.Group(), 300).rows.X["age"].to_numpy()
     rows.loc[rows["age"].eq(1e300) & table(1)["age"].isin(chosen), "age"] = 1.0
     rows.to_parquet(folder / "1.parquet", row_group_size=200)
+    model = LaplaceRegressor(random_state=0)
     with (
         pytest.warns(TableWarning, match=r"column 'age' of X holds a number of size 1e\+300, and others") as caught,
         pytest.raises(NonFiniteLossError, match=r"Look for numbers in X or y that are far larger"),
     ):
-        LaplaceRegressor(random_state=0).fit(folder, "price")
+        model.fit(folder, "price")
     assert sum(warning.category is TableWarning for warning in caught) == 1  # of many blocks
