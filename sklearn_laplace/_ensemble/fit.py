@@ -244,7 +244,9 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
 
     drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
     n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
-    tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered before the threads start
+    places = [(place + 2, n_others + 1) for place in range(n_others)]
+    # Numbered before the threads start.
+    tasks = [task.subtask("member", MEMBER_STAGES, place=place, n_jobs=n_jobs) for place in places]
     fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
     with kept_back() as caught:
         members = joblib.Parallel(n_jobs, require="sharedmem")(fits)

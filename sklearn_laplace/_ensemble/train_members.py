@@ -100,7 +100,7 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
                 recipes = for_noise(recipes, error, n_rows)
         for together in _programs(recipes):
             program = _Program.of(request, options, rows, together, held_out, len(deals) * n_members)
-            with progress(together[0].schedule, label="members") as steps:
+            with progress(together[0].schedule, label=f"{len(together) * n_members} members") as steps:
                 deals += program.trained(prior, steps)
             if clock.is_over():
                 break

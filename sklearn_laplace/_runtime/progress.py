@@ -146,7 +146,8 @@ class Task:
 
     ``path`` has the names of the enclosing tasks and of this task. ``estimator`` is set if it has callbacks;
     ``context`` is then scikit-learn's ``CallbackContext`` of the task. ``score`` is the mean log density of held-out
-    rows that the task has reached, in nats per row, to be set before it ends.
+    rows that the task has reached, in nats per row, to be set before it ends. ``rounds`` is the number
+    of equally long rounds of tasks like this one that follow it; 0 if unknown.
 
     Examples
     --------
@@ -159,13 +160,22 @@ class Task:
     estimator: Any = None
     context: Any = None
     score: float | None = None
+    rounds: int = 0
 
-    def subtask(self, name: str, most: int | None = 0) -> Task:
-        """Create a subtask, to be used in a ``with`` statement, with at most ``most`` subtasks; None if unknown."""
+    def subtask(
+        self, name: str, most: int | None = 0, *, place: tuple[int, int] | None = None, n_jobs: int = 1
+    ) -> Task:
+        """Create a subtask, to be used in a ``with`` statement, with at most ``most`` subtasks; None if unknown.
+
+        ``place`` is its position among those of its name, from 1, and their number. ``n_jobs`` of them run at a time.
+        """
         context = self.context
         if context is not None:
             context = context.subcontext(task_name=name, max_subtasks=most)
-        return Task(self.clock, (*self.path, name), self.estimator, context)
+        shown, rounds = name, 0
+        if place is not None:
+            shown, rounds = f"{name} {place[0]} of {place[1]}", -(-(place[1] - place[0]) // n_jobs)
+        return Task(self.clock, (*self.path, shown), self.estimator, context, rounds=rounds)
 
     def __enter__(self) -> Self:
         self._begun = time.perf_counter()
@@ -183,11 +193,25 @@ class Task:
 
     def _result(self) -> str:
         """Duration of the task, and its score with the best one so far."""
-        duration = f"{time.perf_counter() - self._begun:.2f} s"
+        seconds = time.perf_counter() - self._begun
+        duration = f"{seconds:.2f} s"
+        if self.rounds:
+            duration += f", {about(min(self.rounds * seconds, self.clock.left))}"
         if self.score is None:
             return duration
         self.clock.best = max(self.clock.best, self.score)
         return f"{duration}, held-out log density {self.score:.3f}, best so far {self.clock.best:.3f}"
+
+
+def about(seconds: float) -> str:
+    """Text on the time that is left.
+
+    Examples
+    --------
+    >>> about(0.2), about(71.4)
+    ('about 1 s left', 'about 72 s left')
+    """
+    return f"about {max(math.ceil(seconds), 1)} s left"
 
 
 def without_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:

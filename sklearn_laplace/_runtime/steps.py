@@ -1,14 +1,18 @@
-"""Progress of a training by steps: lines of ``verbose=2``, or a bar of tqdm, which skorch depends on."""
+"""Progress of a training by steps: lines of ``verbose``, or a bar of tqdm, which skorch depends on."""
 
 from __future__ import annotations
 
 import math
 import multiprocessing
+import time
 from typing import Any, Self
 
 from torch import Tensor
 
-from .progress import Task
+from .progress import Task, about
+
+EVERY = 5.0
+"""Seconds between two lines of ``verbose=1``."""
 
 
 class Steps:
@@ -48,7 +52,9 @@ class Steps:
         has_bar = clock is not None and clock.has_bar and multiprocessing.parent_process() is None
         self.prints = prints and clock is not None and clock.verbose > 1
         self.is_shown = self.prints or has_bar
+        self.is_timed = prints and clock is not None and clock.verbose == 1 and total is not None
         self.n_done = 0
+        self._begun = self._told = time.perf_counter()
         self._losses: list[Tensor | float] = []
         self._bar: Any = None
         if has_bar:
@@ -69,16 +75,18 @@ class Steps:
 
     def extend(self, n_steps: int) -> None:
         """Add further steps to the total."""
-        if self.is_shown and self.total is not None:
+        if (self.is_shown or self.is_timed) and self.total is not None:
             self.total += n_steps
             if self._bar is not None:
                 self._bar.total = self.total
 
     def advance(self, loss: Tensor | float) -> None:
-        """Count a step and its loss per row. Without lines and bar this does nothing."""
+        """Count a step and its loss per row. With ``verbose=1``, the loss is not read."""
+        self.n_done += 1
+        if self.is_timed:
+            self._tell_time()
         if not self.is_shown:
             return
-        self.n_done += 1
         self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)  # read when they are shown
         if self._bar is not None:
             self._bar.update()
@@ -99,6 +107,15 @@ class Steps:
         """Show the mean log likelihood of held-out rows, given for each net (K,), in nats per row."""
         if self.is_shown:
             self._show(f"held-out log likelihood {float(log_likelihood.mean()):.3f}")
+
+    def _tell_time(self) -> None:
+        """Print the step and the seconds that are left, every few seconds."""
+        now = time.perf_counter()
+        if now - self._told < EVERY or self.task is None or self.total is None or self.n_done >= self.total:
+            return
+        self._told, left = now, (now - self._begun) / self.n_done * (self.total - self.n_done)
+        part = f"{self.unit} {self.n_done} of {self.total}"
+        self.task.clock.say(f"{self.name}: {part}, {about(min(left, self.task.clock.left))}")
 
     def _show(self, *results: str) -> None:
         """Print a line, or write the results behind the bar."""

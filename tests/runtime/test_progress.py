@@ -311,7 +311,7 @@ def test_verbose_prints_the_steps_of_members_that_train_together(capsys):
     y = np.sin(x[:, 0]) + rng.normal(size=110)
     options = {"n_bins": None, "hidden_layer_sizes": (4,), "likelihood": "gaussian", "random_state": 0}
     loud = LaplaceRegressor(**options, verbose=2).fit(x, 100 * y)
-    lines = [line for line in lines_of(capsys.readouterr().out) if line[0].startswith("epochs, members")]
+    lines = [line for line in lines_of(capsys.readouterr().out) if line[0].startswith("epochs, 8 members")]
     steps = [step for _, step, _ in lines]
     assert steps == sorted(steps) and 20 <= len(steps) <= 30
     losses = [float(re.search(r"loss ([\d.]+)", rest)[1]) for _, _, rest in lines if "loss" in rest]
@@ -335,13 +335,36 @@ def test_verbose_prints_the_steps_of_exact_trainings_and_the_epochs_of_short_one
     assert [step for stage, step, _ in lines_of(out) if stage == "epochs"] == [1, 2, 3] and "epoch 3 of 3, loss" in out
 
 
+def test_verbose_prints_the_place_of_each_member_and_the_time_that_is_left(capsys):
+    """The first member takes longer than the others, because of its cross-fitted nets; no time is left at the end."""
+    LaplaceRegressor(**ONE | {"n_members": 4}, verbose=1).fit(X, Y)
+    ends = re.findall(r" s  (member[^,]*) \([\d.]+ s(.*)\)", capsys.readouterr().out)
+    names, rests = zip(*ends, strict=True)
+    assert names == ("member", "member 2 of 4", "member 3 of 4", "member 4 of 4")
+    assert [bool(re.fullmatch(r", about \d+ s left", rest)) for rest in rests] == [False, True, True, False]
+
+
+def test_verbose_prints_the_time_that_is_left_of_a_long_training(capsys, monkeypatch):
+    """Every few seconds, for steps of equal length: 10 of 40 steps have taken 20 s. A time limit bounds it."""
+    now = iter(np.arange(0.0, 1e3, 2.0))
+    for max_time, left in ((None, 60), (30.0, 10)):
+        clock = Clock(max_time, verbose=1, begun=0.0)
+        monkeypatch.setattr(_steps.time, "perf_counter", lambda: next(now))
+        monkeypatch.setattr(Clock, "elapsed", 20.0)
+        monkeypatch.setattr(_steps, "EVERY", 19.0)
+        with Steps(Task(clock, ("training",)), 40, label="8 members") as steps:
+            for _ in range(11):
+                steps.advance(0.5)
+        assert capsys.readouterr().out == f"   20.0 s  training, 8 members: step 10 of 40, about {left} s left\n"
+
+
 def test_a_bar_shows_the_steps_and_is_gone_at_the_end(capsys):
     """On standard error, for trainings together and for epochs of a skorch net; no lines."""
     LaplaceRegressor(n_bins=None, hidden_layer_sizes=(4,), random_state=0, verbose="bar").fit(
         np.repeat(X, 2, 0) + np.linspace(0, 1, 120)[:, None], np.repeat(Y, 2)
     )
     out, bars = capsys.readouterr()
-    assert out == "" and "member, training, epochs, members: " in bars and "step/s, loss 0." in bars
+    assert out == "" and "member, training, epochs, 8 members: " in bars and "step/s, loss 0." in bars
     assert bars.rpartition("\r")[0].rpartition("\r")[2].strip() == "" and not bars.endswith("\n")
     model = LaplaceRegressor(template(max_epochs=2), prior_precision=1.0, sigma_noise=0.1, random_state=0)
     model.set_params(verbose="bar").fit(X, Y)
