@@ -412,7 +412,9 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior, at the same weights and curvature and without training.
 
-        Sets the parameters, as ``set_params`` does, and updates all fitted attributes that depend on them.
+        Sets the parameters, as ``set_params`` does, and updates all fitted attributes that depend on them. The
+        estimator is changed in place and returned. To compare several values, refit copies:
+        ``copy.deepcopy(model).refit_laplace(...)``.
 
         Parameters
         ----------
@@ -425,6 +427,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         Returns
         -------
         self
+            The same object, changed.
 
         Raises
         ------
@@ -448,9 +451,10 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> mean, std = model.predict([[30.0]], return_std=True)
-        >>> again, wider = model.refit_laplace(prior_precision=0.01).predict([[30.0]], return_std=True)
-        >>> bool(again == mean), bool(wider > 5 * std)
-        (True, True)
+        >>> from copy import deepcopy
+        >>> again, wider = deepcopy(model).refit_laplace(prior_precision=0.01).predict([[30.0]], return_std=True)
+        >>> bool(again == mean), bool(wider > 5 * std), model.prior_precision_
+        (True, True, 1.0)
         """
         check_is_fitted(self)
         check_post_hoc_names(laplace_params, self.get_params(deep=False))

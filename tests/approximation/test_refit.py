@@ -107,6 +107,18 @@ def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(two_targets, chan
     assert model.get_params() == parameters
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_refits_of_copies_can_be_compared(copied):
+    """As the guide does: each copy keeps its link, and the model keeps its own. Without a copy all are one object."""
+    model = LaplaceClassifier(hidden_layer_sizes=(4,), prior_precision=0.1, random_state=0).fit(X, LABELS)
+    before, links = model.predict_proba(X_NEW), ("plugin", "moderated", "mc")
+    models = {link: copied(model).refit_laplace(link=link) for link in links}
+    assert [models[link].get_params()["link"] for link in links] == list(links)
+    assert len({models[link].predict_proba(X_NEW).tobytes() for link in links}) == len(links)
+    np.testing.assert_array_equal(model.predict_proba(X_NEW), before)
+    assert copied(model).get_params() == model.get_params()
+
+
 def test_noise_ratios_that_the_curvature_does_not_hold_have_no_evidence(two_targets):
     """log_marginal_likelihood can only change the noise levels of all targets by a common factor."""
     model = two_targets
