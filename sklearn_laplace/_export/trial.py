@@ -1,24 +1,28 @@
 """Check that a model loaded from a file can predict, before it is returned.
 
 Types are checked while a file is read (``_storage/restore.py``). Arrays of wrong shapes only show when they are used.
-So the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Models with
-layers that can enlarge their input (padding, upsampling) are not tried, since a small file could request any memory.
+So the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Of members
+that share all parts one is tried. The work is bounded: of many members the first are tried, and of too many outputs
+none. Models with layers that can enlarge their input (padding, upsampling) are not tried, since a small file could
+request any memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, clone
 from torch import nn
 
 from .._approximation.noise_model import NoiseModel
+from .._ensemble.ensemble import Ensemble
+from .._ensemble.member import Member
 from .._estimator.base import LaplaceEstimator
 from .._options.variants import Link, MonteCarlo, expanded
+from .._runtime.memory import held
 from .._storage.registry import FITTED
 from ..errors import StateError
 from ..laplace.layers import StandardisedLinear
@@ -45,6 +49,14 @@ BOUNDED = (
 MOST_LAYERS = 1000
 """Calls of layers in a forward pass."""
 N_ROWS = (2, 3)
+PARTS = ("net", "fit", "hyper", "posterior", "scale", "noise_model", "input_dtype", "covariance_factor")
+"""Attributes of a member that predictions depend on."""
+MOST_TRIED = 32
+"""Members."""
+MOST_WORK = 10**9
+"""Multiply-adds of the trial: rows × outputs × (outputs² + numbers of the posterior + weights), over the members."""
+FLOAT = 8
+"""Bytes of a number."""
 OPTIONAL = {
     *("feature_names_in_", "classes_", "_column_names"),
     *("_single_output", "_is_candidate", "_is_quick", "_prior_scores"),
@@ -90,8 +102,9 @@ def check_answers(model: LaplaceEstimator) -> None:
         raise StateError(f"the state names the columns {names!r:.100}; expected {model.n_features_in_} strings.")
     try:
         _check_sizes(model)
-        if all(map(_is_bounded, _modules(model))) and (rows := example_rows(model)) is not None:
-            _answer(_twin(model), rows)
+        is_bounded = all(map(_is_bounded, _modules(model)))
+        if is_bounded and (tried := _tried(model)) and (rows := example_rows(model)) is not None:
+            _answer(_twin(model, tried), rows)
     except StateError:
         raise
     except Exception as error:
@@ -100,45 +113,85 @@ def check_answers(model: LaplaceEstimator) -> None:
 
 def _check_sizes(model: Any) -> None:
     """Refuse blocks of more weights than the net has: torch would make matrices of their sizes."""
-    for member in model._ensemble.members:
+    for member in _distinct(model):
         network, posterior = member.fit.network, vars(member.posterior)
         most = sum(tensor.numel() for tensor in network.module.parameters())
         blocks = [block.size for block in network.layout.blocks]
         held = [block.size for block in posterior.get("blocks", ())]
         if max(sum(blocks), sum(held), sum(posterior.get("sizes", ()))) > most or min(blocks, default=1) < 1:
             raise StateError(f"the state has blocks of {_few(blocks)} weights, and the net has {most}.")
+        if tuple(member.fit.gradient.shape) != (sum(blocks),):
+            size = member.fit.gradient.numel()
+            raise StateError(f"the state has a gradient of {size} weights, and blocks of {sum(blocks)}.")
 
 
 def _few(values: list[int]) -> str:
     return ", ".join(map(str, values[:5]))
 
 
+def _distinct(model: Any) -> list[Member]:
+    """One member of those that share all parts."""
+    parts = {tuple(id(getattr(member, name)) for name in PARTS): member for member in model._ensemble.members}
+    return list(parts.values())
+
+
+def _tried(model: Any) -> list[Member]:
+    """The first distinct members whose predictions are affordable together."""
+    tried: list[Member] = []
+    work = 0
+    for member in _distinct(model)[:MOST_TRIED]:
+        fit, n_outputs = member.fit, member.fit.n_outputs
+        layers = [layer for _, layer in fit.network.module.named_modules(remove_duplicate=False)]
+        n_weights = sum(
+            tensor.numel() for layer in layers for tensor in layer._parameters.values() if tensor is not None
+        )
+        n_held = held(member.posterior, fit.curvature) // FLOAT
+        work += sum(N_ROWS) * n_outputs * (n_outputs**2 + n_held + n_weights)
+        if work > MOST_WORK:
+            break
+        tried.append(member)
+    return tried
+
+
 def _answer(model: Any, rows: np.ndarray) -> None:
+    is_classifier = isinstance(model, ClassifierMixin)
     for n_rows in N_ROWS:
-        for answers in (model.predict(rows[:n_rows]), model.predict_std(rows[:n_rows])):
+        part = rows[:n_rows]
+        means = model.predict_proba(part) if is_classifier else model.predict(part)
+        std = model.predict_std(part)
+        for answers in (means, std):
             if len(answers) != n_rows:
                 raise StateError(f"the model has {len(answers)} predictions for {n_rows} rows.")
-            if answers.dtype.kind == "f" and not np.isfinite(answers).all():
-                raise StateError("the model predicts numbers that are not finite.")
+            if answers.dtype.kind != "f" or not np.isfinite(answers).all():
+                raise StateError("the model predicts numbers that are not finite and real.")
+        if not ((std >= 0) if is_classifier else (std > 0)).all():  # 1 - p underflows for certain classes
+            raise StateError(f"the model predicts a standard deviation of {std.min():.3g}.")
+        if is_classifier and not (means.min() >= 0 and np.allclose(means.sum(1), 1)):
+            raise StateError("the model predicts probabilities whose sum is not one.")
 
 
-def _twin(model: Any) -> Any:
-    """A copy without column names, since the rows are an array, and with few weight samples."""
+def _twin(model: Any, tried: list[Member]) -> Any:
+    """A copy of these members without column names, since the rows are an array, and with few weight samples."""
     parameters = model.get_params(deep=False)
     sampled = {name: value for name, value in parameters.items() if isinstance(value, MonteCarlo | Link)}
     few = {name: clone(value).set_params(n_samples=FEW_SAMPLES) for name, value in sampled.items()}
-    twin = model._around(model._ensemble, **few)
+    ensemble = model._ensemble
+    if len(tried) < len(ensemble.members):
+        ensemble = Ensemble.of(tried, factor=ensemble.factor)
+    twin = model._around(ensemble, **few, n_jobs=None)
     if "feature_names_in_" in vars(twin):
         del twin.feature_names_in_
     return twin
 
 
-def _modules(model: Any) -> Iterator[nn.Module]:
-    for member in model._ensemble.members:
+def _modules(model: Any) -> list[nn.Module]:
+    """The distinct modules of all members."""
+    modules: list[nn.Module] = []
+    for member in _distinct(model):
         noise = member.noise_model
         fits = [member.fit, noise.fit] if isinstance(noise, NoiseModel) else [member.fit]
-        yield member.net.module_
-        yield from (fit.network.module for fit in fits)
+        modules += [member.net.module_, *(fit.network.module for fit in fits)]
+    return list(dict.fromkeys(modules))
 
 
 def _is_bounded(module: nn.Module) -> bool:
