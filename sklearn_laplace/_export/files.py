@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
 from .._estimator.base import LaplaceEstimator
 from .._runtime.atomic import write_whole
@@ -49,6 +50,12 @@ MOST_TREE = 2**26
 """Bytes of a tree."""
 MOST_ENTRIES = 2_000_000
 """Commas and opening brackets of a tree; each may take 70 bytes of memory."""
+PIPELINE = """save was given a Pipeline; it writes a LaplaceRegressor or a LaplaceClassifier alone. Write the \
+other steps with skops, and put both together:
+    skops.io.dump(pipeline[:-1], "steps.skops")
+    sklearn_laplace.save(pipeline[-1], "net.safetensors")
+    pipeline = make_pipeline(skops.io.load("steps.skops"), sklearn_laplace.load("net.safetensors"))"""
+"""Advice for a pipeline whose last step can be saved."""
 LEAST_KEY = 16
 """Bytes of a key for the HMAC."""
 MAC = "hmac-sha256"
@@ -76,7 +83,8 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
         For lambdas and local classes, methods, partials, hooks, and objects that define their own pickling. The message
         names the attribute. See :doc:`/guide/persistence`.
     TypeError
-        If the estimator is not a LaplaceRegressor or a LaplaceClassifier.
+        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message has the three
+        lines that write and read it.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
 
@@ -93,10 +101,12 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     >>> bool((found.predict_std(X) == model.predict_std(X)).all())
     True
     """
+    if isinstance(estimator, Pipeline) and isinstance(estimator.steps[-1][1], StoredEstimator):
+        raise TypeError(PIPELINE)
     if not isinstance(estimator, StoredEstimator):
         raise TypeError(
-            f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. For a "
-            "pipeline, save the last step, and keep the other steps in another format."
+            f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. Of a "
+            "search, save the best_estimator_."
         )
     target = file_path(path, ".safetensors")
     safetensors = _safetensors()

@@ -22,7 +22,10 @@ import torch
 from former import current
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import KFold
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from skorch.exceptions import SkorchException
 from torch import nn
@@ -370,9 +373,32 @@ def test_what_cannot_be_stored_is_named(parameters, message, stored):
 
 
 def test_only_estimators_are_saved(stored):
-    """For a pipeline, save its last step."""
+    """Of a search, the estimator that it has found."""
     with pytest.raises(TypeError, match=r"save was given a KFold; expected a LaplaceRegressor or a LaplaceClassifier"):
         save(KFold(), stored)
+    with pytest.raises(TypeError, match=r"save was given a GridSearchCV; .*save the best_estimator_"):
+        save(GridSearchCV(LaplaceRegressor(), {}), stored)
+    with pytest.raises(TypeError, match=r"save was given a Pipeline; expected a LaplaceRegressor"):
+        save(make_pipeline(StandardScaler(), KFold()), stored)
+
+
+@pytest.mark.parametrize(("kind", "y"), [(LaplaceRegressor, Y), (LaplaceClassifier, LABELS)])
+@pytest.mark.parametrize("steps", [[StandardScaler()], [SimpleImputer(), make_pipeline(StandardScaler())]])
+def test_the_lines_of_the_message_save_a_pipeline(kind, y, steps, tmp_path, monkeypatch):
+    """They are executed as they are printed; predictions are equal to the bit."""
+    monkeypatch.chdir(tmp_path)
+    fitted = make_pipeline(*map(clone, steps), kind(prior_precision=1.0, n_members=1, **SMALL)).fit(3 + 5 * X, y)
+    with pytest.raises(TypeError, match=r"save was given a Pipeline; .*with skops") as caught:
+        save(fitted, "model.safetensors")
+    lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    names = {"skops": skops, "sklearn_laplace": sklearn_laplace, "make_pipeline": make_pipeline, "pipeline": fitted}
+    exec("\n".join(lines), names)
+    assert len(lines) == 3 and names["pipeline"] is not fitted
+    np.testing.assert_array_equal(names["pipeline"].predict(X_NEW), fitted.predict(X_NEW))
+    if kind is LaplaceRegressor:
+        np.testing.assert_array_equal(
+            sklearn_laplace.predict_std(names["pipeline"], X_NEW), sklearn_laplace.predict_std(fitted, X_NEW)
+        )
 
 
 # ---------------------------------------------------------------------- files
