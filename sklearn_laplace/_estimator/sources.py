@@ -169,10 +169,10 @@ class SourceFits:
         of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
         return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
 
-    def _stream(self, sample: Sample, data: PreparedData) -> RowStream:
+    def _stream(self: Any, sample: Sample, data: PreparedData) -> RowStream:
         """The whole table of a sample, whose prepared rows are given."""
-        reader = type(self).__new__(type(self))  # a thread may read ahead while a failed fit restores the estimator
-        vars(reader).update(vars(self))
+        reader = type(self)(**self.get_params(deep=False))  # a thread reads ahead while a failed fit restores self
+        reader._take(self)
         reading = reader._reading(sample, data.scale)
         unit = data.total_weight / reading.of_sample
         arguments, warned = (sample.n_rows, reading.of_all * unit, Group.current()), set[int]()

@@ -55,7 +55,7 @@ FIELDS: dict[str, str] = {
         ParameterBlock.outputs ParameterBlock.positions PreparedData.n_outputs fitted.n_features_in_
     """,
     "finite": """
-        Affine.last_axes DenseFactor.values Diag.diagonal EKFACBlock.input_basis EKFACBlock.output_basis
+        Affine.last_axes Column.spread DenseFactor.values Diag.diagonal EKFACBlock.input_basis EKFACBlock.output_basis
         EKFACBlock.values Full.lower FullPosterior.half FullPosterior.logdet FunctionalPosterior.factor
         FunctionalPosterior.gram HeldOutMixture.keys HeldOutMixture.others HeldOutMixture.scores
         InfBlockPosterior.rows KronBlock.input_sum KronBlock.output_sum KronBlockPosterior.input_basis
