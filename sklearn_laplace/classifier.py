@@ -266,7 +266,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         index = positions(y, weights, self.classes_)
         rows, targets, counted = self._rows_of_training(X, index, weights)
         data = self._encoded(rows, targets, counted, n_outputs, class_weight)
-        if self._weighs_relatively():  # class weights change ratios only
+        if self._weighs_relatively(self._options()):  # class weights change ratios only
             unit = float(counted[data.weights > 0].sum()) / data.total_weight
             self._weight_unit *= unit
             data = data if math.isclose(unit, 1.0) else data.weighted(unit)

@@ -253,16 +253,16 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 
     def _rescaled(self, data: PreparedData, options: Options) -> PreparedData:
         """Rows with weights of mean 1 if the weights only count copies and held-out rows select the noise level."""
-        unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively() else 1.0
+        unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively(options) else 1.0
         self._weight_unit *= unit
         return data.weighted(unit) if unit != 1.0 else data
 
-    def _weighs_relatively(self) -> bool:
+    def _weighs_relatively(self, options: Options) -> bool:
         """True if only the ratios of weights matter: held-out rows select what the number of rows would determine.
 
         Weights of counts are exposures.
         """
-        options, parameters = self._options(), self._parameters()
+        parameters = self._parameters()
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
         selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.cross_fits
         return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
@@ -545,11 +545,11 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         tables = self._table is not None if not reset else self.net is None
         named, y = column_names(readable(X, "X")), check_targets(y, numeric=y_numeric)
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
-        weights = check_weights(sample_weight, X)
+        weights, options = check_weights(sample_weight, X), self._options()
         if reset:
-            given, weights = weights, relative_weights(weights) if self._weighs_relatively() else weights
+            given, weights = weights, relative_weights(weights) if self._weighs_relatively(options) else weights
             self._weight_unit = float(weights.sum() / given.sum())
-            previous, categorical = self._previous(), self._options().categorical
+            previous, categorical = self._previous(), options.categorical
             check_columns(self, previous)
             self._table = Table.of(X, weights, categorical, named) if tables else None
             self._table = self._table if previous is None else previous._table
@@ -557,7 +557,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
                 self._table.warn()
         X = X if self._table is None else self._table.coded(X, weights)
         shape = (len(y), y.size // len(y))
-        variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
+        variances = noise_variances(sample_noise_variance, options.likelihood, shape)
         return X, y, weights, variances
 
     def _rows_of_training(

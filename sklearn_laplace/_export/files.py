@@ -54,7 +54,8 @@ PIPELINE = """save was given a Pipeline; it writes a LaplaceRegressor or a Lapla
 other steps with skops, and put both together:
     skops.io.dump(pipeline[:-1], "steps.skops")
     sklearn_laplace.save(pipeline[-1], "net.safetensors")
-    pipeline = make_pipeline(skops.io.load("steps.skops"), sklearn_laplace.load("net.safetensors"))"""
+    steps = skops.io.load("steps.skops", trusted=["numpy.dtype"])
+    pipeline = make_pipeline(steps, sklearn_laplace.load("net.safetensors"))"""
 """Advice for a pipeline whose last step can be saved."""
 LEAST_KEY = 16
 """Bytes of a key for the HMAC."""
@@ -83,8 +84,8 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
         For lambdas and local classes, methods, partials, hooks, and objects that define their own pickling. The message
         names the attribute. See :doc:`/guide/persistence`.
     TypeError
-        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message has the three
-        lines that write and read it.
+        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message has the lines
+        that write and read it.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
 

@@ -393,7 +393,7 @@ def test_the_lines_of_the_message_save_a_pipeline(kind, y, steps, tmp_path, monk
     lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
     names = {"skops": skops, "sklearn_laplace": sklearn_laplace, "make_pipeline": make_pipeline, "pipeline": fitted}
     exec("\n".join(lines), names)
-    assert len(lines) == 3 and names["pipeline"] is not fitted
+    assert len(lines) == 4 and names["pipeline"] is not fitted
     np.testing.assert_array_equal(names["pipeline"].predict(X_NEW), fitted.predict(X_NEW))
     if kind is LaplaceRegressor:
         np.testing.assert_array_equal(
