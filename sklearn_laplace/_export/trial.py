@@ -24,6 +24,7 @@ from .._estimator.base import LaplaceEstimator
 from .._options.variants import Link, MonteCarlo, expanded
 from .._runtime.memory import held
 from .._storage.registry import FITTED
+from .._validation.values import jobs
 from ..errors import StateError
 from ..laplace.layers import StandardisedLinear
 from ..nets import MLP, TableMLP
@@ -173,6 +174,7 @@ def _answer(model: Any, rows: np.ndarray) -> None:
 def _twin(model: Any, tried: list[Member]) -> Any:
     """A copy of these members without column names, since the rows are an array, and with few weight samples."""
     parameters = model.get_params(deep=False)
+    jobs("n_jobs", parameters["n_jobs"])
     sampled = {name: value for name, value in parameters.items() if isinstance(value, MonteCarlo | Link)}
     few = {name: clone(value).set_params(n_samples=FEW_SAMPLES) for name, value in sampled.items()}
     ensemble = model._ensemble

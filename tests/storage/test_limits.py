@@ -401,3 +401,11 @@ def test_the_trial_takes_one_thread(n_jobs, models, path, monkeypatch):
     save(model, path)
     load(path)
     assert used == [None]
+
+
+@pytest.mark.parametrize("n_jobs", [0, 2.5, "all"])
+def test_a_fitted_model_has_a_number_of_jobs(n_jobs, models, path):
+    """Otherwise the first prediction would refuse it."""
+    save(pickle.loads(pickle.dumps(models["full"])).set_params(n_jobs=n_jobs), path)
+    with pytest.raises(StateError, match="the model cannot predict .*n_jobs="):
+        load(path)
