@@ -128,8 +128,8 @@ def _trained_once(search: Search, request: TrainingRequest, key: str, compute: C
 
 
 def _has_fixed_mean(request: TrainingRequest) -> bool:
-    """True if the mean does not depend on the posterior: numbers with additive noise, not classes and counts."""
-    return request.options(request.parameters["memory_budget"]).likelihood.has_dispersion
+    """True if the mean does not depend on the posterior: numbers and counts, not classes."""
+    return not request.options(request.parameters["memory_budget"]).likelihood.over_classes
 
 
 def kept_in_search(key: str, compute: Callable[[], Trained]) -> Trained:

@@ -82,5 +82,5 @@ def test_from_a_csv_to_the_same_numbers_in_a_new_process(tmp_path, monkeypatch):
 def test_save_says_what_to_do_with_a_pipeline(tmp_path):
     """save stores a Laplace estimator without the earlier steps of a pipeline."""
     pipe = make_pipeline(StandardScaler(), LaplaceRegressor())
-    with pytest.raises(TypeError, match=r"save was given a Pipeline.*save the last step"):
+    with pytest.raises(TypeError, match=r"save was given a Pipeline.*Write the other steps with skops"):
         sklearn_laplace.save(pipe, tmp_path / "model")
