@@ -315,7 +315,7 @@ def _labels(found: Crafted, rng: np.random.Generator) -> None:
 
 def _members(found: Crafted, rng: np.random.Generator) -> None:
     """Many distinct members that share all parts, or all but one."""
-    add_members(found, int(_pick([2, 40, 990], rng)))
+    add_members(found, int(_pick([2, 10, 40], rng)))
 
 
 def add_members(found: Crafted, n: int) -> int:
