@@ -409,9 +409,8 @@ default="auto"
         if return_std or self._scale.transforms:
             mean, (std,) = self._mean_and_stds(self._moments(X), (self.return_std_kind,))
             return (mean, std) if return_std else mean
-        # Additive noise has mean zero, so that forward passes are enough.
-        latent = self._outputs(X) if self.laplace_.likelihood.additive_noise else self._moments(X).moments.mean
-        return (self._in_units(latent), self._covariance(X)) if return_cov else self._in_units(latent)
+        mean = self._in_units(self._means(X))
+        return (mean, self._covariance(X)) if return_cov else mean
 
     @overload
     def predict_std(self, X: Any, *, kind: Kind = "total", X_std: Any = None) -> np.ndarray: ...

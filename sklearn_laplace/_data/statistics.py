@@ -60,7 +60,7 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
     if len(weights) == 1 or weights.sum() > 1 + 1e-9:
         return weights
     shares = weights / np.exp2(np.frexp(weights.max())[1])  # by a power of two; squares of 1e-200 would underflow
-    return shares * (shares.sum() / (shares**2).sum())
+    return _of_effective_sum(shares)
 
 
 def relative_weights(weights: np.ndarray) -> np.ndarray:
@@ -85,6 +85,11 @@ def relative_weights(weights: np.ndarray) -> np.ndarray:
         return weights / np.gcd.reduce(present.astype(np.int64))
     mantissas, exponents = np.frexp(weights / weights.max())
     shares = np.ldexp(np.round(np.ldexp(mantissas, 30)), exponents - 30)
+    return _of_effective_sum(shares)
+
+
+def _of_effective_sum(shares: np.ndarray) -> np.ndarray:
+    """Weights whose sum is Kish's effective number of rows, which their ratios determine."""
     return shares * (shares.sum() / (shares**2).sum())
 
 

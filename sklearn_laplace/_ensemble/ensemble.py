@@ -61,11 +61,12 @@ class Ensemble:
         answers = torch.stack([answer(member) for member in self.members], -1)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
-    def outputs(self, x: Tensor, options: Options) -> Tensor:
-        """Mean of the outputs (n, C), float64."""
+    def means(self, x: Tensor, options: Options) -> Tensor:
+        """Mean of numeric targets (n, C), float64; takes forward passes alone."""
+        mean = self.first.fit.likelihood.conditional_mean
         if (together := self._together(options)) is None:
-            return self.mean_of(lambda member: member.outputs(x, options))
-        answers = together.outputs(x, options)
+            return self.mean_of(lambda member: mean(member.outputs(x, options)))
+        answers = mean(together.outputs(x, options))
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:

@@ -214,10 +214,7 @@ class Member:
             covariance = fit.likelihood.joint_covariance(outputs, per_output, dispersion)
         else:
             covariance = per_output + torch.diag_embed(dispersion * self.noise_ratios(filled.centre).mT).movedim(0, -1)
-        if not fit.likelihood.additive_noise:
-            latent = LatentGaussian(outputs, torch.diag_embed(per_output.diagonal().mT))
-            outputs = fit.likelihood.predict(latent, 1.0, None).mean
-        return outputs, covariance
+        return fit.likelihood.conditional_mean(outputs), covariance
 
     def noise_ratios(self, x: Tensor) -> Tensor:
         """Noise variances of rows in units of φ, shape (n, C)."""

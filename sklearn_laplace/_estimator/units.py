@@ -24,9 +24,9 @@ class InUnits:
     _scale: TargetScale
     _single_output: bool
 
-    def _outputs(self, X: Any) -> torch.Tensor:
+    def _means(self, X: Any) -> torch.Tensor:
         with self._asked(X) as (x, options):
-            return self._ensemble.outputs(x, options)
+            return self._ensemble.means(x, options)
 
     def _moments(self, X: Any) -> Components:
         """Mixture with the moments of the targets; transformed targets need all of its components."""

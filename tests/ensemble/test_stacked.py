@@ -29,7 +29,7 @@ def alone(model, rows, monkeypatch):
     """Components with one member after the other."""
     with monkeypatch.context() as patch:
         patch.setattr(Ensemble, "_together", lambda self, options: None)
-        return model._components(rows), model._outputs(rows) if isinstance(model, LaplaceRegressor) else None
+        return model._components(rows), model._means(rows) if isinstance(model, LaplaceRegressor) else None
 
 
 def check(model, rows, monkeypatch, rtol=1e-10, atol=1e-14):
@@ -40,7 +40,7 @@ def check(model, rows, monkeypatch, rtol=1e-10, atol=1e-14):
     for name in ("weights", "mean", "epistemic_variance", "aleatoric_variance"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=rtol, atol=atol)
     if outputs is not None:
-        torch.testing.assert_close(model._outputs(rows), outputs, rtol=rtol, atol=atol)
+        torch.testing.assert_close(model._means(rows), outputs, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("structure", ["kron", "full", "functional", "diag"])
