@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin, clone
 from torch import nn
 
@@ -149,9 +150,22 @@ def _tried(model: Any) -> list[Member]:
         n_held = held(member.posterior, fit.curvature) // FLOAT
         work += sum(N_ROWS) * n_outputs * (n_outputs**2 + n_held + n_weights)
         if work > MOST_WORK:
+            _check_outputs(model, member)
             break
         tried.append(member)
     return tried
+
+
+def _check_outputs(model: Any, member: Member) -> None:
+    """Check the outputs of a net that is not tried by a forward pass: their number may be wrong to avoid the trial."""
+    fit = member.fit
+    n_columns = model.n_features_in_ if model._table is None else len(model._table.columns)
+    with torch.no_grad():
+        shape = fit.network(torch.zeros(2, n_columns, dtype=member.input_dtype, device=fit.theta.device)).shape
+    if shape != (2, fit.n_outputs) or any(block.positions != 1 for block in fit.network.blocks):
+        raise StateError(
+            f"the state has {fit.n_outputs:,} outputs, and those of its net have the shape {tuple(shape)}."
+        )
 
 
 def _answer(model: Any, rows: np.ndarray) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import joblib
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
@@ -197,7 +197,7 @@ def _machine_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:
     limits: dict[str, Any] = {}
     n_jobs, budget = parameters["n_jobs"], parameters["memory_budget"]
     if isinstance(n_jobs, int) and n_jobs > 1:
-        limits["n_jobs"] = min(int(n_jobs), joblib.cpu_count())
+        limits["n_jobs"] = min(n_jobs, os.cpu_count() or 1)
     if budget is not None and MemoryBudget.of(budget).size > MemoryBudget.of(None).size:
         limits["memory_budget"] = None
     return limits

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import struct
 import time
 
 import crafted
-import joblib
 import numpy as np
 import pytest
 from crafted import attribute, put
@@ -271,6 +271,17 @@ def test_many_outputs_take_little(n_outputs, path):
     assert (trial._tried(loaded) != []) == (n_outputs == 40)
 
 
+@pytest.mark.parametrize("name", ["full", "classifier"])
+@pytest.mark.parametrize("n_outputs", [2000, 2**40])
+def test_a_wrong_number_of_outputs_is_no_way_around_the_trial(name, n_outputs, crafted_of, path):
+    """Too many are not tried, so a forward pass counts them."""
+    file = crafted_of(name)
+    put(file.first("LaplaceFit"), "n_outputs", n_outputs)
+    if name == "classifier":
+        file.set_array(attribute(file.fitted(), "classes_")[1], np.arange(2000))
+    refused_quickly(file.content(), path, "outputs, and those of its net have the shape|expected .* labels")
+
+
 # ---------------------------------------------------------------------- bounds before the file is read
 
 HOLE = 700 * 2**20
@@ -379,7 +390,7 @@ def test_limits_of_a_file_are_at_most_those_of_the_machine(path):
     """``n_jobs=3000`` started 1,603 threads at predict."""
     save(LaplaceRegressor(n_jobs=3000, memory_budget="8000TB", **GAUSSIAN).fit(X, Y), path)
     loaded = load(path)
-    assert loaded.n_jobs == joblib.cpu_count() and loaded.memory_budget is None
+    assert loaded.n_jobs == os.cpu_count() and loaded.memory_budget is None
 
 
 @pytest.mark.parametrize(("n_jobs", "budget"), [(None, None), (1, "1MB"), (-1, 10**6), (-3000, "0.5GB")])
