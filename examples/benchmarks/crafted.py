@@ -56,10 +56,11 @@ class Crafted:
         The default is the place of the estimator. References in the new object are those of the tree before.
         """
         place = place % len(self.objects)
-        self.objects[place:place] = [copy.deepcopy(node) for _ in range(copies)]
-        for holder, key in list(places([self.objects, self.tree["root"]])):
+        node = copy.deepcopy(node)
+        for holder, key in list(places([self.objects, self.tree["root"], node])):
             if key == 1 and holder[0] == "ref" and type(holder[1]) is int and holder[1] >= place:
                 holder[1] += copies
+        self.objects[place:place] = [copy.deepcopy(node) for _ in range(copies)]
         return ["ref", place]
 
     def add_array(self, values: np.ndarray, *of_tensor: Any) -> list[Any]:
@@ -315,7 +316,7 @@ def _labels(found: Crafted, rng: np.random.Generator) -> None:
 
 def _members(found: Crafted, rng: np.random.Generator) -> None:
     """Many distinct members that share all parts, or all but one."""
-    add_members(found, int(_pick([2, 10, 40], rng)))
+    add_members(found, int(_pick([2, 40, 990], rng)))
 
 
 def add_members(found: Crafted, n: int) -> int:

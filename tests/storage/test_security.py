@@ -83,7 +83,7 @@ def models():
         "classifier": LaplaceClassifier(n_members=2, prior_precision=0.1, **SMALL).fit(X, Y > 0),
         "mixture": LaplaceRegressor(likelihood="heteroscedastic", n_members=2, **SMALL).fit(X, Y),
         "layers": LaplaceRegressor(
-            nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), random_state=0, **CHEAP
+            nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), random_state=0, max_epochs=5, **CHEAP
         ).fit(X, Y),
     }
 
