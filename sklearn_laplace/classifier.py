@@ -12,6 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ._data.rows import PreparedData
+from ._data.statistics import copies_of
 from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
@@ -266,8 +267,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         index = positions(y, weights, self.classes_)
         rows, targets, counted = self._rows_of_training(X, index, weights)
         data = self._encoded(rows, targets, counted, n_outputs, class_weight)
-        if self._weighs_relatively(self._options()):  # class weights change ratios only
-            unit = float(counted[data.weights > 0].sum()) / data.total_weight
+        if self._weighs_relatively(self._options()):  # class weights change ratios only, unless they count copies
+            copies = copies_of(data.weights)
+            unit = float((counted[data.weights > 0] if copies is None else copies).sum()) / data.total_weight
             self._weight_unit *= unit
             data = data if math.isclose(unit, 1.0) else data.weighted(unit)
         return data.present().with_unmerged_rows(self._encoded(X, index, weights, n_outputs, class_weight))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import sys
 import time
 import zlib
@@ -339,7 +340,7 @@ def _resized(found: Crafted, rng: np.random.Generator) -> None:
     for place, (dtype, shape, _) in enumerate(found.tree["arrays"]):
         if old in shape and dtype[1:] in NATIVE:
             shape[:] = [size if length == old else length for length in shape]
-            if np.prod(shape) < 10**5:
+            if math.prod(shape) < 10**5:
                 found.arrays[place] = np.resize(found.arrays[place], shape)
     for holder, place in places(found.objects):
         if type(holder[place]) is int and holder[place] == old and holder[0] not in ("ref", "array"):

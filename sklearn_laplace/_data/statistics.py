@@ -14,8 +14,10 @@ TAILS = 0.05
 """Fraction of each tail that the robust standard deviation ignores."""
 NORMAL_RANGE = 3.2897072539029444
 """Width of the central 90 % interval of a standard normal distribution."""
-MOST_COPIES = 1e6
-"""Ratio of weights up to which multiples of the smallest one count copies."""
+MOST_EXACT = 2.0**53
+"""All floating-point numbers above this one are whole."""
+MOST_COPIES = 10
+"""Ratio of weights up to which multiples of the smallest one count copies; larger ones are multiples by chance."""
 LARGEST_COUNT, LEAST_VARIANCE = 100, 0.9
 """Targets look like counts if they are whole numbers up to this value, and their variance is at least this fraction of
 their mean. The variance of ratings is smaller, and that of counts is at least the mean."""
@@ -66,9 +68,9 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
 def relative_weights(weights: np.ndarray) -> np.ndarray:
     r"""Row weights (n,) of which only the ratios matter.
 
-    Multiples of the smallest weight count copies, and so do whole numbers without their common divisor. Other weights
-    sum to Kish's effective number of rows. Zeros stay. The result does not depend on a common factor: ratios are
-    rounded to 30 bits, because a training amplifies rounding errors.
+    Whole numbers without their common divisor count copies, and so do small multiples of the smallest weight. Other
+    weights sum to Kish's effective number of rows. Zeros stay. Ratios are rounded to 30 bits, because a training
+    amplifies the rounding errors of a common factor.
 
     Examples
     --------
@@ -77,15 +79,21 @@ def relative_weights(weights: np.ndarray) -> np.ndarray:
     >>> relative_weights(np.array([0.3, 0.4, 0.4])).sum().round(4)
     np.float64(2.9512)
     """
-    present = weights[weights > 0]
-    ratios = weights / present.min()
-    if ratios.max() < MOST_COPIES and np.allclose(ratios, np.round(ratios), rtol=0, atol=1e-6):
+    if (copies := copies_of(weights)) is not None:
+        return copies
+    ratios = weights / weights[weights > 0].min()
+    if ratios.max() <= MOST_COPIES and np.allclose(ratios, np.round(ratios), rtol=0, atol=1e-6):
         return np.round(ratios)
-    if (weights == np.floor(weights)).all():
-        return weights / np.gcd.reduce(present.astype(np.int64))
     mantissas, exponents = np.frexp(weights / weights.max())
     shares = np.ldexp(np.round(np.ldexp(mantissas, 30)), exponents - 30)
     return _of_effective_sum(shares)
+
+
+def copies_of(weights: np.ndarray) -> np.ndarray | None:
+    """Whole numbers without their common divisor; None if some of the weights (n,) are no whole numbers."""
+    if weights.max() > MOST_EXACT or (weights != np.floor(weights)).any():
+        return None
+    return weights / np.gcd.reduce(weights.astype(np.int64))
 
 
 def _of_effective_sum(shares: np.ndarray) -> np.ndarray:

@@ -157,10 +157,10 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         See the page "Beyond one process".
 
         Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
-        regularisation, the default. Multiples of the smallest weight count copies. Copies of rows carry no new
-        information, unless rows with equal inputs have different targets. Other weights sum to (Σw)² / Σw², the
-        effective number of rows (Kish 1965). In other fits, only weights whose sum is at most 1 are rescaled to it.
-        Weights of counts are exposures.
+        regularisation, the default. Whole numbers and small multiples of the smallest weight count copies. Copies
+        of rows carry no new information, unless rows with equal inputs have different targets. Other weights sum
+        to (Σw)² / Σw², the effective number of rows (Kish 1965). In other fits, only weights whose sum is at most 1
+        are rescaled to it. Weights of counts are exposures.
 
         Examples
         --------

@@ -188,7 +188,9 @@ def test_verbose_prints_a_line_for_each_stage(capsys):
         "member, posterior",
         "member",
     ]
-    assert all(re.fullmatch(r" *[\d.]+ s  [\w, -]+ \([\d.]+ s(, held-out .*)?\)", line) for line in lines)
+    assert all(
+        re.fullmatch(r" *[\d.]+ s  [\w, -]+ \([\d.]+ s(, about \d+ s left)?(, held-out .*)?\)", line) for line in lines
+    )
 
 
 def printed_scores(capsys, model, x, y):
