@@ -315,9 +315,10 @@ class TiedScoresWarning(UserWarning):
 
 
 class TableWarning(UserWarning):
-    """A column of text may be read differently from what was meant, or new rows differ from those of the training.
+    """A column of text may be read differently from what was meant, or a value of X or y is hardly true.
 
-    Most values of a column are unknown categories, or numbers are missing in a column without gaps in training.
+    It is also issued if most values of a column are unknown categories, or if numbers are missing in a column without
+    gaps in training.
 
     Examples
     --------

@@ -533,7 +533,7 @@ default="auto"
         >>> bool((high - low)[1] > 5 * (high - low)[0])  # wide far from the training data
         True
         """
-        return quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles))
+        return self._not_below(quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles)))
 
     def predict_interval(
         self,
@@ -635,7 +635,7 @@ default="auto"
             distribution = self.predict_dist(X)
             marginal = self._joint_levels(X, distribution, levels) if joint and self.n_outputs_ > 1 else levels
             mean, intervals = distribution.mean(), central_intervals(distribution, marginal)
-        return mean, without_level_axis(nested(intervals, levels), confidence_level)
+        return mean, self._not_below(without_level_axis(nested(intervals, levels), confidence_level))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R² of the predicted means, at most 1.

@@ -171,7 +171,8 @@ class NoiseModel:
             warn_user(
                 f"the noise std of {int(at_bound.sum())} rows is at its bound, a thousandth of the average or a "
                 "thousand times the average. Some rows may be free of noise, such as duplicate rows or targets that "
-                "follow a rule. Check these rows, or use likelihood='gaussian' for a constant noise level.",
+                "follow a rule, or a target is far from all others. Check these rows, or use likelihood='gaussian' for "
+                "a constant noise level.",
                 BoundWarning,
             )
 

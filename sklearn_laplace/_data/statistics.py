@@ -18,6 +18,10 @@ MOST_EXACT = 2.0**53
 """All floating-point numbers above this one are whole."""
 MOST_COPIES = 10
 """Ratio of weights up to which multiples of the smallest one count copies; larger ones are multiples by chance."""
+FAR_TARGET = 1e6
+"""Distance of a target from all others, in widths of their range, above which there is a warning."""
+MOST_ZEROS = 0.5
+"""Share of zeros among targets that are never negative, from which there is a hint."""
 LARGEST_COUNT, LEAST_VARIANCE = 100, 0.9
 """Targets look like counts if they are whole numbers up to this value, and their variance is at least this fraction of
 their mean. The variance of ratings is smaller, and that of counts is at least the mean."""
@@ -46,6 +50,53 @@ def count_hint(targets: np.ndarray) -> str:
         f"y holds whole numbers from {low:g} to {high:g}, as counts do: likelihood='negative_binomial' has intervals "
         "of whole numbers from 0."
     )
+
+
+def zeros_hint(targets: np.ndarray) -> str:
+    """Advice on targets that are never negative and mostly zero; empty for other targets.
+
+    Parameters
+    ----------
+    targets : ndarray of shape (n,) or (n, C)
+
+    Examples
+    --------
+    >>> zeros_hint(np.array([0.0, 0.0, 3.7, 1.2])).split(".")[0]
+    'y is 0 in 50% of the rows, and never negative'
+    >>> zeros_hint(np.array([0.0, 0.0, 1.0]))  # two classes
+    ''
+    """
+    share = float((targets == 0).mean(axis=0).max())
+    if targets.min() < 0 or not MOST_ZEROS <= share < 1 or len(np.unique(targets)) < 3:
+        return ""
+    return (
+        f"y is 0 in {share:.0%} of the rows, and never negative. A normal distribution has no such peak: fit a "
+        "LaplaceClassifier to y > 0, and a LaplaceRegressor(target_transform='log') to the rows with y > 0. With "
+        "target_transform='yeo-johnson', one model has intervals that do not end below zero."
+    )
+
+
+def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
+    """Reason for a warning about one target (n, C) that is extremely far from all others; empty if there is none.
+
+    Examples
+    --------
+    >>> far_target(np.array([[1.0], [2.0], [1e12], [3.0]]), np.ones(4)).split(".")[0]
+    'y holds 1e+12 in row 2, and the other targets lie between 1 and 3'
+    """
+    present = np.flatnonzero(weights > 0)
+    for column in targets[present].T if len(present) > 2 else ():
+        ordered = np.sort(column)
+        for place, low, high in ((-1, ordered[0], ordered[-2]), (0, ordered[1], ordered[-1])):
+            with np.errstate(over="ignore"):
+                distance = abs(ordered[place] - (high if place else low))
+            if 0 < (high - low) < distance / FAR_TARGET:
+                row = present[np.flatnonzero(column == ordered[place])[0]]
+                return (
+                    f"y holds {ordered[place]:g} in row {row}, and the other targets lie between {low:.4g} and "
+                    f"{high:.4g}. Error bars of all rows become useless: correct this target, or drop the row."
+                )
+    return ""
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:

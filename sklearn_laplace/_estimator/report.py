@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import binom, kstest
 
 from .._data.reading import named_columns
-from .._data.statistics import count_hint, effective_number, weighted_quantiles
+from .._data.statistics import count_hint, effective_number, weighted_quantiles, zeros_hint
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
 from ..distributions.pit import check_counts, pit_of
@@ -179,7 +179,7 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     groups = _worst(X, inside[GROUP_LEVEL], expected, f"{GROUP_LEVEL:.0%} intervals")
     ends = of_output(distribution.ppf((1 - GROUP_LEVEL) / 2))
     share = float((ends < 0).mean()) if (y > 0).all() else 0.0
-    note = "" if is_count else count_hint(y)
+    note = "" if is_count else count_hint(y) or zeros_hint(y)
     if not note and share > LEAST_BELOW:
         note = BELOW_ZERO.format(share, GROUP_LEVEL)
     return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue), (note,) if note else ())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import skew
 
-from .._data.statistics import count_hint
+from .._data.statistics import count_hint, zeros_hint
 from .._host.given_net import is_frozen
 from .._validation.values import lookup
 from ..distributions.transforms import TRANSFORMS, TargetTransform
@@ -48,7 +48,7 @@ def name_of(transforms: tuple[TargetTransform, ...]) -> str | None:
 
 
 def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> None:
-    """Print advice on targets that look like counts, or are positive and skewed, if both options are at their defaults.
+    """Print advice on counts and on targets that are mostly zero, or positive and skewed, under default options.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> No
     """
     if not is_auto(likelihood) or transform is not None:
         return
-    hint = count_hint(targets)
+    hint = count_hint(targets) or zeros_hint(targets)
     if not hint and (targets > 0).all() and (skew(targets, axis=0) > SKEWED).any():
         hint = "y is positive and skewed. If intervals reach below zero, use target_transform='auto', or 'log'."
     if hint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -12,11 +13,12 @@ from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
-from sklearn_laplace import LaplaceRegressor, load, metrics, save, to_onnx
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, metrics, save, to_onnx
+from sklearn_laplace._data.statistics import zeros_hint
 from sklearn_laplace.distributions import NormalMixture, TransformedMixture
 from sklearn_laplace.distributions.transformed import latent_moments, normal_moments, variances_of_kinds
 from sklearn_laplace.distributions.transforms import TRANSFORMS, LogTransform, YeoJohnson
-from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.errors import TableWarning, UnsupportedCombinationError
 from sklearn_laplace.options import CrossValidated
 from sklearn_laplace.recalibration import SigmaScaling
 
@@ -337,6 +339,59 @@ def test_positive_skewed_targets_get_a_hint(capsys):
         "y is positive and skewed. If intervals reach below zero, use target_transform='auto'"
         in capsys.readouterr().out
     )
+
+
+def amounts(shift=0.0):
+    """Zero in two thirds of the rows."""
+    size = np.exp(0.5 * np.random.default_rng(3).normal(size=len(X)))
+    return shift + np.where(X[:, 0] > np.quantile(X[:, 0], 2 / 3), size, 0.0)
+
+
+def test_targets_that_are_mostly_zero_get_advice(capsys):
+    """In ``report`` and printed by ``verbose=1``; both models of the advice can be fitted."""
+    quick = {"hidden_layer_sizes": (), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+    y, message = amounts(), "y is 0 in 66% of the rows, and never negative"
+    model = LaplaceRegressor(verbose=1, sigma_noise=1.0, **quick).fit(X, y)
+    assert message in capsys.readouterr().out and message in str(model.report(X, y))
+    for other in (amounts(0.1), y - 0.5, np.where(y > 0, 1.0, 0.0), np.sqrt(amounts()) - (y == 0)):
+        assert zeros_hint(other) == ""
+    LaplaceClassifier(**quick).fit(X, y > 0)
+    LaplaceRegressor(target_transform="log", sigma_noise=1.0, **quick).fit(X[y > 0], y[y > 0])
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2])
+@pytest.mark.parametrize("method", ["normal", "jackknife+"])
+def test_intervals_of_targets_that_are_never_negative_do_not_end_below_zero(shift, method):
+    """Nor quantiles; targets of both signs have ends on both sides. The second target of a pair has a bound of its own."""
+    quick = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+    model = LaplaceRegressor(target_transform="yeo-johnson", **quick)
+    far = 3 * X
+    for y, is_above in ((amounts(shift), True), (amounts(shift) - 0.5, False)):
+        model.fit(X, y)
+        lows = model.predict_interval(far, confidence_level=0.99, method=method)[1][:, 0]
+        lows = lows.min(), model.predict_quantiles(far, [0.005]).min()
+        assert [low >= 0 for low in lows] == [is_above] * 2
+    ends = model.fit(X, np.column_stack([amounts() - 0.5, amounts()])).predict_interval(
+        far, [0.9, 0.99], method=method
+    )[1]
+    lows = np.min(ends, axis=0)
+    assert (lows[0] < 0).any() and (lows[1] >= 0).all()
+
+
+@pytest.mark.parametrize("value", [1e12, -1e9])
+@pytest.mark.parametrize("kind", [np.asarray, list, np.transpose, lambda y: np.column_stack([X[:, 0], y])])
+def test_a_target_far_from_all_others_is_named_with_its_row(kind, value):
+    """Rows of weight zero are none of the fit; heavy tails are no concern."""
+    model = LaplaceRegressor(
+        hidden_layer_sizes=(), prior_precision=1.0, sigma_noise=1.0, likelihood="gaussian", n_members=1, random_state=0
+    )
+    y, weights = np.sin(X[:, 0]), np.ones(len(X))
+    model.fit(X, kind(np.tan(1.5 * y)))
+    y[17], weights[17] = value, 0.0
+    named = rf"y holds {re.escape(f'{value:g}')} in row 17, and the other .* drop the row"
+    with pytest.warns(TableWarning, match=named):
+        model.fit(X, kind(y))
+    model.fit(X, kind(y), weights)
 
 
 # ---------------------------------------------------------------------- the choice
