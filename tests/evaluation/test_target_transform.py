@@ -362,7 +362,7 @@ def test_targets_that_are_mostly_zero_get_advice(capsys):
 @pytest.mark.parametrize("shift", [0.0, 0.2])
 @pytest.mark.parametrize("method", ["normal", "jackknife+"])
 def test_intervals_of_targets_that_are_never_negative_do_not_end_below_zero(shift, method):
-    """Nor quantiles; targets of both signs have ends on both sides. The second target of a pair has a bound of its own."""
+    """Nor quantiles; targets of both signs have ends on both sides. Each target of a pair has its own bound."""
     quick = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
     model = LaplaceRegressor(target_transform="yeo-johnson", **quick)
     far = 3 * X
