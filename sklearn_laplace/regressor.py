@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
 from ._data.rows import PreparedData
-from ._data.statistics import spread
+from ._data.statistics import far_target, spread
 from ._data.target_scale import TargetScale
 from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
@@ -29,11 +29,12 @@ from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
 from ._validation.values import flag, fractions, lookup
+from ._warn import warn_user
 from .distributions.interface import PredictiveDistribution
 from .distributions.intervals import central_intervals, nested, quantiles_of, without_level_axis
 from .distributions.mixtures import NormalMixture
 from .distributions.transformed import TransformedMixture
-from .errors import UnsupportedCombinationError
+from .errors import TableWarning, UnsupportedCombinationError
 from .laplace.latent import Components
 
 OF_NUMBERS = "Only LaplaceClassifier has it; for numbers use predict_dist(X), predict_interval(X) or predict_std(X)."
@@ -263,6 +264,8 @@ default="auto"
             )
         self._single_output = y.ndim == 1
         targets = y.astype(np.float64).reshape(len(y), -1)
+        if not self._is_candidate and (concern := far_target(targets, weights)):
+            warn_user(concern, TableWarning)
         n_outputs, noisy_rows = targets.shape[1], variances is not None
         unmerged = X, targets, weights, variances
         if variances is not None:

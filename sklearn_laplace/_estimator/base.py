@@ -23,7 +23,7 @@ from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
 from .._data.rows import PreparedData, augmented, canonical_rows, present_rows
-from .._data.statistics import as_counts, far_target, relative_weights
+from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
 from .._ensemble.diagnose import diagnose
@@ -55,8 +55,6 @@ from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
 from .._validation.values import random_numbers
-from .._warn import warn_user
-from ..errors import TableWarning
 from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
@@ -177,13 +175,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         if source is not None:
             check_options(sample_noise_variance=sample_noise_variance, X_val=X_val, y_val=y_val)
             return self._fit_source(source)
-        self._fit_rows(X, y, sample_weight, sample_noise_variance, X_val, y_val)
-        if is_regressor(self) and not self._is_candidate:
-            targets = np.asarray(check_targets(y, numeric=True), dtype=np.float64).reshape(len(y), -1)
-            weights = np.ones(len(targets)) if sample_weight is None else check_weights(sample_weight, targets)
-            if concern := far_target(targets, weights):
-                warn_user(concern, TableWarning)
-        return self
+        return self._fit_rows(X, y, sample_weight, sample_noise_variance, X_val, y_val)
 
     def _fit_rows(
         self,
