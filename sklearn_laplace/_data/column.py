@@ -29,6 +29,10 @@ MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
 """Maximum number of columns in this warning, and of unknown categories that are remembered to give it only once."""
+CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
+"""Periods in days, by which the net reads dates if they span at least two periods."""
+SAME_PHASE = 0.999
+"""Length of the mean phase from which dates count as constant in a cycle, such as first days of years in a year."""
 N_SPREAD = 16
 """Number of quantiles of a column that stand for a missing number of a new row."""
 
@@ -66,6 +70,8 @@ class Column:
         Reason for a warning about the column; empty if there is none.
     spread : tuple of float
         Quantiles of the numbers in the middle of equal shares; empty if some numbers were missing.
+    cycles : tuple of float
+        Periods in days by which the net reads dates; empty for other columns.
     """
 
     name: str
@@ -82,6 +88,7 @@ class Column:
     high: float | None = None
     concern: str = ""
     spread: tuple[float, ...] = ()
+    cycles: tuple[float, ...] = ()
 
     @property
     def flagged(self) -> bool:
@@ -98,7 +105,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
     numbers, has_zone = converted(values[weights > 0], kind, name)
     column = replace(numbers_of(name, numbers, weights[weights > 0]), of_text=kind)
     if kind == DATES:
-        return replace(column, zoned=has_zone)
+        return replace(column, zoned=has_zone, cycles=cycles_of(numbers))
     markers = sorted({value for value in present if is_marker(value)})
     return replace(
         column,
@@ -246,6 +253,21 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     sizes = np.abs(numbers[finite & (numbers != 0)])
     concern = far(name, sizes, float(np.quantile(sizes, 0.5, method="lower")) if sizes.size else 0.0)
     return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread, concern=concern)
+
+
+def cycles_of(days: np.ndarray) -> tuple[float, ...]:
+    """Periods of the cycles in which dates vary, given in days since 1970; they have to span two periods at least.
+
+    Examples
+    --------
+    >>> cycles_of(np.arange(400.0)), cycles_of(np.arange(0.0, 7000.0, 7.0)), cycles_of(np.array([0.0, 0.5, 3.5]))
+    ((7.0,), (365.2425,), (1.0,))
+    """
+    days = days[np.isfinite(days)]
+    span = np.ptp(days) if len(days) else 0.0
+    reached = [period for period in CYCLES if span >= 2 * period]
+    phases = {period: np.exp(2j * np.pi * (days if period == 1 else np.floor(days)) / period) for period in reached}
+    return tuple(period for period, values in phases.items() if abs(values.mean()) < SAME_PHASE)
 
 
 def far(name: str, sizes: np.ndarray, usual: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from html import escape
 
-from .column import Column
+from .column import CYCLES, Column
 from .table import Table
 
 HEADER = ("column", "read as", "values", "missing")
@@ -63,6 +63,7 @@ def _kind(column: Column) -> str:
         return "category"
     kind = "date" if column.zoned is not None else "number"
     kind = f"{kind} from text" if column.of_text else kind
+    kind = ", ".join([kind, *(CYCLES[period] for period in column.cycles)])
     return f"{kind}, heavy tails" if column.heavy else kind
 
 

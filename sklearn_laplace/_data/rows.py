@@ -128,12 +128,12 @@ class PreparedData:
     def shape(self) -> TableShape:
         """Numbers of rows, columns and outputs."""
         d = self.X.shape[1]
-        levels, flagged = ((0,) * d, ()) if self.table is None else (self.table.levels, self.table.flagged)
+        levels, n_added = ((0,) * d, 0) if self.table is None else (self.table.levels, self.table.n_added)
         numbers = (self.X[:, k] for k in range(d) if not levels[k])
         present = (x[~np.isnan(x)] for x in numbers)
         has_pieces = any(bool(np.any((x > x.min()) & (x < x.max()))) for x in present if len(x))
         least_total = float(np.min(self.weights @ self.targets))
-        return TableShape(len(self.X), self.n_outputs, levels, sum(flagged), has_pieces, self.has_copies, least_total)
+        return TableShape(len(self.X), self.n_outputs, levels, n_added, has_pieces, self.has_copies, least_total)
 
     def present(self) -> PreparedData:
         """Drop the rows of weight zero."""

@@ -43,8 +43,8 @@ class TableShape:
         Number of different rows, and number of outputs of the net.
     levels : tuple of int
         Number of levels of each column; 0 for numbers.
-    n_flagged : int
-        Number of columns with a missing-value indicator.
+    n_added : int
+        Number of other inputs of the net: missing-value indicators, and waves of the cycles of dates.
     has_pieces : bool
         True if a numeric column has more than two values; with two values, its only piece equals the number.
     has_copies : bool
@@ -56,7 +56,7 @@ class TableShape:
     n_rows: int
     n_outputs: int
     levels: tuple[int, ...]
-    n_flagged: int
+    n_added: int
     has_pieces: bool
     has_copies: bool
     least_total: float = math.inf

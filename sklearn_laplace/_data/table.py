@@ -32,6 +32,7 @@ from .column import (
     check_zone,
     codes_of,
     column_of_text,
+    cycles_of,
     far,
     levels_of,
     numbers_of,
@@ -146,6 +147,11 @@ class Table:
         return tuple(column.flagged for column in self.columns)
 
     @property
+    def n_added(self) -> int:
+        """Number of inputs of the net apart from those of numbers and levels: indicators, and waves of cycles."""
+        return sum(column.flagged + 2 * len(column.cycles) for column in self.columns)
+
+    @property
     def numeric(self) -> np.ndarray:
         """Positions of the numeric columns."""
         return np.flatnonzero(np.asarray(self.levels) == 0)
@@ -185,8 +191,10 @@ class Table:
             elif categorical.by_type and _kinds(column, label) == {str}:
                 columns.append(column_of_text(label, column, weights))
             else:
-                numbers = numbers_of(label, column[weights > 0], weights[weights > 0])
-                columns.append(replace(numbers, zoned=zoned[place]))
+                present = column[weights > 0]
+                cycles = () if zoned[place] is None else cycles_of(present)
+                numbers = numbers_of(label, present, weights[weights > 0])
+                columns.append(replace(numbers, zoned=zoned[place], cycles=cycles))
         return cls(tuple(columns))
 
     def warn(self) -> None:

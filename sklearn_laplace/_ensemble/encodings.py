@@ -113,7 +113,7 @@ def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) 
 def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | None) -> list[ParameterBlock]:
     """Weight blocks of the built-in net, with the maximum number of inputs of an encoding."""
     sizes = [*parameters["hidden_layer_sizes"], shape.n_outputs]
-    first = (n_bins or 1) * shape.levels.count(0) + shape.n_flagged
+    first = (n_bins or 1) * shape.levels.count(0) + shape.n_added
     embeddings = [ParameterBlock("embedding", sizes[0], count + 1, factored=True) for count in shape.levels if count]
     layers = [
         ParameterBlock("layer", n_out, n_in + 1, factored=True) for n_in, n_out in itertools.pairwise([first, *sizes])

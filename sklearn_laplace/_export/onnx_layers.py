@@ -50,23 +50,33 @@ def _linear(graph: Graph, layer: nn.Linear, value: str) -> Made:
 
 
 def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
-    mean, scale = array(layer.mean), array(layer.scale)
-    return graph("Div", graph("Sub", value, mean), scale), lambda g: graph("Div", g, scale)
+    return _standardised(graph, layer, value, value)
+
+
+def _standardised(graph: Graph, layer: Standardise, plain: str, value: str) -> Made:
+    """Standardised inputs, with the waves of the cycles of the columns ``value``."""
+    mean, scale, period = array(layer.mean), array(layer.scale), array(layer.period)
+    if period.size:
+        columns = graph("Gather", value, array(layer.cyclic).astype(np.int64), axis=1)
+        columns = graph("Where", period > 1, graph("Floor", columns), columns)
+        angles = graph("Mul", columns, 2 * math.pi / period)
+        plain = graph("Concat", plain, graph("Cos", angles), graph("Sin", angles), axis=1)
+    return graph("Div", graph("Sub", plain, mean), scale), lambda g: graph("Div", g, scale)
 
 
 def _compress(graph: Graph, layer: Compress, value: str) -> Made:
-    return _standardise(graph, layer, _drawn_in(graph, layer, value))
+    return _standardised(graph, layer, _drawn_in(graph, layer, value), value)
 
 
 def _pieces(graph: Graph, layer: Pieces, value: str) -> Made:
-    return _standardise(graph, layer, _parts_of(graph, layer, value))
+    return _standardised(graph, layer, _parts_of(graph, layer, value), value)
 
 
 def _numbers_and_pieces(graph: Graph, layer: NumbersAndPieces, value: str) -> Made:
     z = graph("Div", graph("Sub", value, array(layer.median)), array(layer.quartile))
     root = graph("Sqrt", graph("Add", square(graph, graph("Div", z, CLIP)), 1.0))
     both = graph("Concat", graph("Div", z, root), _parts_of(graph, layer, value), axis=1)
-    return _standardise(graph, layer, both)
+    return _standardised(graph, layer, both, value)
 
 
 def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:

@@ -34,7 +34,8 @@ FIELDS: dict[str, str] = {
         KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight Member.covariance_factor
         PreparedData.noise PriorScores.grid SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
         TargetScale.unit_noise TemperedPosterior.temperatures ValidationScores.bounds ValidationScores.unit
-        YeoJohnson.unit fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.scale
+        YeoJohnson.unit fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period Standardise.scale
+        Column.cycles
     """,
     "positive or infinite": "Compress.width",
     "of at least 0": """
@@ -47,6 +48,7 @@ FIELDS: dict[str, str] = {
         Member.n_bins Member.n_steps Member.seed NegativeBinomial.overdispersion NoiseModel.spread
         PreparedData.weights Prior.groups ValidationScores.freedom ValidationScores.level ValidationScores.ridge
         ValidationScores.spread ValidationScores.squares ValidationScores.widths
+        Standardise.cyclic
     """,
     "of at least 1": """
         BlockDiagonal.sizes BlockPosterior.sizes Conv.groups Conv.n_outputs Conv.positions Diag.sizes

@@ -16,7 +16,7 @@ from .._options.options import is_auto
 from .._options.previous import previous_of
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import MLP, TableMLP
-from ..nets.mlp import Pieces
+from ..nets.mlp import Pieces, Standardise
 
 ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Values of "auto" for a net that is trained alone."""
@@ -64,7 +64,7 @@ def built_in_net(
     n_bins = parameters["n_bins"]
     if n_bins is None:
         arguments |= _statistics(X, data.weights, columns)
-        if table is None or not (any(table.levels) or any(column.has_missing for column in table.columns)):
+        if table is None or not (any(table.levels) or any(column.has_missing or column.cycles for column in columns)):
             return MLP, {"in_features": data.X.shape[1], **arguments}
     else:
         previous = previous_of(parameters["prior"])
@@ -74,7 +74,7 @@ def built_in_net(
             arguments["input_edges"] = before.standardise.edges
         else:
             arguments |= _statistics_of_pieces(X, data.weights, columns, n_bins)
-    return TableMLP, {**_coding(data), **arguments}
+    return TableMLP, {**_coding(data), **arguments, "input_cycles": _cycles(columns)}
 
 
 def noise_net(
@@ -107,6 +107,10 @@ def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Col
     return np.ascontiguousarray(data.X[::stride][:, numeric]), columns
 
 
+def _cycles(columns: tuple[Column, ...]) -> list[list[float]]:
+    return [list(column.cycles) for column in columns]
+
+
 def _coding(data: PreparedData) -> dict[str, Any]:
     """Number of levels of each column, and the columns that have a missing-value indicator."""
     if data.table is None:
@@ -137,8 +141,8 @@ def table_net(
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]
     drawn_in, tails = _drawn_in(X, weights, columns)
     edges = [[0.0] if n_bins is None else _edges(column, weights, n_bins) for column in drawn_in.T]
-    encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, weights), **tails}
-    return {**_coding(data), **_of_any_net(parameters, data, likelihood), **encoding}
+    encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, weights), "input_cycles": _cycles(columns)}
+    return {**_coding(data), **_of_any_net(parameters, data, likelihood), **encoding, **tails}
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
@@ -161,8 +165,16 @@ def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[fl
 
 def _statistics(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:
     """Mean and scale of the numeric columns, and centre and width of the arsinh transform of heavy-tailed columns."""
-    X, tails = _drawn_in(X, weights, columns)
-    return {**tails, **_mean_and_scale(X, weights)}
+    plain, tails = _drawn_in(X, weights, columns)
+    return {**tails, **_mean_and_scale(_with_waves(plain, X, columns), weights)}
+
+
+def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:
+    """Inputs of numeric columns, and the waves of their cycles."""
+    if not any(cycles := _cycles(columns)):
+        return plain
+    encoded = Standardise(X.shape[1], cycles=cycles).encoded(torch.from_numpy(X)).numpy()
+    return np.hstack([plain, encoded[:, X.shape[1] :]])
 
 
 def _statistics_of_pieces(
@@ -173,10 +185,10 @@ def _statistics_of_pieces(
     Quantiles are those of the weighted empirical distribution, without interpolation: a weight of k equals k copies. A
     column with few distinct values has fewer pieces, and a constant column has a single piece.
     """
-    X, tails = _drawn_in(X, weights, columns)
-    statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in X.T]}
-    pieces = Pieces(statistics["input_edges"]).pieces(torch.from_numpy(X)).numpy()
-    return {**statistics, **_mean_and_scale(pieces, weights)}
+    drawn_in, tails = _drawn_in(X, weights, columns)
+    statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in drawn_in.T]}
+    pieces = Pieces(statistics["input_edges"]).pieces(torch.from_numpy(drawn_in)).numpy()
+    return {**statistics, **_mean_and_scale(_with_waves(pieces, X, columns), weights)}
 
 
 def _edges(values: np.ndarray, weights: np.ndarray, n_bins: int) -> list[float]:

@@ -29,37 +29,51 @@ CLIP = 3.0
 
 
 class Standardise(nn.Module):
-    """Standardise each column with fixed statistics, (x − mean) / scale.
+    r"""Standardise each column with fixed statistics, (x − mean) / scale, after the waves of its cycles are added.
 
-    Computed in double precision even in a single-precision module: a column far from zero would otherwise lose
-    significant digits.
+    A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`; cycles longer than one unit go by
+    whole units, as the days of a week do. Computed in double precision even in a single-precision module: a column far
+    from zero would otherwise lose significant digits.
 
     Parameters
     ----------
     in_features : int
-        Number of columns.
+        Number of columns, or of the inputs that a subclass makes of them.
     mean, scale : sequence of float or None
-        One value per column. If None, mean 0 and scale 1.
+        One value per input, those of waves last: all cosines, then all sines. If None, mean 0 and scale 1.
+    cycles : sequence of sequence of float
+        Periods of each column.
 
     Examples
     --------
     >>> import torch
     >>> Standardise(2, [1.0, 0.0], [2.0, 1.0])(torch.tensor([[5.0, 3.0]]))
     tensor([[2., 3.]])
+    >>> Standardise(1, cycles=[[4.0]])(torch.tensor([[1.0]])).round()
+    tensor([[1., 0., 1.]])
     """
 
     mean: Tensor
     scale: Tensor
     like: Tensor
+    cyclic: Tensor
+    period: Tensor
 
     def __init__(
-        self, in_features: int, mean: Sequence[float] | None = None, scale: Sequence[float] | None = None
+        self,
+        in_features: int,
+        mean: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        cycles: Sequence[Sequence[float]] = (),
     ) -> None:
         super().__init__()
-        double = torch.float64
-        self.register_buffer("mean", torch.tensor([0.0] * in_features if mean is None else list(mean), dtype=double))
-        self.register_buffer("scale", torch.tensor([1.0] * in_features if scale is None else list(scale), dtype=double))
+        double, waves = torch.float64, [(k, period) for k, periods in enumerate(cycles) for period in periods]
+        n_inputs = in_features + 2 * len(waves)
+        self.register_buffer("mean", torch.tensor([0.0] * n_inputs if mean is None else list(mean), dtype=double))
+        self.register_buffer("scale", torch.tensor([1.0] * n_inputs if scale is None else list(scale), dtype=double))
         self.register_buffer("like", torch.zeros(0))
+        self.register_buffer("cyclic", torch.tensor([k for k, _ in waves], dtype=torch.long))
+        self.register_buffer("period", torch.tensor([period for _, period in waves], dtype=double))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Standardise:
         double = {name: value for name, value in self.named_buffers() if value.dtype == torch.float64}
@@ -71,11 +85,28 @@ class Standardise(nn.Module):
     @property
     def sources(self) -> tuple[int, ...]:
         """Input column of each output."""
-        return tuple(range(len(self.mean)))
+        return (*self._plain_sources, *self.cyclic.tolist() * 2)
+
+    @property
+    def _plain_sources(self) -> tuple[int, ...]:
+        return tuple(range(len(self.mean) - 2 * len(self.cyclic)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardised columns, shape (n, d), in the module's dtype."""
-        return ((x.double() - self.mean) / self.scale).to(self.like.dtype)
+        """Standardised inputs of columns (n, d), shape (n, D), in the module's dtype; NaN stays NaN."""
+        return ((self.encoded(x) - self.mean) / self.scale).to(self.like.dtype)
+
+    def encoded(self, x: Tensor) -> Tensor:
+        """Inputs before standardisation, shape (n, D), float64."""
+        plain = self.plain(x)
+        if not len(self.cyclic):
+            return plain
+        columns = x.double()[:, self.cyclic]
+        angles = torch.where(self.period > 1, columns.floor(), columns) * (2 * math.pi / self.period)
+        return torch.cat([plain, angles.cos(), angles.sin()], 1)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Inputs before standardisation but for those of cycles, float64."""
+        return x.double()
 
 
 class Compress(Standardise):
@@ -92,6 +123,8 @@ class Compress(Standardise):
         One value per column. A column with infinite width is not compressed.
     mean, scale : sequence of float or None
         Statistics of the compressed columns, see :class:`Standardise`.
+    cycles : sequence of sequence of float
+        Periods of each column, see :class:`Standardise`; also in the subclasses.
 
     Examples
     --------
@@ -110,14 +143,15 @@ class Compress(Standardise):
         width: Sequence[float],
         mean: Sequence[float] | None = None,
         scale: Sequence[float] | None = None,
+        cycles: Sequence[Sequence[float]] = (),
     ) -> None:
-        super().__init__(in_features, mean, scale)
+        super().__init__(in_features, mean, scale, cycles)
         self.register_buffer("centre", torch.tensor(list(centre), dtype=torch.float64))
         self.register_buffer("width", torch.tensor(list(width), dtype=torch.float64))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compressed and standardised columns, shape (n, d), in the module's dtype; NaN stays NaN."""
-        return super().forward(self.drawn_in(x))
+    def plain(self, x: Tensor) -> Tensor:
+        """Compressed columns, shape (n, d), float64."""
+        return self.drawn_in(x)
 
     def drawn_in(self, x: Tensor) -> Tensor:
         """Compressed columns before standardisation, shape (n, d), float64."""
@@ -165,11 +199,12 @@ class Pieces(Compress):
         width: Sequence[float] | None = None,
         mean: Sequence[float] | None = None,
         scale: Sequence[float] | None = None,
+        cycles: Sequence[Sequence[float]] = (),
     ) -> None:
         counts = [len(column_edges) - 1 for column_edges in edges]
         centre = [0.0] * len(edges) if centre is None else centre
         width = [math.inf] * len(edges) if width is None else width
-        super().__init__(sum(counts), centre, width, mean, scale)
+        super().__init__(sum(counts), centre, width, mean, scale, cycles)
         self.register_buffer(
             "column", torch.arange(len(edges)).repeat_interleave(torch.tensor(counts, dtype=torch.long))
         )
@@ -183,8 +218,7 @@ class Pieces(Compress):
             self.register_buffer(name, per_piece.clone())
 
     @property
-    def sources(self) -> tuple[int, ...]:
-        """Input column of each output."""
+    def _plain_sources(self) -> tuple[int, ...]:
         return tuple(self.column.tolist())
 
     @property
@@ -214,9 +248,9 @@ class Pieces(Compress):
             bends.append(inner if bool(width.isinf()) else centre + width * inner.sinh())
         return bends
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Standardised pieces of columns (n, d), shape (n, Σ K), in the module's dtype; NaN stays NaN."""
-        return Standardise.forward(self, self.pieces(x))
+    def plain(self, x: Tensor) -> Tensor:
+        """Pieces of columns (n, d), shape (n, Σ K), float64."""
+        return self.pieces(x)
 
     def pieces(self, x: Tensor) -> Tensor:
         """Pieces before standardisation, shape (n, Σ K), float64."""
@@ -263,23 +297,24 @@ class NumbersAndPieces(Pieces):
         width: Sequence[float] | None = None,
         mean: Sequence[float] | None = None,
         scale: Sequence[float] | None = None,
+        cycles: Sequence[Sequence[float]] = (),
     ) -> None:
         edges = [column_edges if len(column_edges) > 2 else column_edges[:1] for column_edges in edges]
         n_pieces = sum(len(column_edges) - 1 for column_edges in edges if len(column_edges) > 1)
-        mean = [0.0] * len(edges) + [0.5] * n_pieces if mean is None else mean
+        waves = [0.0] * 2 * sum(map(len, cycles))
+        mean = [0.0] * len(edges) + [0.5] * n_pieces + waves if mean is None else mean
         scale = [1.0] * len(mean) if scale is None else scale
-        super().__init__(edges, centre, width, mean, scale)
+        super().__init__(edges, centre, width, mean, scale, cycles)
         self.register_buffer("median", torch.tensor(list(median), dtype=torch.float64))
         self.register_buffer("quartile", torch.tensor(list(quartile), dtype=torch.float64))
 
     @property
-    def sources(self) -> tuple[int, ...]:
-        """Input column of each output."""
-        return (*range(len(self.centre)), *super().sources)
+    def _plain_sources(self) -> tuple[int, ...]:
+        return (*range(len(self.centre)), *super()._plain_sources)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Clipped numbers and pieces of columns (n, d), shape (n, d + Σ K), in the module's dtype; NaN stays NaN."""
-        return Standardise.forward(self, torch.cat([self.clipped(x), self.pieces(x)], 1))
+    def plain(self, x: Tensor) -> Tensor:
+        """Clipped numbers and pieces of columns (n, d), shape (n, d + Σ K), float64."""
+        return torch.cat([self.clipped(x), self.pieces(x)], 1)
 
     def clipped(self, x: Tensor) -> Tensor:
         """Clipped numbers before standardisation, shape (n, d), float64."""
@@ -453,6 +488,7 @@ def standardised(
     width: Sequence[float] | None,
     edges: Sequence[Sequence[float]] | None = None,
     quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
+    cycles: Sequence[Sequence[float]] = (),
 ) -> Standardise:
     """Input layer for numeric columns.
 
@@ -464,6 +500,8 @@ def standardised(
         Statistics of the columns, as in :class:`Standardise`, :class:`Compress` and :class:`Pieces`.
     quartiles : tuple of two sequences of float, optional
         Median and interquartile range of each column, as in :class:`NumbersAndPieces`.
+    cycles : sequence of sequence of float
+        Periods of each column.
 
     Returns
     -------
@@ -476,12 +514,12 @@ def standardised(
     Standardise()
     """
     if edges is not None and quartiles is not None:
-        return NumbersAndPieces(edges, *quartiles, centre, width, mean, scale)
+        return NumbersAndPieces(edges, *quartiles, centre, width, mean, scale, cycles)
     if edges is not None:
-        return Pieces(edges, centre, width, mean, scale)
+        return Pieces(edges, centre, width, mean, scale, cycles)
     if centre is None or width is None:
-        return Standardise(in_features, mean, scale)
-    return Compress(in_features, centre, width, mean, scale)
+        return Standardise(in_features, mean, scale, cycles)
+    return Compress(in_features, centre, width, mean, scale, cycles)
 
 
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:

@@ -7,9 +7,9 @@ For d columns, m of which have missing values, a hidden unit of the first layer 
 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
 wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
-several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`); each has a weight and counts in d. The sum is
-linear in all of these weights. Their Laplace approximation is thus as accurate as that of an ordinary first layer.
-Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
+several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`) and the waves of its cycles; each has a weight
+and counts in d. The sum is linear in all of these weights. Their Laplace approximation is thus as accurate as that of
+an ordinary first layer. Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
 
 Each categorical column has one extra embedding, for unseen levels. No training row uses it: its weights stay at the
 prior mean, and their posterior is the prior. All embeddings of a column share one prior precision. It is set by the
@@ -80,6 +80,8 @@ class TableMLP(ColumnsModule):
     input_quartiles : tuple of two sequences of float, optional
         Median and interquartile range of each numeric column. If given, each column enters as a clipped number and as
         its pieces, see :class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`.
+    input_cycles : sequence of sequence of float
+        Periods of each numeric column, see :class:`~sklearn_laplace.nets.mlp.Standardise`.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class TableMLP(ColumnsModule):
         input_width: Sequence[float] | None = None,
         input_edges: Sequence[Sequence[float]] | None = None,
         input_quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
+        input_cycles: Sequence[Sequence[float]] = (),
         output_shift: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
@@ -117,7 +120,7 @@ class TableMLP(ColumnsModule):
         flagged = [k for k in numeric if missing[k]]
         categorical = [k for k, n in enumerate(levels) if n > 0]
         statistics = input_mean, input_scale, input_centre, input_width
-        self.standardise = standardised(len(numeric), *statistics, input_edges, input_quartiles)
+        self.standardise = standardised(len(numeric), *statistics, input_edges, input_quartiles, input_cycles)
         sources = self.standardise.sources
         n_numbers = len(sources) + len(flagged)
         fan_in = n_numbers + len(categorical)
