@@ -194,7 +194,7 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
     is_known = str(error).startswith(KNOWN) and (isinstance(X, np.ndarray) or not str(error).startswith("Expected"))
     if not is_known and (reason := no_table(X)):
         raise ValueError(reason) from error
-    if tables or is_plain(X):
+    if tables or (is_plain(X) and not str(error).startswith("Input X contains NaN")):
         return
     names, text, incomplete = column_names(X), [], []
     for place, (column, zone) in enumerate(zip(*read_columns(X)[::2], strict=True)):

@@ -14,6 +14,7 @@ from .._options.members import WEIGHTINGS
 from .._options.options import Options
 from .._runtime.memory import held
 from .._runtime.threads import single_thread
+from .._training.folds import LEAST_ROWS
 from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, Predictive
 from ..laplace.predictives import GLM
@@ -154,9 +155,11 @@ class Ensemble:
             return torch.stack([torch.stack([c[:, 0].amin(0), c[:, 1].amax(0)]) for c in filled.split(ends)])
         first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
         if held_out is None and (by_folds or importance is not None):
+            cure = "Omit it" if importance is not None else "Use method='normal'"
             raise UnsupportedCombinationError(
                 f"{needed_by} needs nets that were trained without some of the rows. This fit has none, or rows were "
-                "added or removed after it. Use method='normal', or fit the built-in net again with all rows."
+                f"added or removed after it. {cure}, or fit all rows, at least {LEAST_ROWS}, with the built-in net "
+                "and sigma_noise='auto'."
             )
         with single_thread(first.is_small):
             if held_out is None:

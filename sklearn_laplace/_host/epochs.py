@@ -97,10 +97,18 @@ def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
     )
 
 
+def _one_row(net: NeuralNet, n_rows: int) -> ValueError:
+    return ValueError(
+        f"batch norm cannot train on a batch of one row, and {n_rows} rows in batches of {net.batch_size} leave one. "
+        "Use iterator_train__drop_last=True or another batch_size in the skorch net."
+    )
+
+
 def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
     """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run.
 
-    ``watch`` runs evidence steps, and raises ``NonFiniteLossError`` if the loss becomes NaN or infinite.
+    ``watch`` runs evidence steps, and raises ``NonFiniteLossError`` if the loss becomes NaN or infinite. ``ValueError``
+    is raised if batch norm gets a batch of one row.
     """
     if net.max_epochs <= 0:
         return 0
@@ -115,6 +123,10 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
     except KeyboardInterrupt as stop:
         if not _raised_by_callback(stop):
             raise
+    except ValueError as error:
+        if str(error).startswith("Expected more than 1 value per channel"):
+            raise _one_row(net, len(data)) from error
+        raise
     net.notify("on_train_end", X=data, y=y)
     return len(net.history)
 

@@ -1,0 +1,343 @@
+"""Advice about arguments, targets and rows: snippets are cut out of a message and executed in place of the mistake.
+
+Each case has an expression that is refused, a regular expression whose groups are the snippets, and the expression that
+they complete.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any
+
+import nets
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import sklearn.impute
+import sklearn.pipeline
+from scipy.sparse import csr_array
+from skorch.callbacks import EarlyStopping
+from skorch.dataset import ValidSplit
+from torch import nn
+
+import sklearn_laplace
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics, options
+
+N = 24
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(N, 3))
+Y = X[:, 0] + 0.3 * RNG.normal(size=N)
+LABELS = np.where(Y > 0, "up", "down")
+MORE = RNG.normal(size=(50, 3))
+Y_MORE = MORE[:, 0] + 0.3 * RNG.normal(size=50)
+SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+
+
+def template(module: Any = nn.Linear, **options: Any):
+    sizes = {"module__out_features": 1} if module is nn.Linear else {}
+    return nets.regressor(module, **{"max_epochs": 2, **sizes, **options})
+
+
+def fit(rows=X, y=Y, **given: Any):
+    """Fit of a small estimator; a classifier if y holds text."""
+    base = {"prior_precision": 1.0, "sigma_noise": 0.3} if "net" in given else SMALL
+    return LaplaceRegressor(**{**base, **given}).fit(rows, y)
+
+
+def fit_classes(rows=X, y=LABELS, **given: Any):
+    return LaplaceClassifier(**{**SMALL, **given}).fit(rows, y)
+
+
+def Normed(n_in):
+    """Net with batch norm."""
+    return nets.Hidden(n_in, norm=True)
+
+
+def gaps(rows=X):
+    return np.where(np.eye(N, 3) > 0, np.nan, rows)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    """What an expression may name."""
+    counts, augment = np.arange(N) % 4, lambda X, random_state: X + 0.01
+    return {
+        **vars(options),
+        **globals(),
+        **{"numpy": np, "pandas": pd, "pl": pl, "secrets": secrets, "metrics": metrics},
+        **{"EarlyStopping": EarlyStopping, "ValidSplit": ValidSplit},
+        "counts": counts,
+        "augment": augment,
+        "model": fit(),
+        "classifier": fit_classes(),
+        "of_counts": fit(y=np.column_stack([counts, counts]), likelihood="poisson"),
+        "of_frame": fit(pd.DataFrame(X, columns=[1, 2, 3])),
+        "folder": tmp_path_factory.mktemp("files"),
+        "masked": np.ma.masked_array(X, np.eye(N, 3)),
+        "masked_y": np.ma.masked_array(Y, np.arange(N) == 3),
+        "times": np.datetime64("2024-01-01") + np.arange(N),
+        "records": [dict(zip("abc", row, strict=True)) for row in X],
+        "structured": np.array([tuple(row) for row in X], dtype=[(name, float) for name in "abc"]),
+        "sparse_y": csr_array(Y[:, None]),
+        "one_hot": np.eye(2, dtype=int)[(Y > 0) * 1],
+        "mixed": np.array([1, *LABELS[1:]], dtype=object),
+        "large": np.array([2**70, *np.arange(N - 1) % 2], dtype=object),
+        "crossed": fit(MORE, Y_MORE),
+        "pipeline": sklearn.pipeline,
+    }
+
+
+CASES = {
+    # methods
+    "noise of counts": ("of_counts.sigma_noise_", r"Use (predict_std\(.*?\))\.", "of_counts.{}"),
+    "cv+": ("model.predict_interval(X, method='cv+')", r"Use (method='normal')", "model.predict_interval(X, {})"),
+    "residuals": (
+        "fit(likelihood='heteroscedastic').predict_interval(X, method='jackknife+')",
+        r"Use (method='normal')",
+        "fit(likelihood='heteroscedastic').predict_interval(X, {})",
+    ),
+    "calibration": (
+        "model.predict_interval(X, calibration_weight=numpy.ones(N))",
+        r"Use (method='jackknife\+')",
+        "crossed.predict_interval(X, calibration_weight=numpy.ones(len(MORE)), {})",
+    ),
+    "calibration by cv+": (
+        "model.predict_interval(X, calibration_weight=numpy.ones(N))",
+        r"or (method='cv\+')",
+        "crossed.predict_interval(X, calibration_weight=numpy.ones(len(MORE)), {})",
+    ),
+    "no calibration": (
+        "model.predict_interval(X, method='jackknife+', calibration_weight=numpy.ones(N))",
+        r"(Omit) it",
+        "'{}' and model.predict_interval(X, method='jackknife+')",
+    ),
+    "no folds": (
+        "fit(sigma_noise=0.3).predict_interval(X, method='cv+')",
+        r"at least (\d+), with .* (sigma_noise='auto')",
+        "fit(MORE[:{0}], Y_MORE[:{0}], {1}).predict_interval(X, method='cv+')",
+    ),
+    "joint": (
+        "of_counts.predict_interval(X, joint=True)",
+        r"Use (joint=False) with a level of (1 - .*?) for",
+        "of_counts.predict_interval(X, {}, confidence_level=(lambda p, n_outputs: {})(0.9, 2))",
+    ),
+    "gradient of a covariance": (
+        "model.predict(X, return_cov=True, return_mean_grad=True)",
+        r"Use (return_std=True)",
+        "model.predict(X, {}, return_mean_grad=True)",
+    ),
+    "gradient of a std": (
+        "model.predict(X, return_std_grad=True)",
+        r"needs (return_std=True) and (return_m.*?=True)",
+        "model.predict(X, {}, {}, return_std_grad=True)",
+    ),
+    "X_std": ("model.predict(X, X_std=0.1)", r"Add (return_std=True)", "model.predict(X, X_std=0.1, {})"),
+    "baseline": (
+        "fit(augment=augment).explain_std(X)",
+        r"Pass (baseline=)",
+        "fit(augment=augment).explain_std(X, {}X[0])",
+    ),
+    "noise of classes": (
+        "classifier.log_marginal_likelihood(sigma_noise=1.0)",
+        r"(Omit) sigma_noise",
+        "'{}' and classifier.log_marginal_likelihood()",
+    ),
+    "refit": ("fit().refit_laplace(lr=0.1)", r"Use (set_params) and (fit);", "fit().{}(lr=0.1, max_epochs=2).{}(X, Y)"),
+    "ratios": (
+        "fit(y=numpy.c_[Y, Y], sigma_noise=[0.3, 0.3]).refit_laplace(sigma_noise=[0.3, 0.6])",
+        r"Pass a multiple of (\[.*?\])",
+        "fit(y=numpy.c_[Y, Y], sigma_noise=[0.3, 0.3]).refit_laplace(sigma_noise=2 * numpy.array({}))",
+    ),
+    "option object": ("fit().set_params(hessian_structure__damping='ritter')", r"such as (.*)\.$", "fit({})"),
+    "another class": (
+        "fit_classes().partial_fit(X, ['left'] * N)",
+        r"(partial_fit)\(X, y, (classes=)\.\.\.\)",
+        "LaplaceClassifier(**SMALL).{}(X, LABELS, {}['down', 'left', 'up']).partial_fit(X, ['left'] * N)",
+    ),
+    "balanced": (
+        "fit_classes(class_weight='balanced').partial_fit(X, LABELS)",
+        r"as a dict (\{label: weight\})",
+        "fit_classes(class_weight=(lambda label, weight: {})('up', 2.0)).partial_fit(X, LABELS)",
+    ),
+    "std of classes": (
+        "classifier.predict(X, return_std=True)",
+        r"Use (predict_std\(X\)), and (predict_proba\(X\))",
+        "(classifier.{}, classifier.{})",
+    ),
+    "covariance of classes": (
+        "classifier.predict(X, return_cov=True)",
+        r"(LaplaceRegressor).*use (predict_std\(X\))",
+        "{} and classifier.{}",
+    ),
+    "kind": (
+        "model.predict(X, kind='epistemic')",
+        r"Use predict_std\(X, kind='(epistemic)'\), '(.*?)' or '(.*?)'",
+        "[model.predict_std(X, kind=kind) for kind in ('{}', '{}', '{}')]",
+    ),
+    "alpha": (
+        "model.predict_interval(X, alpha=0.1)",
+        r"Use (confidence_level=1 - alpha)",
+        "(lambda alpha: model.predict_interval(X, {}))(0.1)",
+    ),
+    "percent": ("model.predict_interval(X, 90)", r"90 % is ([\d.]+\d)", "model.predict_interval(X, {})"),
+    "percentage of quantiles": (
+        "model.predict_quantiles(X, 95)",
+        r"95 % is ([\d.]+\d)",
+        "model.predict_quantiles(X, {})",
+    ),
+    "size of draws": ("model.sample_y(X, size=3)", r"Use (n_samples=3)", "model.sample_y(X, {})"),
+    "unnamed": ("model.predict_std(X, 'total')", r"such as (kind='total')", "model.predict_std(X, {})"),
+    "probabilities": (
+        "model.predict_proba(X)",
+        r"use (predict_dist\(X\)), (predict_interval\(X\)) or (predict_std\(X\))",
+        "(model.{}, model.{}, model.{})",
+    ),
+    "interval of classes": (
+        "classifier.predict_interval(X)",
+        r"use (predict_proba\(X\)), (predict_std\(X\)) or (predict_entropy\(X\))",
+        "(classifier.{}, classifier.{}, classifier.{})",
+    ),
+    # constructors
+    "penalty": ("LaplaceRegressor(alpha=0.01)", r"Use (prior_precision=0.01)", "fit({})"),
+    "C": ("LaplaceRegressor(C=2.0)", r"Use (prior_precision=1 / C)", "(lambda C: fit({}))(2.0)"),
+    "epochs": ("LaplaceRegressor(max_iter=2)", r"Use (max_epochs=2)", "fit({})"),
+    "noise": (
+        "LaplaceRegressor(noise_variance=0.04)",
+        r"Use (sigma_noise=noise_variance \*\* 0.5)",
+        "(lambda noise_variance: fit({}))(0.04)",
+    ),
+    "damping": ("LaplaceRegressor(damping='ritter')", r"Use (hessian_structure=Kron\()…\)", "fit({}damping='ritter'))"),
+    "layers": ("LaplaceRegressor(None, (4,))", r"such as (hidden_layer_sizes=\(4,\))", "fit({})"),
+    "width": ("fit(hidden_layer_sizes=4)", r"for example (\(50,\))", "fit(hidden_layer_sizes={})"),
+    "quotes": ("fit(n_members='2')", r"omit the quotes: (n_members=2)", "fit({}, hidden_layer_sizes=())"),
+    "class": ("fit(hessian_structure=Kron)", r"pass an object: (hessian_structure=Kron\()…\)", "fit({}))"),
+    # tables
+    "one row": (
+        "model.predict(X[0])",
+        r"or (array\.reshape\(1, -1\)) if it contains a single",
+        "(lambda array: model.predict({}))(X[0])",
+    ),
+    "one column": ("fit(X[:, 0])", r"either using (array\.reshape\(-1, 1\)) if", "(lambda array: fit({}))(X[:, 0])"),
+    "dicts": ("fit(records)", r"Pass (pandas\.DataFrame\()X\)", "fit({}records))"),
+    "fields": ("fit(structured)", r"for example (pandas\.DataFrame\()X\)", "fit({}structured))"),
+    "query": ("(lambda X: fit(X))(pl.LazyFrame(X))", r"Pass (X\.collect\(\))", "(lambda X: fit({}))(pl.LazyFrame(X))"),
+    "generator": ("(lambda X: fit(X))(iter(X))", r"Pass (list\(X\))", "(lambda X: fit({}))(iter(X))"),
+    "swapped": ("fit(Y, X)", r"call (fit)\((X), (y)\)", "(lambda X, y: {}({}, {}))(X, Y)"),
+    "order": (
+        "of_frame.predict(pd.DataFrame(X[:, ::-1], columns=[3, 2, 1]))",
+        r": (X\[list\(X_train\.columns\)\])",
+        "(lambda X, X_train: of_frame.predict({}))(pd.DataFrame(X[:, ::-1], columns=[3, 2, 1]),"
+        "pd.DataFrame(columns=[1, 2, 3]))",
+    ),
+    "masked rows": (
+        "fit(masked, net=template())",
+        r"\((sklearn\.impute\.SimpleImputer) in a pipeline, on X(\.filled\(.*?\))\)",
+        "pipeline.make_pipeline({}(), LaplaceRegressor(template(), prior_precision=1.0)).fit(masked{}, Y)",
+    ),
+    "masked rows, built-in": ("fit(masked, net=template())", r"use (net=None)", "fit(masked, {})"),
+    "gaps": (
+        "fit(gaps(), net=template())",
+        r"\((SimpleImputer) in a pipeline",
+        "pipeline.make_pipeline(sklearn.impute.{}(), LaplaceRegressor(template(), prior_precision=1.0)).fit(gaps(), Y)",
+    ),
+    "gaps, built-in": ("fit(gaps(), net=template())", r"use (net=None)", "fit(gaps(), {})"),
+    "copies": (
+        "fit(augment=lambda X, random_state: numpy.vstack([X, X]))",
+        r"use options\.(Augmentation)\(function, n_copies\)",
+        "fit(augment={}(augment, 2))",
+    ),
+    # targets
+    "times": ("fit(y=times)", r"days: (\(y - .*)\.$", "(lambda y: fit(y={}))(times)"),
+    "sparse": ("fit(y=sparse_y)", r"Use (\.toarray\(\))", "fit(y=sparse_y{})"),
+    "masked": ("fit(y=masked_y)", r"\((numpy\.ma\.filled)\)", "fit(y={}(masked_y, 0.0))"),
+    "one-hot": ("fit_classes(y=one_hot)", r"by (y\.argmax\(axis=1\))", "(lambda y: fit_classes(y={}))(one_hot)"),
+    "mixed labels": ("fit_classes(y=mixed)", r"with (\.astype\(str\))", "fit_classes(y=mixed{})"),
+    "large labels": ("fit_classes(y=large)", r"with (\.astype\(str\))", "fit_classes(y=large{})"),
+    "text": ("fit(y=LABELS)", r"use (LaplaceClassifier)", "{}(**SMALL).fit(X, LABELS)"),
+    "numbers": ("fit_classes(y=Y)", r"Use (LaplaceRegressor)", "{}(**SMALL).fit(X, Y)"),
+    "large weights": (
+        "LaplaceRegressor(**SMALL).fit(X, Y, numpy.full(N, 1e150))",
+        r"(divide) all weights by their (mean)",
+        "('{}', LaplaceRegressor(**SMALL).fit(X, Y, (lambda w: w / w.{}())(numpy.full(N, 1e150))))",
+    ),
+    "validation set": (
+        "LaplaceRegressor().fit(X, Y, eval_set=1)",
+        r"Use (X_val=)… and (y_val=)…, with (prior_pre.*?'.*?')",
+        "LaplaceRegressor(**{{**SMALL, **dict({2})}}, map_prior_precision=1.0).fit(X, Y, {0}X, {1}Y)",
+    ),
+    "epochs in fit": ("LaplaceRegressor().fit(X, Y, epochs=2)", r"Pass (max_epochs=2) to the constructor", "fit({})"),
+    # functions
+    "scorer": (
+        "metrics.neg_nlpd(Y, model.predict(X))",
+        r"Call (neg_nlpd)\(estimator, X, y, …\)",
+        "metrics.{}(model, X, Y)",
+    ),
+    "score of classes": (
+        "metrics.coverage(classifier, X, LABELS)",
+        r"use (neg_nlpd)",
+        "metrics.{}(classifier, X, LABELS)",
+    ),
+    "interval function": (
+        "sklearn_laplace.predict_interval(classifier, X)",
+        r"use (predictive) \(.*or (predict_std)",
+        "(sklearn_laplace.{}(classifier, X), sklearn_laplace.{}(classifier, X))",
+    ),
+    "labels first": (
+        "metrics.expected_calibration_error(LABELS, LABELS)",
+        r"as (predict_proba\(X\)) returns",
+        "metrics.expected_calibration_error(LABELS, classifier.{})",
+    ),
+    "suffix": ("sklearn_laplace.save(model, folder / 'm.pkl')", r"Use ('.*')\.", "sklearn_laplace.save(model, {})"),
+    "key": (
+        "sklearn_laplace.save(model, folder / 'k.safetensors', key='secret')",
+        r"such as (secrets\..*?\))",
+        "sklearn_laplace.save(model, folder / 'k.safetensors', key={})",
+    ),
+    # given nets
+    "monitor": (
+        "fit(net=template(callbacks=[EarlyStopping()]))",
+        r"Use (train_split=ValidSplit\(5\))",
+        "fit(net=template(callbacks=[EarlyStopping()], {}))",
+    ),
+    "monitor of training": (
+        "fit(net=template(callbacks=[EarlyStopping()]))",
+        r"or (monitor='train_loss')",
+        "fit(net=template(callbacks=[EarlyStopping({})]))",
+    ),
+    "batch of one row": (
+        "fit(net=template(Normed, module__n_in=3, batch_size=N - 1))",
+        r"Use (iterator_train__drop_last=True)",
+        "fit(net=template(Normed, module__n_in=3, batch_size=N - 1, {}))",
+    ),
+    "order of batches": (
+        "fit(net=template(iterator_train__sampler=[0, 1]))",
+        r"or (iterator_train__shuffle=True)",
+        "fit(net=template({}))",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_the_advice_of_a_message_works_in_place_of_the_mistake(case, names):
+    mistake, pattern, followed = CASES[case]
+    with pytest.raises((ValueError, TypeError, AttributeError, RuntimeError)) as refused:
+        eval(mistake, names)
+    found = re.search(pattern, str(refused.value))
+    assert found, str(refused.value)
+    assert eval(followed.format(*found.groups()), names) is not False
+
+
+@pytest.mark.parametrize(
+    ("given", "call"), [({"predictive": "mc"}, "predictive='glm'"), ({"link": "quadrature"}, "link='moderated'")]
+)
+def test_a_fit_is_exported_after_the_advice(given, call):
+    pytest.importorskip("onnx")
+    fitted = fit_classes(**given)
+    with pytest.raises(ValueError, match="ONNX") as refused:
+        sklearn_laplace.to_onnx(fitted)
+    advice = re.search(r"use (refit_laplace\(.*?\))", str(refused.value)).group(1)
+    assert call in advice
+    assert sklearn_laplace.to_onnx(eval(f"model.{advice}", {"model": fitted})).graph
