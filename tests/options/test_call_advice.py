@@ -6,6 +6,7 @@ they complete.
 
 from __future__ import annotations
 
+import datetime
 import re
 import secrets
 from typing import Any
@@ -15,15 +16,21 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn.calibration
 import sklearn.impute
 import sklearn.pipeline
+import sklearn.preprocessing
 from scipy.sparse import csr_array
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import EarlyStopping
 from skorch.dataset import ValidSplit
 from torch import nn
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics, options
+from sklearn_laplace.recalibration import SigmaScaling
 
 N = 24
 RNG = np.random.default_rng(3)
@@ -41,13 +48,42 @@ def template(module: Any = nn.Linear, **options: Any):
 
 
 def fit(rows=X, y=Y, **given: Any):
-    """Fit of a small estimator; a classifier if y holds text."""
-    base = {"prior_precision": 1.0, "sigma_noise": 0.3} if "net" in given else SMALL
+    """Fit of a small regressor."""
+    base = {"prior_precision": 1.0, "sigma_noise": 0.3} if given.get("net") is not None else SMALL
     return LaplaceRegressor(**{**base, **given}).fit(rows, y)
 
 
 def fit_classes(rows=X, y=LABELS, **given: Any):
     return LaplaceClassifier(**{**SMALL, **given}).fit(rows, y)
+
+
+LINEAR = {"hidden_layer_sizes": (), "map_prior_precision": 1.0}
+WAVE = np.linspace(0, 6, 20)[:, None]
+
+
+def Locked():
+    """Net without a trained parameter."""
+    return nn.Linear(3, 1).requires_grad_(False)
+
+
+def trained():
+    return template(nn.Linear(3, 1)).fit(X.astype("float32"), Y[:, None].astype("float32"))
+
+
+def folds():
+    return ((np.arange(N) % 2 != k, np.arange(N) % 2 == k) for k in range(2))
+
+
+def search(**given: Any):
+    return GridSearchCV(LaplaceRegressor(**SMALL), {"sigma_noise": [0.3]}, cv=2, **given).fit(X, Y)
+
+
+def logged():
+    return TransformedTargetRegressor(LaplaceRegressor(**SMALL), func=np.log, inverse_func=np.exp).fit(X, np.exp(Y))
+
+
+def weights(name: str):
+    return np.ones(fit().net_.module_.get_parameter(name).shape)
 
 
 def Normed(n_in):
@@ -85,7 +121,13 @@ def names(tmp_path_factory):
         "mixed": np.array([1, *LABELS[1:]], dtype=object),
         "large": np.array([2**70, *np.arange(N - 1) % 2], dtype=object),
         "crossed": fit(MORE, Y_MORE),
-        "pipeline": sklearn.pipeline,
+        "days": np.array([datetime.date(2024, 1, 1 + k % 2) for k in range(N)], dtype=object),
+        "towns": np.array(["Bern", "Graz", "Linz"] * N, dtype=object).reshape(3, N).T,
+        "known": LaplaceRegressor(**SMALL).fit(X, Y, sample_noise_variance=np.linspace(0.01, 0.2, N)),
+        "separate": fit(hessian_structure=options.Kron(bias="separate"), sigma_noise=0.3),
+        "used": iter(()),
+        **{"SigmaScaling": SigmaScaling, "FrozenEstimator": FrozenEstimator, "preprocessing": sklearn.preprocessing},
+        **{"pipeline": sklearn.pipeline, "calibration": sklearn.calibration},
     }
 
 
@@ -311,6 +353,109 @@ CASES = {
         r"Use (iterator_train__drop_last=True)",
         "fit(net=template(Normed, module__n_in=3, batch_size=N - 1, {}))",
     ),
+    "criterion": (
+        "fit(net=template(criterion=nn.CrossEntropyLoss))",
+        r"Use (\w+)(?: or \w+)*, or",
+        "fit(net=template(criterion=nn.{}))",
+    ),
+    "no criterion": (
+        "fit(net=template(criterion=nn.CrossEntropyLoss))",
+        r"or (omit) the criterion",
+        "'{}' and fit(net=template())",
+    ),
+    "untrained list": (
+        "fit(net=[template()])",
+        r"as (FrozenEstimator)\(fitted skorch net\)",
+        "fit(net=[{}(trained())])",
+    ),
+    "empty list": (
+        "fit(net=[])",
+        r"at least one (FrozenEstimator)\(.*?\), or (None)",
+        "(fit(net=[{}(trained())]), fit(net={}))",
+    ),
+    "unfitted": ("fit(net=FrozenEstimator(template()))", r"(without FrozenEstimator)", "'{}' and fit(net=template())"),
+    "foreign net": ("fit(net='mlp')", r"pass (None) for", "fit(net={})"),
+    "text in a table": (
+        "fit(towns, net=template())",
+        r"\(sklearn\.preprocessing\.(OneHotEncoder), or (OrdinalEncoder)",
+        "[pipeline.make_pipeline(encoder(), LaplaceRegressor(template(), prior_precision=1.0)).fit(towns, Y)"
+        " for encoder in (lambda: preprocessing.{}(sparse_output=False), preprocessing.{})]",
+    ),
+    "frozen parameters": ("fit(net=template(Locked))", r"Call (requires_grad_\(\))", "fit(net=Locked().{})"),
+    # selections and searches
+    "generator of folds": (
+        "fit(prior_precision=CrossValidated([0.5, 1.0], cv=used), **LINEAR)",
+        r"pass (list)\(generator\)",
+        "fit(prior_precision=CrossValidated([0.5, 1.0], cv={}(folds())), **LINEAR)",
+    ),
+    "folds": (
+        "fit(prior_precision=CrossValidated([0.5, 1.0], cv=50), **LINEAR)",
+        r"(CrossValidated\(cv=)…\)",
+        "fit(prior_precision={}2, grid=[0.5, 1.0]), **LINEAR)",
+    ),
+    "no folds but auto": (
+        "fit(prior_precision=CrossValidated([0.5, 1.0], cv=50), **LINEAR)",
+        r"or use (prior_precision='auto')",
+        "fit({}, **LINEAR)",
+    ),
+    "no best estimator": (
+        "sklearn_laplace.predict_std(search(refit=False), X)",
+        r"set (refit=True)",
+        "sklearn_laplace.predict_std(search({}), X)",
+    ),
+    "transformed target": (
+        "sklearn_laplace.predict_std(logged(), X)",
+        r"and (LaplaceRegressor)\((target_transform='log') or '([\w-]+)'\)",
+        "[{0}(**{{**SMALL, 'target_transform': name}}).fit(X, numpy.exp(Y)) for name in ('log', '{2}')]",
+    ),
+    "rescaled classes": (
+        "SigmaScaling(classifier).fit(X, LABELS)",
+        r"scikit-learn's (\w+)",
+        "calibration.{}(LaplaceClassifier(**SMALL), cv=2).fit(X, LABELS)",
+    ),
+    # other methods and arguments
+    "gradient of a transformed target": (
+        "fit(y=numpy.exp(Y), target_transform='log').predict(X, return_mean_grad=True)",
+        r"Use (target_transform=None)",
+        "fit({}).predict(X, return_mean_grad=True)",
+    ),
+    "known noise": (
+        "known.predict_interval(X, method='jackknife+')",
+        r"Use (method='normal')",
+        "known.predict_interval(X, {})",
+    ),
+    "weights of classes": (
+        "LaplaceRegressor(class_weight='balanced')",
+        r"use (fit\(X, y, sample_weight=)…\)",
+        "(lambda X, y: LaplaceRegressor(**SMALL).{}numpy.ones(N)))(X, Y)",
+    ),
+    "mask of a module": (
+        "fit(subset_of_weights={'2': numpy.ones(3, dtype=bool)})",
+        r"each of its tensors (\[.*?\])",
+        "fit(subset_of_weights={{name: weights(name) > 0 for name in {}}})",
+    ),
+    "folded bias": (
+        "fit(hessian_structure=Kron(bias='separate'), sigma_noise=0.3, prior=FrozenEstimator(separate))",
+        r"Use (bias='folded') in both fits",
+        "fit(hessian_structure=Kron({0}), sigma_noise=0.3,"
+        "prior=FrozenEstimator(fit(hessian_structure=Kron({0}), sigma_noise=0.3)))",
+    ),
+    "labels of columns": (
+        "metrics.expected_calibration_error(LABELS, numpy.full((N, 3), 1 / 3))",
+        r"pass (labels=)",
+        "metrics.expected_calibration_error(LABELS, numpy.full((N, 3), 1 / 3), {}['down', 'left', 'up'])",
+    ),
+    "labels of other types": ("fit_classes(y=days)", r"with (\.astype\(str\))", "fit_classes(y=days{})"),
+    "a gap in new rows": (
+        "fit().partial_fit(gaps(), Y)",
+        r"\((SimpleImputer) in a pipeline",
+        "fit().partial_fit(sklearn.impute.{}().fit_transform(gaps()), Y)",
+    ),
+    "negative curvature": (
+        "fit(WAVE, numpy.sin(WAVE[:, 0]), curvature='hessian', sigma_noise=0.1)",
+        r"Use (curvature='ggn')",
+        "fit(WAVE, numpy.sin(WAVE[:, 0]), {}, sigma_noise=0.1)",
+    ),
     "order of batches": (
         "fit(net=template(iterator_train__sampler=[0, 1]))",
         r"or (iterator_train__shuffle=True)",
@@ -319,11 +464,11 @@ CASES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_the_advice_of_a_message_works_in_place_of_the_mistake(case, names):
     mistake, pattern, followed = CASES[case]
-    with pytest.raises((ValueError, TypeError, AttributeError, RuntimeError)) as refused:
+    with pytest.raises((ValueError, TypeError, AttributeError, RuntimeError, UserWarning)) as refused:
         eval(mistake, names)
     found = re.search(pattern, str(refused.value))
     assert found, str(refused.value)

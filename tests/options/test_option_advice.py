@@ -135,6 +135,8 @@ REFUSED = {  # options, and the number of alternatives
     "copies left out": ({"augment": lambda X, random_state: X + 0.01, "prior_precision": "loo"}, 1),
     "unused rate": ({"lr": 0.1}, 1),
     "tiny targets": ({"y": Y * 1e-200, "standardize_y": False}, 1),
+    "ratios of a learnt noise": ({"y": np.column_stack([Y, Y]), "sigma_noise": [0.3, 0.6],
+                                  "likelihood": "heteroscedastic"}, 1),
     "memory": ({"hidden_layer_sizes": (200,), "hessian_structure": "full", "memory_budget": "1MB"}, 2),
     "memory of a Hessian": ({"hidden_layer_sizes": (200,), "curvature": "hessian", "memory_budget": "3MB"}, 2),
 }
