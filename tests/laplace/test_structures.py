@@ -73,6 +73,24 @@ def test_posterior_is_the_dense_one_of_its_definition(structure, subset, kind, d
     contracts.close(joint, oracles.glm_joint_covariance(J, contracts.to_oracle(network, P)), 1e-8, "joint covariance")
 
 
+@pytest.mark.parametrize("n_outputs", [7, 8, 11])
+@pytest.mark.parametrize("module", ["mlp", "scaled"])
+def test_full_of_many_outputs_is_the_dense_product(n_outputs, module):
+    """With and without a tensor that is no layer; on both sides of the number of columns that is called many."""
+    x, y = contracts.random_rows("categorical", 20, 3, n_outputs, seed=n_outputs)
+    made = oracles.random_mlp((3, 4, n_outputs), seed=1) if module == "mlp" else contracts.Scaled(3, 4, n_outputs, 1)
+    network = trace(made, x)
+    prior = network.tensor_prior()
+    fit = fit_laplace(network, Categorical(), GGN(), Full, prior, [(x, y, torch.ones(20).double())])
+    for values in (torch.ones(prior.n_groups).double(), torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64)):
+        posterior = fit.curvature.posterior(prior.precision(values), 1.0)
+        jacobian = network.jacobian(x[:6])[1]
+        rows, root = jacobian.rows(), posterior.root
+        expected = rows @ (root @ root.mT) @ rows.mT
+        torch.testing.assert_close(posterior.covariance(jacobian), expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(posterior.variance(jacobian), expected.diagonal(dim1=1, dim2=2).clone())
+
+
 def test_the_density_of_weights_is_around_the_moved_mean():
     """After partial_fit, log density at posterior draws against torch's with the dense covariance."""
     X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).double().numpy()

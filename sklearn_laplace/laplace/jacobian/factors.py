@@ -80,10 +80,10 @@ class LayerFactor:
 
     def times(self, vectors: Tensor) -> Tensor:
         """Product of the part with vectors (O·I, s), shape (n·K, s)."""
-        shape = (self.cotangents.shape[-1], self.inputs.shape[-1])
-        matrices = vectors.mT.unflatten(-1, shape).to(self.inputs.dtype)
-        inner = torch.einsum("ni,soi->nso", self.inputs, matrices)
-        return (self.cotangents @ inner.mT).flatten(0, 1)
+        outputs, inputs = self.cotangents.shape[-1], self.inputs.shape[-1]
+        by_input = vectors.view(outputs, inputs, -1).transpose(0, 1).to(self.inputs.dtype).flatten(1)
+        inner = (self.inputs @ by_input).unflatten(1, (outputs, -1))
+        return (self.cotangents @ inner).flatten(0, 1)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
         """Product of the transposed part with vectors (n·K, s), shape (O·I, s)."""

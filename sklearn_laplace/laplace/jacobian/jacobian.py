@@ -15,6 +15,7 @@ bias as last column), flattened row by row. This module is independent of likeli
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,7 +74,7 @@ class FactoredJacobian:
         """Product SᵀJ V with vectors V (P, s), shape (n, K, s)."""
         sizes = [f.n_parameters for f in self.factors]
         parts = zip(self.factors, vectors.split(sizes), strict=True)
-        total = torch.stack([factor.times(part).double() for factor, part in parts]).sum(0)
+        total = functools.reduce(torch.add, (factor.times(part).double() for factor, part in parts))
         return total.view(self.n_rows, self.n_columns, -1)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ from ..jacobian.jacobian import Batch, FactoredJacobian
 from ..linalg import cholesky, downdated, eigh, inverse_root, lower_gram, mirror_lower, require_semidefinite
 from ._base import Curvature, Eigenbasis, Posterior
 
+MANY_COLUMNS = 8
+"""Number of columns of a Jacobian from which the inputs of its layers are multiplied with the root first."""
+
 
 @dataclass(frozen=True)
 class Full(Curvature):
@@ -156,7 +159,7 @@ class Full(Curvature):
 
 @dataclass(frozen=True)
 class FullPosterior(Posterior):
-    """A dense root R of the covariance. A prediction is one product with it, O(n K P²).
+    """A dense root R of the covariance. A prediction is one product with it, O(n K P²), or O(n P²) for many columns.
 
     Parameters
     ----------
@@ -191,8 +194,9 @@ class FullPosterior(Posterior):
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Size of the dense rows."""
-        return n_outputs * self.n_parameters
+        """Size of the dense rows, or of the products of all outputs of a layer with R."""
+        widest = n_outputs if n_outputs < MANY_COLUMNS else max(n_outputs, *(block.outputs for block in blocks))
+        return widest * self.n_parameters
 
     def logdet_precision(self) -> Tensor:
         """log |P| from the factorisation."""
@@ -243,5 +247,8 @@ class FullPosterior(Posterior):
         return members.mT @ root.square().sum(-1), members.mT @ squares @ members
 
     def _project(self, jacobian: FactoredJacobian) -> Tensor:
+        """J R: with many columns the inputs of each layer are multiplied with R first, O(n P²) for any K."""
+        if jacobian.n_columns >= MANY_COLUMNS:
+            return jacobian.times(self.root)
         rows = jacobian.rows()
         return (rows @ self.root.to(rows.dtype)).double()
