@@ -34,7 +34,9 @@ CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
 SAME_PHASE = 0.999
 """Length of the mean phase from which dates count as constant in a cycle, such as first days of years in a year."""
 N_SPREAD = 16
-"""Number of quantiles of a column that stand for a missing number of a new row."""
+"""Number of training values that stand for a missing number or an unknown level of a new row."""
+
+MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Column:
     concern : str
         Reason for a warning about the column; empty if there is none.
     spread : tuple of float
-        Quantiles of the numbers in the middle of equal shares; empty if some numbers were missing.
+        Quantiles of the numbers, or of the codes of levels, in the middle of equal shares of the rows. Empty if some
+        numbers were missing, and if the embedding of unknown levels was learnt from rows.
     cycles : tuple of float
         Periods in days by which the net reads dates; empty for other columns.
     """
@@ -169,7 +172,10 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool
     codes = tuple((level, code_of.get(level, len(code_of))) for level in ordered)
     n_levels = len(code_of) + some_rare + some_missing
     share = 1 - math.fsum(totals.values()) / math.fsum(weights.tolist())
-    return Column(name, n_levels, codes, n_levels - 1 if some_missing else n_levels, missing_share=max(share, 0.0))
+    missing = n_levels - 1 if some_missing else n_levels
+    of_levels = np.array([code for _, code in codes], float), np.array([totals[level] for level, _ in codes], float)
+    spread = tuple(weighted_quantiles(*of_levels, MIDDLES).tolist()) if codes else ()
+    return Column(name, n_levels, codes, missing, missing_share=max(share, 0.0), spread=spread)
 
 
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -248,8 +254,7 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     heavy = robust(numbers[finite], weights[finite]) is not None
     share = math.fsum(weights[absent].tolist()) / math.fsum(weights.tolist())
     low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (None, None)
-    middles = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
-    spread = tuple(weighted_quantiles(numbers, weights, middles).tolist()) if finite.all() else ()
+    spread = tuple(weighted_quantiles(numbers, weights, MIDDLES).tolist()) if finite.all() else ()
     sizes = np.abs(numbers[finite & (numbers != 0)])
     concern = far(name, sizes, float(np.quantile(sizes, 0.5, method="lower")) if sizes.size else 0.0)
     return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread, concern=concern)

@@ -26,7 +26,6 @@ from .._validation.inputs import readable
 from .._warn import warn_user
 from ..errors import NonFiniteError, TableWarning
 from .column import (
-    N_SPREAD,
     Column,
     check_numbers,
     check_zone,
@@ -38,6 +37,7 @@ from .column import (
     numbers_of,
     warn_of_unknown,
 )
+from .fillings import Fillings, order
 from .reading import NAMED, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
 from .text import DATES, converted
 
@@ -259,7 +259,7 @@ class Table:
 
     def _warn_of_gaps(self, coded: np.ndarray) -> None:
         gaps = np.isnan(coded).sum(0)
-        names = [column.name for column, count in zip(self.columns, gaps, strict=True) if count and column.spread]
+        names = [column.name for column, n_gaps in zip(self.columns, gaps, strict=True) if n_gaps and column.spread]
         if names:
             warn_user(
                 f"X has missing numbers in {_few(names)}, where no training row had one. They are predicted with the "
@@ -268,19 +268,26 @@ class Table:
                 TableWarning,
             )
 
-    def spread(self, coded: np.ndarray) -> np.ndarray | None:
-        """Training values (K, d) that stand for missing numbers of coded rows, NaN in other columns; None if no gaps.
-
-        Each column is in a random order of its own, so that gaps of several columns are independent.
-        """
-        gaps = np.isnan(coded).any(0)
-        filled = {k: column.spread for k, column in enumerate(self.columns) if gaps[k] and column.spread}
-        if not filled:
+    def fillings(self, coded: np.ndarray) -> Fillings | None:
+        """Training values that stand for missing numbers and unknown levels of coded rows; None if there are none."""
+        unknown = np.array([column.n_levels or np.nan for column in self.columns])
+        gaps = (np.isnan(coded) | (coded == unknown)).any(0)
+        filled = [k for k, column in enumerate(self.columns) if column.spread]
+        if not gaps[filled].any():
             return None
-        values = np.full((N_SPREAD, len(self.columns)), np.nan)
-        for k, quantiles in filled.items():
-            values[:, k] = np.random.default_rng(k).permutation(quantiles)
-        return values
+        values = np.full((len(self.columns[filled[0]].spread), len(self.columns)), np.nan)
+        for place, k in enumerate(filled):
+            if gaps[k]:
+                values[:, k] = np.array(self.columns[k].spread)[order(place)]
+        return Fillings(torch.from_numpy(values), torch.from_numpy(unknown))
+
+    def with_trained_rows(self, coded: np.ndarray) -> Table:
+        """Encoding after training on coded rows: their unknown levels share a trained embedding."""
+        columns = [
+            replace(column, spread=()) if column.n_levels and (values == column.n_levels).any() else column
+            for column, values in zip(self.columns, coded.T, strict=True)
+        ]
+        return replace(self, columns=tuple(columns))
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class Ensemble:
         The program has copies of weights and posteriors, which need memory. Rows with gaps are left to the members.
         """
         has_room = 2 * self._used <= options.memory.size
-        is_plain = options.spread is None and issubclass(options.predictive, GLM)
+        is_plain = options.fillings is None and issubclass(options.predictive, GLM)
         return self._stacked if has_room and is_plain else None
 
     @cached_property
@@ -147,8 +147,8 @@ class Ensemble:
 
         The interval of a row with gaps covers those of all its copies, see :class:`Filled`.
         """
-        if options.spread is not None:
-            filled, without = Filled.of(x, options.spread), replace(options, spread=None)
+        if options.fillings is not None:
+            filled, without = Filled.of(x, options.fillings), replace(options, fillings=None)
             ends = self.intervals(
                 filled.rows, levels, without, needed_by, by_folds=by_folds, joint=joint, importance=importance
             )

@@ -1,7 +1,8 @@
-r"""Rows with missing numbers in columns that had none in training: predictions averaged over values of the column.
+r"""Rows with gaps: predictions averaged over values of the column.
 
-A row x with such gaps becomes K copies, each with other values of the training rows. Its outputs have the moments of
-the mixture of the copies, with means :math:`\mu_k` and covariances :math:`\Sigma_k`,
+A gap is an unknown level, or a missing number in a column that had none in training. An unknown level counts as one of
+the training levels, in proportion to their rows. A row x with gaps becomes K copies, each with other training values.
+Its outputs have the moments of the mixture of the copies, with means :math:`\mu_k` and covariances :math:`\Sigma_k`,
 
 .. math:: \mu = \frac1K \sum_k \mu_k, \qquad
           \Sigma = \frac1K \sum_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
@@ -18,6 +19,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from .._data.fillings import Fillings
 from ..laplace.latent import LatentGaussian
 
 
@@ -30,7 +32,7 @@ class Filled:
     rows : Tensor of shape (m, d)
         Copies of the rows, in their order.
     centre : Tensor of shape (n, d)
-        One row each, with the mean of the column in a gap.
+        One row each, with the mean of the column for a missing number.
     counts : Tensor of shape (n,), or None
         Number of copies of each row; None if no row has a gap.
     """
@@ -40,26 +42,26 @@ class Filled:
     counts: Tensor | None = None
 
     @classmethod
-    def of(cls, x: Tensor, spread: Tensor | None) -> Self:
-        """Fill the gaps of rows (n, d) with the values (K, d) of the columns, which are NaN in all others.
+    def of(cls, x: Tensor, fillings: Fillings | None) -> Self:
+        """Fill the gaps of rows (n, d).
 
         Examples
         --------
         >>> nan = float("nan")
-        >>> Filled.of(torch.tensor([[nan, 1.0], [5.0, nan]]), torch.tensor([[2.0, nan], [4.0, nan]])).rows
+        >>> fillings = Fillings(torch.tensor([[2.0, nan], [4.0, nan]]), torch.tensor([nan, nan]))
+        >>> Filled.of(torch.tensor([[nan, 1.0], [5.0, nan]]), fillings).rows
         tensor([[2., 1.],
                 [4., 1.],
                 [5., nan]])
         """
-        if spread is None:
+        if fillings is None:
             return cls(x, x)
-        spread = spread.to(x)
-        gaps = x.isnan() & ~spread[0].isnan()
-        counts = torch.where(gaps.any(1), len(spread), 1)
+        gaps, values = fillings.gaps(x), fillings.values.to(x)
+        counts = torch.where(gaps.any(1), len(fillings), 1)
         place = torch.arange(int(counts.sum()), device=x.device)
         owner = torch.repeat_interleave(counts)
         place = place - (counts.cumsum(0) - counts)[owner]
-        return cls(torch.where(gaps[owner], spread[place], x[owner]), torch.where(gaps, spread.mean(0), x), counts)
+        return cls(torch.where(gaps[owner], values[place], x[owner]), fillings.centre(x), counts)
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean (n, …) over the copies of each row of values (m, …)."""

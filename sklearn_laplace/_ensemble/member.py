@@ -122,7 +122,7 @@ class Member:
             predictive = self.predictive(options)
 
             def mean(part: Tensor) -> tuple[Tensor, Tensor]:
-                filled = Filled.of(part, options.spread)
+                filled = Filled.of(part, options.fillings)
                 return _with_sum(filled.mean(predictive.mean(fit.network, filled.rows, fit.shift)))
 
             return torch.cat(self._chunked(x, options, mean))
@@ -142,7 +142,7 @@ class Member:
             predictive = self.predictive(options)
 
             def answered(part: Tensor) -> tuple[T, Tensor]:
-                filled = Filled.of(part, options.spread)
+                filled = Filled.of(part, options.fillings)
                 latent = filled.latent(predictive.latent(fit.network, posterior, filled.rows, fit.shift))
                 return answer(latent, filled.centre), latent.mean.sum() + latent.covariance.sum()
 
@@ -171,10 +171,10 @@ class Member:
         predictive, fit = options.predictive, self.fit
         with single_thread(self.is_small):
             deviations = self.posterior.sample(n_samples, generator)
-            seed = 0 if options.spread is None else int(torch.randint(2**31, (), generator=generator))
+            seed = 0 if options.fillings is None else int(torch.randint(2**31, (), generator=generator))
 
             def draw(part: Tensor) -> tuple[Tensor, Tensor]:
-                filled = Filled.of(part, options.spread)
+                filled = Filled.of(part, options.fillings)
                 draws = predictive.functions(fit.network, deviations, filled.rows, fit.shift)
                 return _with_sum(filled.chosen(draws, seed))
 
@@ -195,7 +195,7 @@ class Member:
         noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
         if self.noise_model is None:
             return draws + self.noise_variance.sqrt().to(draws)[:, None] * noise
-        weights, ratios = self.noise_model.nodes(Filled.of(x, options.spread).centre)
+        weights, ratios = self.noise_model.nodes(Filled.of(x, options.fillings).centre)
         chosen = torch.multinomial(weights.cpu(), draws.shape.numel(), replacement=True, generator=generator)
         variance = self.hyper.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
         return draws + variance.sqrt() * noise
@@ -203,7 +203,7 @@ class Member:
     def joint_covariance(self, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
         """Means (n, C) of new numeric targets, and their joint covariance over the rows (n, n, C)."""
         fit, n, n_outputs = self.fit, len(x), self.fit.n_outputs
-        predictive, filled = self.predictive(options), Filled.of(x, options.spread)
+        predictive, filled = self.predictive(options), Filled.of(x, options.fillings)
         joint = predictive.joint_covariance(fit.network, self.posterior, filled.rows, fit.shift)
         if filled.counts is not None:
             joint = filled.joint(joint, predictive.mean(fit.network, filled.rows, fit.shift))
@@ -277,7 +277,7 @@ class Member:
         used, memory = held(posterior, self.fit.curvature), options.memory
         n_jobs = memory.chunk_workers(width, used, joblib.effective_n_jobs(options.n_jobs))
         rows = memory.chunk_rows(width, used, self.fit.theta.device, n_jobs)
-        return rows if options.spread is None else max(rows // len(options.spread), 1), n_jobs
+        return rows if options.fillings is None else max(rows // len(options.fillings), 1), n_jobs
 
     def _chunked(
         self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0

@@ -524,6 +524,8 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
             members.append(change(member, data, options, copies))
+            table = None if self._table is None else self._table.with_trained_rows(data.X[data.weights > 0])
+        self._table = table
         return replace(self._ensemble, members=tuple(members))
 
     # ------------------------------------------------------------------ rows and options
@@ -556,6 +558,8 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             if self._table is not None and not self._is_candidate:
                 self._table.warn()
         X = X if self._table is None else self._table.coded(X, weights)
+        if reset and self._table is not None:  # a previous posterior may not know all levels
+            self._table = self._table.with_trained_rows(X[weights > 0])
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, options.likelihood, shape)
         return X, y, weights, variances

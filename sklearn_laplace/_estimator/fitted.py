@@ -147,8 +147,8 @@ class FittedModel(ABC):
         with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
             rows, _ = check_rows(self, X, tables=table is not None, reset=False)
             rows = rows if table is None else table.coded(rows, warn=not self._is_candidate)
-            spread = None if table is None else table.spread(rows)
-            options = options if spread is None else replace(options, spread=torch.from_numpy(spread))
+            fillings = None if table is None else table.fillings(rows)
+            options = options if fillings is None else replace(options, fillings=fillings)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:

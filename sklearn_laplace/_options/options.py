@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._data.fillings import Fillings
 from .._data.table import Categorical
 from .._runtime.memory import MemoryBudget
 from .._validation.values import Choice
@@ -64,8 +65,8 @@ class Options:
     If ``dtype`` is None, the number of rows selects the precision of the net. ``memory`` is for the posterior and the
     rows in work. ``standardises`` is True if linear layers of a given net standardise X; None for those that the net
     suggests. ``varying_noise`` is True if the noise level varies with the inputs; None if the data decide. ``previous``
-    is the previous posterior that is the prior of a fit. ``spread`` (K, d) are values for missing
-    numbers of the rows to predict, see :class:`~sklearn_laplace._ensemble.gaps.Filled`.
+    is the previous posterior that is the prior of a fit. ``fillings`` are values for missing numbers and unknown levels
+    of the rows to predict, see :class:`~sklearn_laplace._ensemble.gaps.Filled`.
     """
 
     subset: Subset
@@ -90,7 +91,7 @@ class Options:
     standardises: bool | None = None
     varying_noise: bool | None = False
     previous: PreviousPosterior | None = None
-    spread: Tensor | None = None
+    fillings: Fillings | None = None
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:

@@ -11,9 +11,10 @@ several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`) and the w
 and counts in d. The sum is linear in all of these weights. Their Laplace approximation is thus as accurate as that of
 an ordinary first layer. Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
 
-Each categorical column has one extra embedding, for unseen levels. No training row uses it: its weights stay at the
-prior mean, and their posterior is the prior. All embeddings of a column share one prior precision. It is set by the
-variance between the seen levels, and therefore gives an unseen level a matching uncertainty.
+Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
+training uses it: its weights stay at the prior mean, and their posterior is the prior. All embeddings of a column share
+one prior precision, set by the variance between the seen levels. An estimator replaces unseen levels of new rows by
+training levels (``_data/fillings.py``) until rows have trained this embedding.
 """
 
 from __future__ import annotations

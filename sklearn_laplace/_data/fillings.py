@@ -1,0 +1,62 @@
+r"""Training values that stand for missing numbers and unknown levels of new rows.
+
+Each column has K = 16 values. Gaps of several columns of a row are filled jointly, with K combinations in all. Value
+:math:`(b_1 b_2 b_3 b_4)_2` of a column is in combination i if :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over
+GF(2), for a generator :math:`\alpha` of GF(16), the place p of the column and s = (0, 5, 6, 2). Among 15 columns, the
+halves of any two columns meet equally often. Among five consecutive ones, their quarters do too. This is a Latin
+hypercube on an orthogonal array (Tang 1993). Correlations are at most .09 for five columns and .38 for 15. Random
+orders have .43 and .72, and a further gap may then narrow a prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+POWERS = 1, 2, 4, 8, 3, 6, 12, 11, 5, 10, 7, 14, 15, 13, 9
+"""Powers of a generator of GF(16), as bits."""
+STEPS = 0, 5, 6, 2
+"""Exponents of a basis of GF(16); the first two are a basis of GF(4)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fillings:
+    """Values of columns in rows with gaps.
+
+    Parameters
+    ----------
+    values : Tensor of shape (K, d)
+        Training values, NaN in columns without gaps.
+    unknown : Tensor of shape (d,)
+        Code of unknown levels, NaN for numeric columns.
+    """
+
+    values: Tensor
+    unknown: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def gaps(self, x: Tensor) -> Tensor:
+        """True for each missing number and unknown level of rows (n, d)."""
+        return (x.isnan() | (x == self.unknown.to(x))) & ~self.values[0].isnan().to(x.device)
+
+    def centre(self, x: Tensor) -> Tensor:
+        """Rows (n, d) with the mean of the column for each missing number."""
+        return x.where(~(self.gaps(x) & x.isnan()), self.values.mean(0).to(x))
+
+
+def order(place: int) -> np.ndarray:
+    """Order of the 16 values of the column at a place, shape (16,), int64; random from the 16th column on.
+
+    Examples
+    --------
+    >>> order(0)
+    array([ 0,  8,  4, 12,  7, 15,  3, 11,  2, 10,  6, 14,  5, 13,  1,  9])
+    """
+    if place >= len(POWERS):
+        return np.random.default_rng(place).permutation(len(POWERS) + 1)
+    rows = [POWERS[(place + step) % len(POWERS)] for step in STEPS]
+    return np.array([int("".join(str((row & i).bit_count() % 2) for row in rows), 2) for i in range(len(POWERS) + 1)])
