@@ -74,7 +74,8 @@ default="auto"
         Ensemble members. "auto": several for a default fit.
     [Training]
     max_time : float or None, default=None
-        Seconds after which training ends with the best state.
+        Approximate limit of the fit in seconds, for a default ensemble. Reading the table is not bounded; see "Parameters
+        in detail" for other fits.
     n_jobs : int or None, default=None
         Parallel workers.
     random_state : int, RandomState or None, default=None

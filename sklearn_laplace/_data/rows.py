@@ -202,7 +202,9 @@ class PreparedData:
         """Set the weight of rows to zero whose keys, of inputs and targets, are among the given ones."""
         if keys is None:
             return self
-        return replace(self, weights=np.where(np.isin(row_keys(self.X, self.targets), keys), 0.0, self.weights))
+        weights, present = self.weights.copy(), np.flatnonzero(self.weights > 0)
+        weights[present[np.isin(row_keys(self.X[present], self.targets[present]), keys)]] = 0.0
+        return replace(self, weights=weights)
 
     def unshared_keys(self, index: np.ndarray) -> np.ndarray:
         """Keys, of inputs and targets, of the rows of an index, without those that equal a row outside it."""

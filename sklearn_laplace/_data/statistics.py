@@ -260,8 +260,11 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
     array([1., 3., 3.])
     """
-    order = np.lexsort((weights, values))  # ties are ordered by weight: sums do not depend on the order of rows
-    ordered, sums = values[order], np.cumsum(weights[order])
+    if (weights == weights[0]).all():  # several times faster, with the same result
+        ordered, sums = np.sort(values), np.cumsum(weights)
+    else:
+        order = np.lexsort((weights, values))  # ties are ordered by weight: sums do not depend on the order of rows
+        ordered, sums = values[order], np.cumsum(weights[order])
     # A positive position skips leading values of weight zero; the factor keeps rounding from passing the last value.
     positions = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
     quantiles: np.ndarray = ordered[np.searchsorted(sums, positions)]

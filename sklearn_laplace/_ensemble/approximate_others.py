@@ -22,8 +22,9 @@ from .bag import Bag
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 
-SCORED_ROWS = 1000
-"""Number of held-out rows of each member for selecting the prior precision."""
+SCORED_ROWS, FEW_SCORED_ROWS = 1000, 125
+"""Number of held-out rows of each member for selecting the prior precision; the same if less time is left than the
+curvatures have taken."""
 
 
 def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
@@ -39,12 +40,13 @@ def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     fits, held_out = fits_on_rows(networks, bag, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
         fits = fits_of_stream(fits, bag.places, stream, options, None, rows.weights)
+    most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else SCORED_ROWS
     fit, parts = fits[0], []
     start = maximise_evidence(
         fit, Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])), free_prior=True, free_dispersion=False, warn=False
     )
     for k, (member_fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
-        few = torch.randperm(len(unseen), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
+        few = torch.randperm(len(unseen), generator=torch.Generator().manual_seed(k))[:most].sort().values
         parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
     scores = held_out_scores(parts, start, density_for(fit.likelihood))
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)

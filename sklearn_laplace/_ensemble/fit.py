@@ -47,6 +47,7 @@ from .caught import Caught, issue, kept_back
 from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
+from .in_time import within_time
 from .intervals import HoldingOut
 from .linear import AS_PROBABLE, has_learnt_nothing, leaves_layers_open, linear_request
 from .member import Member, conditioned
@@ -97,7 +98,9 @@ def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
-    of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
+    request = within_time(request, task.clock)
+    parameters, shape = {**of_one.parameters, "lr": None, "batch_size": None}, request.data.shape()
+    of_one = replace(request, parameters=parameters)
     part = _fit_bag(request, task)
     kinds: tuple[int | None, ...] = ()
     if request.stream is None and options.likelihood.has_dispersion:  # exact steps go over all rows
@@ -323,11 +326,11 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
             if normal:
                 stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
     temperature = tempering(bagged.members[0][1].network, request.resolved.temperature)
-    members, hyper = [], replace(bagged.hyper, temperature=temperature)
+    members, hyper, keys = [], replace(bagged.hyper, temperature=temperature), row_keys(data.X, data.targets)
     for place, (trained, fit) in enumerate(bagged.members):
         origin = bagged.origin if place == 0 else bagged.origin_of_others
         member = _member(replace(request, data=bagged.data), trained, fit, hyper, origin, bagged.noise_model)
-        unseen = np.unique(row_keys(data.X, data.targets)[bagged.held_out[place]])
+        unseen = np.unique(keys[bagged.held_out[place]])
         kept = None if request.kept is None else request.kept.without(unseen)
         n_bins, streamed = bagged.n_bins[place], request.stream is not None
         members.append(

@@ -81,14 +81,15 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     loss = loss_of(options.likelihood)
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     n_rows = len(data.X) if stream is None else stream.n_rows
-    recipes = _recipes(request.parameters, data, n_rows)
+    recipes = recipes_of(request.parameters, data, n_rows)
     held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
     n_members = len(held_out) // len(recipes)
     deals: list[tuple[Bag, Tensor]] = []
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
             timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
-            recipes = of_part(recipes, request.saved.result("part of the steps", timed))
+            n_deals, part = request.saved.result("deals and part of the steps", timed)
+            recipes = of_part(recipes[:n_deals], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         trial = _Program.of(request, options, rows, recipes[:1], held_out, 0)
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
@@ -300,9 +301,12 @@ def learnt_of(
 
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
-) -> float:
-    """Part of the steps that the time limit allows; the passes over the rows afterwards need time as well."""
-    needed, passes = 0.0, 0.0
+) -> list[float]:
+    """Number of deals and part of their steps that the time limit allows; the passes over the rows need time as well.
+
+    If the time is too short for all steps of the first deals, the others are omitted.
+    """
+    needed, passes, n_deals = 0.0, 0.0, 0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for place, together in enumerate(_programs(recipes)):
         schedule = together[0].schedule
@@ -314,9 +318,12 @@ def _in_time(
             fit_of(network, few, options)
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
         passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
+        n_deals += len(together)
+        if needed > PART_OF_TIME * clock.left:
+            break
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
     clock.was_cut |= part < 1
-    return clock.group.of_first(part)
+    return clock.group.of_first([n_deals, part])
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
@@ -352,7 +359,7 @@ def _shares_by_loss(rows: TrainingRows, outputs: Sequence[Tensor], loss: Loss) -
     return shares
 
 
-def _recipes(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:
+def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:
     """Default recipes for a number of rows, with the user's options in place of the defaults."""
     n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
     changed: dict[str, Any] = {}

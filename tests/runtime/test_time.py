@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from nets import regressor as template
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import approximate_members as approximate
+from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import in_time, train_members
 from sklearn_laplace._estimator import base as _estimator
 from sklearn_laplace._runtime.progress import Clock, Task
+from sklearn_laplace._training.checkpoint import NoCheckpoint
 from sklearn_laplace.errors import CutWarning
 
 RNG = np.random.default_rng(0)
@@ -87,6 +91,37 @@ def test_members_that_train_together_have_a_schedule_that_ends_in_time():
         model = LaplaceRegressor(max_time=1.0, random_state=0).fit(X[:1200], Y[:1200])
     assert r2(model) > 0.8
     assert len(model.members_) in (4, 8)
+
+
+def test_a_table_for_which_the_time_is_too_short_is_sampled(monkeypatch):
+    """Passes over all rows would exceed the limit. Leave-one-out treats the omitted rows as new ones."""
+    monkeypatch.setattr(in_time, "seconds_of_step", lambda *args: 10.0)
+    monkeypatch.setattr(ensemble_fit, "exact_kinds", lambda *args, **options: ())
+    random = np.random.default_rng(1)
+    x = random.uniform(size=(3 * in_time.FEWEST_ROWS, 2))
+    y = x[:, 0] + 0.1 * random.normal(size=len(x))
+    with pytest.warns(CutWarning):
+        model = LaplaceRegressor(max_time=5.0, random_state=0).fit(x, y)
+    member = model._ensemble.members[0]
+    assert member.fit.total_weight == 0.75 * in_time.FEWEST_ROWS  # without the fold that it holds out
+    assert (member.kept.weights > 0).sum() == 0.75 * in_time.FEWEST_ROWS
+    assert len(member.kept.X) == len(x)
+    assert model.score(x, y) > 0.5
+
+
+def test_in_a_short_time_few_members_are_trained(monkeypatch):
+    """Half of the members with twice as many steps predict better."""
+    monkeypatch.setattr(train_members, "seconds_of_step", lambda *args: 0.01)
+    monkeypatch.setattr(ensemble_fit, "exact_kinds", lambda *args, **options: ())
+    with pytest.warns(CutWarning):
+        model = LaplaceRegressor(max_time=2.0, random_state=0).fit(X[:1200], Y[:1200])
+    assert len(model.members_) == 4
+    assert r2(model) > 0.8
+
+
+def test_without_a_limit_all_rows_are_used():
+    request = SimpleNamespace(data=SimpleNamespace(X=np.zeros((10**7, 1))), saved=NoCheckpoint())
+    assert in_time.within_time(request, Clock()) is request
 
 
 def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):
