@@ -74,8 +74,8 @@ default="auto"
         Ensemble members. "auto": several for a default fit.
     [Training]
     max_time : float or None, default=None
-        Approximate limit of the fit in seconds, for a default ensemble. Reading the table is not bounded; see "Parameters
-        in detail" for other fits.
+        Approximate limit of a default fit in seconds. Reading the table is not bounded, nor are the stages after the
+        training in other fits: see "Parameters in detail".
     n_jobs : int or None, default=None
         Parallel workers.
     random_state : int, RandomState or None, default=None
