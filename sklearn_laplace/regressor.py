@@ -66,7 +66,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
 default="auto"
-        Precision of the Gaussian prior over the weights, the strength of regularisation: a number, or a rule.
+        Precision of the Gaussian prior, the strength of regularisation: a number, or a rule.
         "auto": held-out folds where possible, else the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
@@ -74,8 +74,7 @@ default="auto"
         Ensemble members. "auto": several for a default fit.
     [Training]
     max_time : float or None, default=None
-        Approximate limit of a default fit in seconds. Reading the table is not bounded, nor are the stages after the
-        training in other fits: see "Parameters in detail".
+        Limit of a default fit in seconds, without reading; others may take longer.
     n_jobs : int or None, default=None
         Parallel workers.
     random_state : int, RandomState or None, default=None

@@ -116,7 +116,7 @@ def test_text_is_read_as_dates_or_numbers_after_the_advice_of_the_warning(kind):
             assert "or dayfirst=False where the month comes first" in str(issued[0].message)
             statement = statement.replace("dayfirst=True", "dayfirst=False")
         cured = LaplaceRegressor(**FIXED).fit(executed(statement, X), Y)
-        assert cured.table_.rows[3][1] == ("number" if kind == "percent" else "date")
+        assert cured.table_.rows[3][1].split(",")[0] == ("number" if kind == "percent" else "date")
 
 
 def test_a_column_of_names_is_dropped_after_the_advice_of_the_warning():

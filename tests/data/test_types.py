@@ -87,7 +87,7 @@ TIMES = {
     "datetime": ([START + dt.timedelta(k, 7 * k) for k in range(N)], "date"),
     "zoned": ([(START + dt.timedelta(k)).replace(tzinfo=ZONE) for k in range(N)], "date"),
     "Timestamp": ([pd.Timestamp(START) + pd.Timedelta(k, "h") for k in range(N)], "date"),
-    "datetime64": ([np.datetime64("2024-02-27") + k for k in range(N)], "date"),
+    "datetime64": ([np.datetime64("2024-02-27") + np.timedelta64(k, "D") for k in range(N)], "date"),
     "Period": (list(pd.period_range("2024-01", periods=N, freq="M")), "date"),
     "time": ([(START + dt.timedelta(0, 1800 * k)).time() for k in range(N)], "number"),
     "timedelta": ([dt.timedelta(0, 500 * k) for k in range(N)], "number"),

@@ -52,9 +52,9 @@ def expected_failures(estimator):
         LaplaceRegressor(),
         LaplaceClassifier(),
         LaplaceRegressor(nets.regressor(max_epochs=60, batch_size=-1), sigma_noise=0.1, dtype="float64", **GIVEN),
-        LaplaceClassifier(nets.classifier(max_epochs=2), **GIVEN),
+        LaplaceClassifier(nets.classifier(max_epochs=2), dtype="float64", **GIVEN),
         LaplaceRegressor(likelihood="poisson", hidden_layer_sizes=(5,), **GIVEN),
-        LaplaceClassifier(nets.binary(max_epochs=60), **GIVEN),
+        LaplaceClassifier(nets.binary(max_epochs=60), dtype="float64", **GIVEN),
     ],
     expected_failed_checks=expected_failures,
 )
