@@ -26,7 +26,7 @@ from .._data.rows import PreparedData
 from .._host.rows import TrainingRows
 from .._options.options import Options
 from .._runtime.budget import exact_cost
-from .._runtime.memory import ROW_BYTES, MemoryBudget, held
+from .._runtime.memory import ROW_BYTES, MemoryBudget, held, of_last_layer
 from ..distributions.densities import density_of
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
@@ -79,8 +79,7 @@ class LeftOut:
             raise MemoryBudgetError(
                 f"leave-one-out needs an exact curvature of the {network.n_parameters:,} random weights, about "
                 f"{least / 1e9:,.3g} GB ({least:,} bytes) in addition to {of_posterior:,} bytes of the posterior; "
-                f"{self.memory}. Use subset_of_weights='last_layer', or select prior precision and noise level by the "
-                "evidence."
+                f"{self.memory}. Use a larger memory_budget, {of_last_layer(network)}or 'evidence' in place of 'loo'."
             )
         step = self._room(network, fit.n_outputs, structure, needed[structure] + of_posterior)
         return fit_laplace(network, fit.likelihood, GGN(), structure, fit.prior, self.rows.chunks(step))
@@ -169,10 +168,11 @@ class LeftOut:
         width = network.row_width(n_outputs) + n_outputs * (n_outputs + 2) * (size + POINTS)
         kept = 8 * min(len(self.rows) * sum(block.width(n_outputs) for block in network.blocks), HELD)
         if used_bytes + kept + ROW_BYTES * width > self.memory.size:
+            last = of_last_layer(network)
             raise MemoryBudgetError(
                 f"leave-one-out needs about {kept / 1e6:,.3g} MB for Jacobians, {used_bytes / 1e6:,.3g} MB for "
-                f"curvatures and {ROW_BYTES * width / 1e6:,.3g} MB for each row of a chunk; {self.memory}. Use a "
-                "larger memory_budget, or subset_of_weights='last_layer'."
+                f"curvatures and {ROW_BYTES * width / 1e6:,.3g} MB for each row of a chunk; {self.memory}. Use "
+                f"{last and last + 'or '}a larger memory_budget."
             )
         return self.memory.chunk_rows(width, used_bytes + kept, network.theta.device)
 

@@ -136,17 +136,19 @@ class MemoryBudget:
         if matrix > self.size:
             raise MemoryBudgetError(
                 f"the chosen curvature is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.3g} GB "
-                f"({matrix:,} bytes); {self}. Use curvature='ggn', or subset_of_weights='last_layer'."
+                f"({matrix:,} bytes); {self}. Use curvature='ggn', {of_last_layer(network)}or a larger memory_budget."
             )
         needed = structure.memory(blocks, n_dual, **options) + matrix
         if needed > self.size:
             name = next(key for key, value in STRUCTURES.items() if value is structure)
-            other = Kron if self.fits(Kron, network, n_dual, n_columns) and not matrix else Diag
+            factored = not matrix and not network.layout.elements  # single weights have no Kronecker factors
+            other = Kron if factored and self.fits(Kron, network, n_dual, n_columns) else Diag
             alternative = next(key for key, value in STRUCTURES.items() if value is other)
             raise MemoryBudgetError(
                 f"hessian_structure={name!r} needs about {needed / 1e9:,.3g} GB ({needed:,} bytes) for {size:,} "
                 f"weights and {n_dual:,} rows × outputs; {self}. Use hessian_structure={alternative!r} "
-                f"({other.memory(blocks, n_dual) / 1e9:,.3g} GB), or subset_of_weights='last_layer'."
+                f"({other.memory(blocks, n_dual) / 1e9:,.3g} GB), {of_last_layer(network)}or a larger memory_budget, "
+                "which the training may need in any case."
             )
         self.pass_rows(structure, network, n_columns, needed)
         return needed
@@ -169,9 +171,15 @@ class MemoryBudget:
             raise MemoryBudgetError(
                 f"one row of the data needs about {row / 1e6:,.3g} MB in the network and its Jacobian, in addition to "
                 f"{used_bytes / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
-                "subset_of_weights='last_layer'."
+                "subset_of_weights='last_layer' in place of 'all'."
             )
         return min(usual, max(1, left // (row * n_jobs)))
+
+
+def of_last_layer(network: Network) -> str:
+    """Advice to restrict the random weights, within a list; empty if they already are those of the last layer."""
+    layers = {name.rpartition(".")[0] for name in network.parameter_names}
+    return "" if layers == set(network.called[-1:]) else "subset_of_weights='last_layer', "
 
 
 def free_bytes(device: torch.device) -> int:

@@ -1,0 +1,165 @@
+"""Advice in rare errors: limits of memory, sources of rows, epochs of a given net, curvatures of different rows.
+
+Each test cuts the advice out of a message and follows it in place of the mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import nets
+import numpy as np
+import pytest
+import torch
+from sklearn.frozen import FrozenEstimator
+from torch import nn
+
+from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace.errors import MemoryBudgetError
+from sklearn_laplace.laplace.network.network import Network
+from sklearn_laplace.laplace.structures import Full
+from sklearn_laplace.options import Subnetwork
+
+N = 24
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(N, 3))
+Y = X[:, 0] + 0.3 * RNG.normal(size=N)
+LABELS = np.where(Y > 0, "up", "down")
+SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+
+
+def template(module: Any = nn.Linear, **options: Any):
+    sizes = {"module__out_features": 1} if module is nn.Linear else {}
+    return nets.regressor(module, **{"max_epochs": 2, **sizes, **options})
+
+
+def trained(*widths: int):
+    torch.manual_seed(0)
+    sizes = [3, *widths]
+    layers = [layer for k, width in enumerate(widths) for layer in (nn.Linear(sizes[k], width), nn.Tanh())]
+    net = template(nn.Sequential(*layers, nn.Linear(sizes[-1], 1)))
+    return FrozenEstimator(net.fit(X.astype("float32"), Y[:, None].astype("float32")))
+
+
+def fit(rows=X, y=Y, **given: Any):
+    base = {"prior_precision": 1.0, "sigma_noise": 0.3} if given.get("net") is not None else SMALL
+    return LaplaceRegressor(**{**base, **given}).fit(rows, y)
+
+
+def refusal(call, *kinds: type[Exception]) -> str:
+    """Message of the error that a call raises."""
+    with pytest.raises(kinds or (ValueError,)) as refused:
+        call()
+    return str(refused.value)
+
+
+def offered(message: str) -> dict[str, Any]:
+    """Options in quotation marks after "Use", such as ``curvature='ggn'``."""
+    return dict(re.findall(r"(\w+)='([^']*)'", message.partition(" Use ")[2]))
+
+
+# ------------------------------------------------------------------------------ memory
+
+WIDE = {"hidden_layer_sizes": (200,)}
+LAST = {"subset_of_weights": "last_layer"}
+TOO_LARGE = {  # options, and those that the message offers
+    "full": ({**WIDE, "hessian_structure": "full", "memory_budget": "2MB"}, {"hessian_structure": "kron", **LAST}),
+    "kron": ({**WIDE, "hessian_structure": "kron", "memory_budget": "1MB"}, {"hessian_structure": "diag", **LAST}),
+    "last layer": (
+        {**WIDE, **LAST, "hessian_structure": "full", "memory_budget": "200kB"},
+        {"hessian_structure": "diag"},
+    ),
+    "single weights": (
+        {**WIDE, "subset_of_weights": Subnetwork(size=500), "hessian_structure": "full", "memory_budget": "4MB"},
+        {"hessian_structure": "diag", **LAST},
+    ),
+    "Hessian": ({**WIDE, "curvature": "hessian", "memory_budget": "3MB"}, {"curvature": "ggn", **LAST}),
+    "Hessian of the last layer": (
+        {**WIDE, **LAST, "curvature": "hessian", "memory_budget": "200kB"},
+        {"curvature": "ggn"},
+    ),
+    "one row": ({**WIDE, "hessian_structure": "full", "memory_budget": 24_048_024}, LAST),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_a_posterior_that_is_too_large_fits_after_each_advice(case):
+    given, expected = TOO_LARGE[case]
+    message = refusal(lambda: fit(**given), MemoryBudgetError)
+    assert offered(message) == expected, message
+    for name, value in expected.items():
+        fit(**{**given, name: value})
+    assert "a larger memory_budget" in message
+    fit(**{**given, "memory_budget": "60MB"})
+
+
+def test_the_training_fits_after_each_advice():
+    """A small posterior may leave too little memory for the training, of which the first message warns."""
+    given = {**WIDE, "hessian_structure": "full", "memory_budget": "60kB"}
+    message = refusal(lambda: fit(**given), MemoryBudgetError)
+    assert "or a larger memory_budget, which the training may need in any case." in message
+    given.update(hessian_structure=offered(message)["hessian_structure"])
+    message = refusal(lambda: fit(**given), MemoryBudgetError)
+    assert "a larger memory_budget or a smaller net, or train the net elsewhere and give net=Froz" in message
+    n_bytes = int(re.search(r"posterior's, ([\d,]+) bytes", message).group(1).replace(",", ""))
+    for followed in ({"memory_budget": 2 * n_bytes}, {"hidden_layer_sizes": (4,)}):
+        fit(**{**given, **followed})
+    fit(net=trained(200), hessian_structure="diag", memory_budget="60kB")
+
+
+def test_predictions_fit_after_each_advice():
+    """A limit that is set after the fit."""
+    model = fit(hidden_layer_sizes=(20,), hessian_structure="full")
+    message = refusal(lambda: model.set_params(memory_budget="100kB").predict_std(X), MemoryBudgetError)
+    assert "a larger memory_budget, a smaller net, or subset_of_weights='last_layer' in place of 'all'" in message
+    assert len(model.set_params(memory_budget="1MB").predict_std(X)) == N
+    for followed in ({"hidden_layer_sizes": (4,)}, offered(message)):
+        other = fit(**{"hidden_layer_sizes": (20,), "hessian_structure": "full", **followed})
+        assert len(other.set_params(memory_budget="100kB").predict_std(X)) == N
+
+
+def test_an_allocation_succeeds_after_each_advice(monkeypatch):
+    """Allocations for a chunk of many rows, then those for a dense posterior, fail."""
+    given = {"net": trained(4), "hessian_structure": "full"}
+    model, usual = fit(**given), Network.linearise
+
+    def linearise(self, x, **options):
+        if len(x) * self.n_parameters > 130:
+            raise MemoryError
+        return usual(self, x, **options)
+
+    def posterior(self, *args, **options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "linearise", linearise)
+        message = refusal(lambda: fit(**given), MemoryBudgetError)
+        assert "or use a smaller memory_budget, " in message
+        fit(**{**given, "memory_budget": "18kB"})
+        fit(**given, **LAST)
+        assert LAST.items() <= offered(message.replace("or use", "Use")).items()
+        assert refusal(lambda: model.predict_std(X), MemoryBudgetError).endswith("or fewer rows at a time.")
+        assert [len(model.predict_std(rows)) for rows in np.split(X, 6)] == [4] * 6
+    monkeypatch.setattr(Full, "posterior", posterior)
+    message = refusal(lambda: fit(**given), MemoryBudgetError)
+    for structure in re.search(r"hessian_structure='(\w+)' or '(\w+)'", message).groups():
+        fit(**{**given, "hessian_structure": structure})
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+def test_leave_one_out_fits_after_each_advice():
+    """Too little memory for the exact curvature, then for the Jacobians."""
+    given = {"net": trained(80, 4), "hessian_structure": "diag", "prior_precision": "loo", "memory_budget": "40kB"}
+    message = refusal(lambda: fit(**given), MemoryBudgetError)
+    assert "Use a larger memory_budget, subset_of_weights='last_layer', or 'evidence' in place of 'loo'" in message
+    for followed in ({"memory_budget": "200kB"}, LAST, {"prior_precision": "evidence"}):
+        fit(**{**given, **followed})
+    given["memory_budget"] = "60kB"
+    message = refusal(lambda: fit(**given), MemoryBudgetError)
+    assert "MB for Jacobians" in message
+    assert "Use subset_of_weights='last_layer', or a larger memory_budget." in message
+    for followed in ({"memory_budget": "200kB"}, LAST):
+        fit(**{**given, **followed})
+    message = refusal(lambda: fit(**{**given, **LAST, "memory_budget": "5kB"}), MemoryBudgetError)
+    assert "last_layer" not in message
