@@ -60,6 +60,8 @@ ROWS = 10
 """Minimum number of rows for warnings about pinned weights and intervals."""
 FREEDOM = 5
 """Minimum number of rows beyond that of columns for a linear model."""
+LARGE_TARGETS = 10.0
+"""Standard deviation of targets above which a warning of pinned weights advises to standardise them."""
 RANK = 1e-10
 """Singular values below this, relative to the largest one, count as zero."""
 EXACT = Full, Functional
@@ -107,6 +109,7 @@ class Vitals:
     is log p(D) under a constant prediction; None if it is not known. ``learnt`` is the share of the variance of the
     training targets that the net explains; None if the noise is not normal.
 
+    ``size`` is the standard deviation of the training targets in the units of the net, about 1 if standardised.
     ``whole`` is True if all weights of the net are random, ``exact`` if γ and the volume are those of the exact
     posterior, and ``of_numbers`` is False for classes.
 
@@ -131,6 +134,7 @@ class Vitals:
     exact: bool
     of_numbers: bool = True
     learnt: float | None = None
+    size: float = 1.0
 
     @classmethod
     def of(
@@ -140,7 +144,9 @@ class Vitals:
         likelihood, network = fit.log_likelihood(hyper), fit.network
         distance = float(fit.prior.quadratic(hyper.prior_precision, fit.theta))
         baseline = fit.likelihood.baseline(fit.n_outputs) if fit.log_noise == 0 else None
-        learnt = None
+        learnt, size = None, 1.0
+        if isinstance(fit.likelihood, Gaussian):
+            size = math.sqrt(fit.likelihood.target_variance)
         if baseline is not None and isinstance(fit.likelihood, Gaussian):
             learnt = 1 - 2 * fit.nll / (fit.total_weight * fit.n_outputs * fit.likelihood.target_variance)
         return cls(
@@ -158,6 +164,7 @@ class Vitals:
             exact=isinstance(fit.curvature, EXACT) and fit.dispersion_power == 1,
             of_numbers=not fit.likelihood.over_classes,
             learnt=learnt,
+            size=size,
         )
 
     @property
@@ -330,6 +337,8 @@ def _constant(vitals: Vitals, share: float | None, chosen: bool) -> str:
         effect = f"{effect}, and a linear model explains {share:.0%} of the variance in left-out rows"
     if not chosen:
         return _determined(vitals, effect)
+    if vitals.size > LARGE_TARGETS:
+        return f"{effect}. {_standardise(vitals)}"
     return (
         f"{effect}. The net has learnt too little, and the selected prior precision fits such a net. Scale the columns "
         "of X (standardize_X=True does so in linear layers of a given net), train further (max_epochs), or give "
@@ -338,10 +347,22 @@ def _constant(vitals: Vitals, share: float | None, chosen: bool) -> str:
 
 
 def _determined(vitals: Vitals, effect: str) -> str:
-    return (
+    finding = (
         f"the data determine {vitals.effective:.2g} of {vitals.n_weights:,} weights, and the prior determines all "
-        f"others: {effect}. Use a smaller prior_precision, or prior_precision='evidence'. If map_prior_precision is a "
+        f"others: {effect}."
+    )
+    if vitals.size > LARGE_TARGETS:
+        return f"{finding} {_standardise(vitals)}"
+    return (
+        f"{finding} Use a smaller prior_precision, or prior_precision='evidence'. If map_prior_precision is a "
         "number, change it in the same way, because the net was trained under it."
+    )
+
+
+def _standardise(vitals: Vitals) -> str:
+    return (
+        f"The targets have a standard deviation of {vitals.size:.2g}, and a net has outputs of about 1. Use "
+        "standardize_y=True."
     )
 
 

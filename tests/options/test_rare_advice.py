@@ -6,6 +6,7 @@ Each test cuts the advice out of a message and follows it in place of the mistak
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import nets
@@ -16,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.errors import MemoryBudgetError
+from sklearn_laplace.errors import MemoryBudgetError, PinnedWarning
 from sklearn_laplace.laplace.network.network import Network
 from sklearn_laplace.laplace.structures import Full
 from sklearn_laplace.options import Subnetwork
@@ -163,3 +164,36 @@ def test_leave_one_out_fits_after_each_advice():
         fit(**{**given, **followed})
     message = refusal(lambda: fit(**{**given, **LAST, "memory_budget": "5kB"}), MemoryBudgetError)
     assert "last_layer" not in message
+
+
+# ------------------------------------------------------------------------------ diagnosis
+
+
+PINNED = {  # options that are warned of, and the alternatives
+    "strong prior": ({"prior_precision": 1e4}, [{"prior_precision": 0.1}, {"prior_precision": "evidence"}]),
+    "large targets": ({"y": 1e3 * Y, "standardize_y": False}, [{"standardize_y": True}]),
+    "large targets, a chosen prior": (
+        {"y": 1e3 * Y, "standardize_y": False, "prior_precision": "evidence"},
+        [{"standardize_y": True}],
+    ),
+}
+
+
+def warned(**given: Any) -> list[str]:
+    """Messages of the warnings of pinned weights that a fit issues."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(**given)
+    return [str(warning.message) for warning in caught if warning.category is PinnedWarning]
+
+
+@pytest.mark.parametrize("case", PINNED)
+def test_weights_are_not_pinned_after_the_advice(case):
+    given, followed = PINNED[case]
+    (message,) = warned(**given)
+    advice = message.partition("Use ")[2]
+    for options in followed:
+        ((name, value),) = options.items()
+        assert (f"a smaller {name}" if isinstance(value, float) else f"{name}={value!r}") in advice
+        assert warned(**{**given, **options}) == []
+    assert advice.count("=") == sum(not isinstance(value, float) for options in followed for value in options.values())
