@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import PredefinedSplit
+from skorch.dataset import Dataset, ValidSplit
+from skorch.helper import predefined_split
 from torch import nn
 
-from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.errors import MemoryBudgetError, PinnedWarning
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError, PinnedWarning
 from sklearn_laplace.laplace.network.network import Network
 from sklearn_laplace.laplace.structures import Full
 from sklearn_laplace.options import Subnetwork
@@ -197,3 +200,182 @@ def test_weights_are_not_pinned_after_the_advice(case):
         assert (f"a smaller {name}" if isinstance(value, float) else f"{name}={value!r}") in advice
         assert warned(**{**given, **options}) == []
     assert advice.count("=") == sum(not isinstance(value, float) for options in followed for value in options.values())
+
+
+# ------------------------------------------------------------------------------ given nets
+
+
+def sgd(**options: Any):
+    return nets.regressor(nets.Hidden, module__n_in=3, max_epochs=3, optimizer=torch.optim.SGD, **options)
+
+
+def test_the_epochs_converge_after_each_advice():
+    """A large learning rate, and columns of different sizes."""
+    message = refusal(lambda: fit(net=sgd(lr=1e20)), NonFiniteLossError)
+    assert "Use a smaller lr, scale the inputs, or look for extreme values in X and y." in message
+    fit(net=sgd(lr=0.01))
+    given = {"net": template(nn.Linear, module__in_features=3, max_epochs=50, optimizer=torch.optim.SGD)}
+    given.update(standardize_X=False, map_prior_precision=0)
+    assert "scale the inputs" in refusal(lambda: fit(1e12 * X, **given), NonFiniteLossError)
+    fit(X, **given)
+
+
+def validation_rows_elsewhere():
+    return predefined_split(Dataset(X[18:].astype("float32"), Y[18:, None].astype("float32")))
+
+
+def overlapping(data, y=None):
+    return data, torch.utils.data.Subset(data, range(10))
+
+
+def test_a_split_has_rows_of_the_fit_after_the_advice():
+    """Validation rows elsewhere, positions of other rows, and rows in both parts."""
+    message = refusal(lambda: fit(X[:18], Y[:18], net=sgd(train_split=validation_rows_elsewhere())))
+    assert "Pass these rows to fit as well" in message
+    split = re.search(r"train_split=(ValidSplit\(PredefinedSplit\(test_fold\)\))", message).group(1)
+    names = {"ValidSplit": ValidSplit, "PredefinedSplit": PredefinedSplit}
+    fit(net=sgd(train_split=eval(split, names, {"test_fold": np.where(np.arange(N) >= 18, 0, -1)})))
+    split = ValidSplit(PredefinedSplit(np.where(np.arange(N) >= 18, 0, -1)))
+    message = refusal(lambda: fit(X[:20], Y[:20], net=sgd(train_split=split)))
+    assert "has to be made for the rows of the fit" in message
+    fit(X[:20], Y[:20], net=sgd(train_split=ValidSplit(PredefinedSplit(np.where(np.arange(20) >= 18, 0, -1)))))
+    message = refusal(lambda: fit(net=sgd(train_split=overlapping)))
+    fit(net=sgd(train_split=eval(re.search(r"such as (ValidSplit\(5\))", message).group(1), names)))
+
+
+CLASSES = np.array(["down", "flat", "up"])[np.arange(N) % 3]
+CRITERIA = {  # option of the criterion, words of the advice, and each option or row weights that follow it
+    "weight": (
+        {"criterion__weight": torch.tensor([1.0, 1.0, 2.0])},
+        "Use class_weight= of the estimator, or sample_weight in fit.",
+        [({"class_weight": {"down": 1.0, "flat": 1.0, "up": 2.0}}, None), ({}, np.where(CLASSES == "up", 2.0, 1.0))],
+    ),
+    "label_smoothing": ({"criterion__label_smoothing": 0.1}, "Omit it; a prior precision", [({}, None)]),
+    "ignore_index": (
+        {"criterion__ignore_index": 1},
+        "Omit these rows, or give them a sample_weight of 0.",
+        [({}, np.where(CLASSES == "flat", 0.0, 1.0))],
+    ),
+    "reduction": ({"criterion__reduction": "sum"}, "Omit it; the loss is the mean over the rows.", [({}, None)]),
+}
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_criterion_is_accepted_after_each_advice(name):
+    option, advice, followed = CRITERIA[name]
+
+    def classify(weights=None, estimator: Any = None, **options: Any):
+        of_classes = {"module__n_in": 3, "max_epochs": 2, "criterion": nn.CrossEntropyLoss}
+        net = nets.classifier(nets.Hidden, **of_classes, **options)
+        model = LaplaceClassifier(net, prior_precision=1.0, random_state=0, **(estimator or {}))
+        return model.fit(X, CLASSES, sample_weight=weights)
+
+    message = refusal(lambda: classify(**option))
+    assert advice in message
+    for estimator, weights in followed:
+        classify(weights, estimator)
+    if "Omit these rows" in message:
+        classify().fit(X[CLASSES != "flat"], CLASSES[CLASSES != "flat"])
+
+
+class Normalised(nn.Module):
+    """Net whose last layer with weights is normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 1), nn.LayerNorm(1)
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+
+class Parallel(nn.Module):
+    """Net with a linear branch in parallel to the last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.body, self.head = nn.Linear(3, 1), nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.wide(x) + self.head(torch.tanh(self.body(x)))
+
+
+TENSORS = ["head.weight", "head.bias", "wide.weight", "wide.bias"]
+
+
+@pytest.mark.parametrize(
+    ("module", "advice", "followed"),
+    [
+        (Normalised, "Use subset_of_weights='all'.", ["all"]),
+        (Parallel, "Give a list of the random tensors, or use subset_of_weights='all'.", [TENSORS, "all"]),
+    ],
+)
+def test_other_weights_are_random_after_each_advice(module, advice, followed):
+    message = refusal(lambda: fit(net=template(module), **LAST))
+    assert message.endswith(advice)
+    for value in followed:
+        fit(net=template(module), subset_of_weights=value)
+
+
+class Slope(torch.autograd.Function):
+    """Derivative of the square, without a derivative of its own."""
+
+    @staticmethod
+    def forward(context, x, gradient):
+        return 2 * x * gradient
+
+    @staticmethod
+    def backward(context, gradient):
+        raise RuntimeError("the derivative of Slope is not implemented.")
+
+
+class Once(torch.autograd.Function):
+    """Square that can be differentiated once."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(context, gradient):
+        return Slope.apply(*context.saved_tensors, gradient)
+
+
+class Wrong(torch.autograd.Function):
+    """Product of two factors; the derivative in the second one takes the first one for a constant."""
+
+    @staticmethod
+    def forward(context, x, y):
+        context.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(context, gradient):
+        x, y = context.saved_tensors
+        return gradient * y, gradient * x.detach()
+
+
+class Operation(nn.Module):
+    """Net with an operation of its own."""
+
+    def __init__(self, operation):
+        super().__init__()
+        self.operation, self.inner, self.other, self.outer = (
+            operation,
+            *(nn.Linear(3, 4) for _ in "12"),
+            nn.Linear(4, 1),
+        )
+
+    def forward(self, x):
+        inner, other = torch.tanh(self.inner(x)), torch.tanh(self.other(x))
+        return self.outer(self.operation.apply(*([inner] if self.operation is Once else [inner, other])))
+
+
+@pytest.mark.parametrize(("operation", "cause"), [(Once, "does not implement"), (Wrong, "is not symmetric")])
+def test_a_curvature_exists_after_the_advice(operation, cause):
+    """Second derivatives that torch does not have, and wrong ones."""
+    given = {"net": template(Operation(operation)), "hessian_structure": "full", "map_prior_precision": 1.0}
+    message = refusal(lambda: fit(**given, curvature="hessian"))
+    assert cause in message
+    fit(**given, **offered(message))
