@@ -106,7 +106,8 @@ def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) 
     for name in _by_name(parameters) if n_kinds > 1 else []:
         raise ValueError(
             f"{name}={parameters[name]!r} names weights of one net, but this mixture has {n_kinds} kinds of nets, "
-            "whose weights have different names. Fit with n_members=1, or change a single one of members_."
+            "whose weights have different names. Fit with n_members=1 and a single value of n_bins, or change a single "
+            "one of members_."
         )
 
 

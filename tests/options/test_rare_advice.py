@@ -7,23 +7,37 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
+import contracts
 import nets
 import numpy as np
+import oracles
 import pytest
 import torch
+from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import PredefinedSplit
+from sklearn.model_selection import KFold, PredefinedSplit
 from skorch.dataset import Dataset, ValidSplit
 from skorch.helper import predefined_split
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._estimator import sources
+from sklearn_laplace._estimator.scorers import REPORTED
+from sklearn_laplace._runtime.group import Group
+from sklearn_laplace._sources import arrays, recognise, sample
+from sklearn_laplace._sources.arrays import ArraySource
+from sklearn_laplace._sources.sample import sample_of
+from sklearn_laplace._sources.source import SomeParts
+from sklearn_laplace._training import recipe, stream
 from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError, PinnedWarning
+from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.network.network import Network
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import Full
-from sklearn_laplace.options import Subnetwork
+from sklearn_laplace.options import CrossValidated, Subnetwork
 
 N = 24
 RNG = np.random.default_rng(3)
@@ -65,28 +79,29 @@ def offered(message: str) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------ memory
 
-WIDE = {"hidden_layer_sizes": (200,)}
+WIDE = {"hidden_layer_sizes": (100,)}
 LAST = {"subset_of_weights": "last_layer"}
 TOO_LARGE = {  # options, and those that the message offers
-    "full": ({**WIDE, "hessian_structure": "full", "memory_budget": "2MB"}, {"hessian_structure": "kron", **LAST}),
-    "kron": ({**WIDE, "hessian_structure": "kron", "memory_budget": "1MB"}, {"hessian_structure": "diag", **LAST}),
+    "full": ({**WIDE, "hessian_structure": "full", "memory_budget": "600kB"}, {"hessian_structure": "kron", **LAST}),
+    "kron": ({**WIDE, "hessian_structure": "kron", "memory_budget": "300kB"}, {"hessian_structure": "diag", **LAST}),
     "last layer": (
-        {**WIDE, **LAST, "hessian_structure": "full", "memory_budget": "200kB"},
+        {**WIDE, **LAST, "hessian_structure": "full", "memory_budget": "100kB"},
         {"hessian_structure": "diag"},
     ),
     "single weights": (
-        {**WIDE, "subset_of_weights": Subnetwork(size=500), "hessian_structure": "full", "memory_budget": "4MB"},
+        {**WIDE, "subset_of_weights": Subnetwork(size=250), "hessian_structure": "full", "memory_budget": "1MB"},
         {"hessian_structure": "diag", **LAST},
     ),
-    "Hessian": ({**WIDE, "curvature": "hessian", "memory_budget": "3MB"}, {"curvature": "ggn", **LAST}),
+    "Hessian": ({**WIDE, "curvature": "hessian", "memory_budget": "700kB"}, {"curvature": "ggn", **LAST}),
     "Hessian of the last layer": (
-        {**WIDE, **LAST, "curvature": "hessian", "memory_budget": "200kB"},
+        {**WIDE, **LAST, "curvature": "hessian", "memory_budget": "75kB"},
         {"curvature": "ggn"},
     ),
-    "one row": ({**WIDE, "hessian_structure": "full", "memory_budget": 24_048_024}, LAST),
+    "one row": ({**WIDE, "hessian_structure": "full", "memory_budget": 6_024_024}, LAST),
 }
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ClippedWarning")
 @pytest.mark.parametrize("case", TOO_LARGE)
 def test_a_posterior_that_is_too_large_fits_after_each_advice(case):
     given, expected = TOO_LARGE[case]
@@ -95,12 +110,12 @@ def test_a_posterior_that_is_too_large_fits_after_each_advice(case):
     for name, value in expected.items():
         fit(**{**given, name: value})
     assert "a larger memory_budget" in message
-    fit(**{**given, "memory_budget": "60MB"})
+    fit(**{**given, "memory_budget": "16MB"})
 
 
 def test_the_training_fits_after_each_advice():
     """A small posterior may leave too little memory for the training, of which the first message warns."""
-    given = {**WIDE, "hessian_structure": "full", "memory_budget": "60kB"}
+    given = {**WIDE, "hessian_structure": "full", "memory_budget": "30kB"}
     message = refusal(lambda: fit(**given), MemoryBudgetError)
     assert "or a larger memory_budget, which the training may need in any case." in message
     given.update(hessian_structure=offered(message)["hessian_structure"])
@@ -109,7 +124,7 @@ def test_the_training_fits_after_each_advice():
     n_bytes = int(re.search(r"posterior's, ([\d,]+) bytes", message).group(1).replace(",", ""))
     for followed in ({"memory_budget": 2 * n_bytes}, {"hidden_layer_sizes": (4,)}):
         fit(**{**given, **followed})
-    fit(net=trained(200), hessian_structure="diag", memory_budget="60kB")
+    fit(net=trained(100), hessian_structure="diag", memory_budget="30kB")
 
 
 def test_predictions_fit_after_each_advice():
@@ -379,3 +394,192 @@ def test_a_curvature_exists_after_the_advice(operation, cause):
     message = refusal(lambda: fit(**given, curvature="hessian"))
     assert cause in message
     fit(**given, **offered(message))
+
+
+# ------------------------------------------------------------------------------ selections and kinds
+
+
+def of_line(**options: Any) -> LaplaceRegressor:
+    return LaplaceRegressor(hidden_layer_sizes=(), map_prior_precision=1.0, sigma_noise=0.3, **options)
+
+
+@pytest.mark.parametrize("scoring", sorted(REPORTED))
+def test_a_score_can_be_maximised_after_the_advice(scoring):
+    model = of_line(prior_precision=CrossValidated([0.5, 1.0], cv=2, scoring=scoring))
+    advice = re.search(r"use scoring='(\w+)'", refusal(lambda: model.fit(X, Y))).group(1)
+    of_line(prior_precision=CrossValidated([0.5, 1.0], cv=2, scoring=advice)).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+def test_a_rule_is_accepted_after_each_advice():
+    model = of_line(prior_precision=1.0).fit(X, Y)
+    message = refusal(lambda: model.refit_laplace(prior_precision="cv"))
+    assert "Use fit, a number, or 'evidence'." in message
+    for value in (2.0, "evidence"):
+        model.refit_laplace(prior_precision=value)
+    of_line(prior_precision="cv").fit(X, Y)
+
+
+def test_a_fold_has_weight_after_the_advice():
+    """Rows of weight zero fill a fold."""
+    weights = np.repeat([0.0, 1.0], N // 2)
+    model = of_line(prior_precision=CrossValidated([0.5, 1.0], cv=KFold(2)))
+    message = refusal(lambda: model.fit(X, Y, sample_weight=weights))
+    assert "each fold needs a row with a positive weight" in message
+    model.fit(X, Y, sample_weight=np.where(np.arange(N) == 0, 1.0, weights))
+
+
+def test_names_of_weights_are_unique_after_each_advice():
+    """Nets with and without an encoding have different names."""
+    rows, targets = make_friedman1(80, noise=1.0, random_state=0)
+    options = {"hidden_layer_sizes": (8,), "sigma_noise": 1.0, "n_members": 1, "random_state": 0}
+    model = LaplaceRegressor(**options, n_bins=(None, 6)).fit(rows, targets)
+    message = refusal(lambda: model.refit_laplace(temperature={"2": 0.5}))
+    assert "Fit with n_members=1 and a single value of n_bins, or change a single one of members_." in message
+    model.members_[0].refit_laplace(temperature={"2": 0.5})
+    LaplaceRegressor(**options, n_bins=None).fit(rows, targets).refit_laplace(temperature={"2": 0.5})
+
+
+# ------------------------------------------------------------------------------ curvatures
+
+
+def of_layers() -> contracts.Example:
+    """Rows of the contracts, with a net whose first layer is linear."""
+    problem = contracts.example("gaussian")
+    module = oracles.random_mlp((problem.x.shape[1], 3, problem.y.shape[1]))
+    return replace(problem, module=module, network=trace(module, problem.x))
+
+
+def precisions(problem: contracts.Example, prior: str) -> torch.Tensor:
+    """Different precisions of the groups of a prior, one for each weight."""
+    return 1.0 + GROUPINGS[prior].prior(problem.network).groups.double()
+
+
+def separately(problem: contracts.Example) -> contracts.Example:
+    return replace(problem, network=problem.network.with_separate_biases())
+
+
+def test_a_precision_of_each_tensor_has_a_posterior_after_each_advice():
+    """EKFAC needs one precision per layer."""
+    problem = of_layers()
+    message = refusal(lambda: problem.fit("ekfac").curvature.posterior(precisions(problem, "tensor"), 1.0))
+    assert "Use prior='scalar', Kron(bias='separate') if the precisions differ only between weight and bi" in message
+    problem.fit("ekfac").curvature.posterior(precisions(problem, "scalar"), 1.0)
+    apart = separately(problem)
+    apart.fit("ekfac").curvature.posterior(precisions(apart, "tensor"), 1.0)
+    structures = re.findall(r"'(\w+)'", message.rpartition("hessian_structure=")[2])
+    assert structures == ["kron", "low_rank_diag", "block_diagonal", "full", "diag"]
+    for structure in structures:
+        problem.fit(structure).curvature.posterior(precisions(problem, "tensor"), 1.0)
+
+
+def test_a_precision_of_each_tensor_has_a_damped_posterior_after_each_advice():
+    """Damped factors need one precision per layer too."""
+    problem = of_layers()
+    message = refusal(lambda: problem.fit("kron").curvature.damped_posterior(precisions(problem, "tensor"), 1.0))
+    assert message.endswith("or Kron(damping='exact'), which supports one precision per tensor.")
+    problem.fit("kron").curvature.damped_posterior(precisions(problem, "scalar"), 1.0)
+    apart = separately(problem)
+    apart.fit("kron").curvature.damped_posterior(precisions(apart, "tensor"), 1.0)
+    problem.fit("kron").curvature.posterior(precisions(problem, "tensor"), 1.0)
+
+
+def test_a_precision_of_each_weight_has_a_posterior_after_each_advice():
+    problem = of_layers()
+    of_each = torch.linspace(1, 2, problem.network.n_parameters, dtype=torch.float64)
+    message = refusal(lambda: problem.fit("kron").curvature.posterior(of_each, 1.0))
+    priors, structures = (re.findall(r"'(\w+)'", part) for part in message.partition("Use ")[2].split("hessian_str"))
+    assert (priors, structures) == (["scalar", "layer", "tensor", "ard"], ["full", "diag"])
+    for prior in priors:
+        problem.fit("kron").curvature.posterior(precisions(problem, prior), 1.0)
+    for structure in structures:
+        problem.fit(structure).curvature.posterior(of_each, 1.0)
+
+
+def test_curvatures_of_other_rows_are_added_after_each_advice():
+    """Eigenvectors of EKFAC depend on the rows."""
+    problem = contracts.example("gaussian")
+    halves = [replace(problem, x=problem.x[k::2], y=problem.y[k::2], weights=problem.weights[k::2]) for k in range(2)]
+
+    def added(structure: str) -> Any:
+        first, second = (half.fit(structure).curvature for half in halves)
+        return first.merge(second)
+
+    message = refusal(lambda: added("ekfac"))
+    assert message.endswith("Use hessian_structure='kron' or 'block_diagonal', or fit all rows at once.")
+    assert added("kron").eigenvalues().isfinite().all()
+    assert added("block_diagonal").eigenvalues().isfinite().all()
+    assert problem.fit("ekfac").curvature.eigenvalues().isfinite().all()
+
+
+# ------------------------------------------------------------------------------ sources of rows
+
+N_ROWS, N_SAMPLED = 220, 120
+NEW = np.random.default_rng(5).normal(size=(N_ROWS, 3))
+TARGETS = np.sin(3 * NEW[:, 0]) + 0.2 * NEW[:, 1]
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """Memory-mapped rows, of which less than all are sampled; few steps of training."""
+    monkeypatch.setattr(recipe, "STEPS_AT_1000", (3, 2))
+    monkeypatch.setattr(stream, "BUFFER_ROWS", 200)
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", N_SAMPLED)
+    rows = np.memmap(tmp_path / "rows", np.float64, "w+", shape=NEW.shape)
+    rows[:] = NEW
+    return rows
+
+
+def stream_fit(rows, targets=TARGETS, of_fit: Any = None, **options: Any):
+    quick = {"hidden_layer_sizes": (3,), "n_bins": None, "likelihood": "gaussian", "random_state": 0}
+    model = LaplaceRegressor(**{**quick, **options})
+    return model.fit(rows, targets, **(of_fit or {}))
+
+
+IN_MEMORY = {"n_members": 1, "prior_precision": 1.0, "sigma_noise": 0.3}
+
+
+def test_options_of_a_source_are_supported_after_each_advice(source):
+    message = refusal(lambda: stream_fit(source, n_members=3))
+    assert "n_members, prior, prior_precision, sigma_noise, max_epochs and augment at their defaults" in message
+    assert message.endswith("or read the rows into memory.")
+    stream_fit(np.array(source), **{**IN_MEMORY, "n_members": 3})
+    message = refusal(lambda: stream_fit(source, prior_precision="cv"))
+    stream_fit(source, prior_precision=re.search(r"Use prior_precision='(\w+)'", message).group(1))
+
+
+@pytest.mark.parametrize("refused", ["low_rank", "functional"])
+def test_a_structure_of_a_source_is_a_sum_after_each_advice(source, refused):
+    message = refusal(lambda: stream_fit(source, hessian_structure=refused))
+    assert message.endswith("or read the rows into memory.")
+    stream_fit(np.array(source), hessian_structure=refused, **IN_MEMORY)
+    structures = re.findall(r"'(\w+)'", message.partition("Use ")[2])
+    assert structures == ["kron", "block_diagonal", "diag", "full"]
+    for structure in structures if refused == "low_rank" else []:
+        stream_fit(source, hessian_structure=structure)
+
+
+def test_arguments_of_a_source_are_supported_after_each_advice(source):
+    given = {"sample_noise_variance": np.ones(N_ROWS)}
+    message = refusal(lambda: stream_fit(source, of_fit=given))
+    assert "Omit it, or read the rows into memory." in message
+    stream_fit(source)
+    stream_fit(np.array(source), of_fit=given, **IN_MEMORY)
+
+
+def test_numbers_are_targets_after_the_advice(source, monkeypatch):
+    monkeypatch.setattr(sample, "MOST_LABELS", 100)
+    message = refusal(lambda: LaplaceClassifier().fit(source, TARGETS))
+    assert "use LaplaceRegressor for numbers" in message
+    stream_fit(source)
+
+
+def test_each_rank_has_rows_after_each_advice(monkeypatch):
+    """A single part for two ranks."""
+    rows, group = ArraySource(NEW, TARGETS), Group()
+    message = refusal(lambda: sample_of(SomeParts(rows, 1, 2), group))
+    assert "divide the rows among fewer ranks, or into more parts" in message
+    assert sample_of(SomeParts(rows, 0, 1), group).n_rows == N_ROWS
+    monkeypatch.setattr(arrays, "PART_ROWS", 110)
+    assert sample_of(SomeParts(rows, 1, 2), group).n_rows == 110
