@@ -6,8 +6,11 @@ Each test cuts the advice out of a message and follows it in place of the mistak
 from __future__ import annotations
 
 import re
+import sys
+import tomllib
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import contracts
@@ -61,7 +64,8 @@ def trained(*widths: int):
 
 
 def fit(rows=X, y=Y, **given: Any):
-    base = {"prior_precision": 1.0, "sigma_noise": 0.3} if given.get("net") is not None else SMALL
+    of_net = {"prior_precision": 1.0, "sigma_noise": 0.3, "random_state": 0}
+    base = of_net if given.get("net") is not None else SMALL
     return LaplaceRegressor(**{**base, **given}).fit(rows, y)
 
 
@@ -111,6 +115,15 @@ def test_a_posterior_that_is_too_large_fits_after_each_advice(case):
         fit(**{**given, name: value})
     assert "a larger memory_budget" in message
     fit(**{**given, "memory_budget": "16MB"})
+
+
+def test_a_budget_is_accepted_after_each_advice():
+    message = refusal(lambda: fit(memory_budget="much"))
+    assert "None, a number of bytes of at least 1, or a string such as" in message
+    texts = re.findall(r"'(\w[\w.]*)'", message.partition("such as")[2])
+    assert texts == ["500MB", "2GB", "1.5GiB"]
+    for value in (None, 10**8, *texts):
+        fit(memory_budget=value)
 
 
 def test_the_training_fits_after_each_advice():
@@ -390,6 +403,7 @@ class Operation(nn.Module):
 @pytest.mark.parametrize(("operation", "cause"), [(Once, "does not implement"), (Wrong, "is not symmetric")])
 def test_a_curvature_exists_after_the_advice(operation, cause):
     """Second derivatives that torch does not have, and wrong ones."""
+    torch.manual_seed(0)
     given = {"net": template(Operation(operation)), "hessian_structure": "full", "map_prior_precision": 1.0}
     message = refusal(lambda: fit(**given, curvature="hessian"))
     assert cause in message
@@ -583,3 +597,12 @@ def test_each_rank_has_rows_after_each_advice(monkeypatch):
     assert sample_of(SomeParts(rows, 0, 1), group).n_rows == N_ROWS
     monkeypatch.setattr(arrays, "PART_ROWS", 110)
     assert sample_of(SomeParts(rows, 1, 2), group).n_rows == 110
+
+
+def test_the_missing_library_is_installed_by_the_advice(monkeypatch):
+    """The extra of the message has the library."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = refusal(lambda: fit("rows.parquet", "price"), ImportError)
+    extra = re.search(r'pip install "sklearn-laplace\[(\w+)\]"$', message).group(1)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert any(needed.startswith("pyarrow") for needed in project["optional-dependencies"][extra])
