@@ -141,14 +141,19 @@ class MemoryBudget:
         needed = structure.memory(blocks, n_dual, **options) + matrix
         if needed > self.size:
             name = next(key for key, value in STRUCTURES.items() if value is structure)
-            factored = not matrix and not network.layout.elements  # single weights have no Kronecker factors
-            other = Kron if factored and self.fits(Kron, network, n_dual, n_columns) else Diag
-            alternative = next(key for key, value in STRUCTURES.items() if value is other)
+            left = replace(self, size=self.size - matrix)
+            # The exact Hessian and single weights have no Kronecker factors.
+            smaller = (Diag,) if matrix or network.layout.elements else (Kron, Diag)
+            able = (kind for kind in smaller if left.fits(kind, network, n_dual, n_columns) and kind is not structure)
+            other = next(able, None)
+            advice = of_last_layer(network)
+            if other is not None:
+                alternative = next(key for key, value in STRUCTURES.items() if value is other)
+                advice = f"hessian_structure={alternative!r} ({other.memory(blocks, n_dual) / 1e9:,.3g} GB), {advice}"
             raise MemoryBudgetError(
                 f"hessian_structure={name!r} needs about {needed / 1e9:,.3g} GB ({needed:,} bytes) for {size:,} "
-                f"weights and {n_dual:,} rows × outputs; {self}. Use hessian_structure={alternative!r} "
-                f"({other.memory(blocks, n_dual) / 1e9:,.3g} GB), {of_last_layer(network)}or a larger memory_budget, "
-                "which the training may need in any case."
+                f"weights and {n_dual:,} rows × outputs; {self}. Use {advice and advice + 'or '}a larger "
+                "memory_budget, which the training may need in any case."
             )
         self.pass_rows(structure, network, n_columns, needed)
         return needed

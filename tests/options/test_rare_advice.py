@@ -88,6 +88,7 @@ LAST = {"subset_of_weights": "last_layer"}
 TOO_LARGE = {  # options, and those that the message offers
     "full": ({**WIDE, "hessian_structure": "full", "memory_budget": "600kB"}, {"hessian_structure": "kron", **LAST}),
     "kron": ({**WIDE, "hessian_structure": "kron", "memory_budget": "300kB"}, {"hessian_structure": "diag", **LAST}),
+    "diag": ({"net": trained(100), "hessian_structure": "diag", "memory_budget": "7kB"}, LAST),
     "last layer": (
         {**WIDE, **LAST, "hessian_structure": "full", "memory_budget": "100kB"},
         {"hessian_structure": "diag"},
