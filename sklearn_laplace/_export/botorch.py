@@ -176,8 +176,8 @@ def _with_rows(estimator: Any, X: Tensor, Y: Tensor, options: dict[str, Any]) ->
         )
     if options.get("noise") is not None:
         raise UnsupportedCombinationError(
-            "condition_on_observations does not take noise. Call partial_fit(X, y, sample_noise_variance=…) of the "
-            "estimator, and wrap it again."
+            "condition_on_observations does not take noise. Fit the estimator with sample_noise_variance, call its "
+            "partial_fit(X, y, sample_noise_variance=…), and wrap it again."
         )
     rows, targets = X.detach().cpu().numpy(), Y.detach().cpu().numpy()
     return copy.deepcopy(estimator).partial_fit(rows, targets[:, 0] if estimator._single_output else targets)
