@@ -175,7 +175,8 @@ def converted(
             if zoned not in (None, has_zone):
                 raise ValueError(
                     f"{name} of X holds times with and without a time zone, such as {shown(value)} in row {row}. "
-                    "Convert all of them to UTC, for example with pandas.to_datetime(column, utc=True)."
+                    "Convert all of them to UTC, for example with "
+                    "pandas.to_datetime(column, format='mixed', utc=True)."
                 )
             zoned = has_zone
         elif not is_marker(value) and (weights is None or weights[row] > 0):

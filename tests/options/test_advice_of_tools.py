@@ -17,17 +17,26 @@ from typing import Any
 
 import joblib
 import joblib.parallel
+import matplotlib.pyplot as plt
 import nets
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import gamma, norm
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.compose import make_column_transformer
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 import sklearn_laplace
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, plotting
-from sklearn_laplace.metrics import cross_validate_distribution
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics, plotting
+from sklearn_laplace._export import onnx as onnx_export
+from sklearn_laplace.metrics import CalibrationReport, cross_validate_distribution
+from sklearn_laplace.recalibration import SigmaScaling
 
 N = 24
 RNG = np.random.default_rng(3)
@@ -210,3 +219,295 @@ def test_a_number_of_jobs_has_alternatives():
         fit(n_jobs=0)
     for value in (None, 2, int(re.search(r"-\d", str(refused.value)).group())):
         fit(n_jobs=value)
+
+
+# ------------------------------------------------------------------------------ exports, files, metrics and plots
+
+
+def own_net(*layers: nn.Module, **options: Any):
+    return fit(net=template(nn.Sequential(nn.Linear(3, 4), *layers, nn.Linear(4, 1))), **options)
+
+
+def own_classifier(module: type[nn.Module]):
+    net = nets.classifier(module, module__n_in=3, module__n_out=2, max_epochs=2, classes=[0, 1])
+    return LaplaceClassifier(net, prior_precision=1.0).fit(X, (LABELS == "up").astype(int))
+
+
+def export(model: Any):
+    pytest.importorskip("onnx")
+    return sklearn_laplace.to_onnx(model).graph
+
+
+class Chain(nn.Sequential):
+    """Classifier of logits, or of probabilities with a softmax at the end."""
+
+    def __init__(self, n_in, n_out, *last):
+        super().__init__(nn.Linear(n_in, n_out), *last)
+
+
+class Softmax(Chain):
+    def __init__(self, n_in, n_out):
+        super().__init__(n_in, n_out, nn.Softmax(-1))
+
+
+class Skewed(RegressorMixin, BaseEstimator):
+    """Regressor with predictive distributions that are not normal."""
+
+    def fit(self, X, y):
+        self.fitted_ = True
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), 2.0)
+
+    def predict_dist(self, X):
+        return gamma(np.full(len(X), 2.0))
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    """What an expression may name."""
+    folder = tmp_path_factory.mktemp("files")
+    saved, two = fit(net=template(nets.Hidden, module__n_in=3)), np.column_stack([Y, -Y])
+    sklearn_laplace.save(saved, folder / "own.safetensors")
+    sklearn_laplace.save(fit(), folder / "of_model.safetensors")
+    zoned = [f"2024-01-{1 + k:02} 10:00+02:00" for k in range(N)]
+    naive = [text.removesuffix("+02:00") for text in zoned]
+    mixed = naive[:9] + zoned[9:]
+    whole = np.round(np.exp(Y))
+    return {
+        **globals(),
+        **{"numpy": np, "pandas": pd, "Hidden": nets.Hidden, "MyModule": nets.Hidden, "folder": folder},
+        **{"path": folder / "own.safetensors", "load": sklearn_laplace.load, "saved": saved, "two": two},
+        **{"of_model": folder / "of_model.safetensors"},
+        **{name: pd.DataFrame({"when": values}) for name, values in (("zoned", zoned), ("naive", naive))},
+        "mixed": pd.DataFrame({"when": mixed}),
+        "gappy": pd.DataFrame({"when": [None, *naive[1:]], "x": ["?", *(f"{x:.2f}" for x in X[1:, 0])]}),
+        "objects": pd.DataFrame({"when": pd.Series([pd.Timestamp(text) for text in mixed], dtype=object)}),
+        "towns": pd.DataFrame({"town": ["Bern", "Graz", "Linz"] * (N // 3), "x": X[:, 0]}),
+        "model": fit(),
+        "classifier": fit_classes(),
+        "of_two": fit(y=two),
+        "counts": whole,
+        "of_counts": fit(y=whole, likelihood="poisson"),
+        "positive": fit(y=np.exp(Y), target_transform="log"),
+        "P": np.full((N, 2), 0.5),
+        **{name: getattr(plotting, name) for name in plotting.__all__},
+        **{"CalibrationReport": CalibrationReport, "SigmaScaling": SigmaScaling, "metrics": metrics, "norm": norm},
+        **{tool.__name__: tool for tool in (make_pipeline, make_column_transformer, OneHotEncoder, SimpleImputer)},
+        "StandardScaler": StandardScaler,
+    }
+
+
+CASES = {
+    # exports
+    "exported pipeline": (
+        "export(make_pipeline(StandardScaler(), LaplaceRegressor(**SMALL)).fit(X, Y))",
+        r"(Export) the other steps",
+        "'{}' and export(make_pipeline(StandardScaler(), LaplaceRegressor(**SMALL)).fit(X, Y)[-1])",
+    ),
+    "exported categories": (
+        "export(fit(towns))",
+        r"\((encode) categories and (impute) before it, in a (pipeline)\)",
+        "'{} {}' and export(make_{}(make_column_transformer((OneHotEncoder(sparse_output=False), ['town']),"
+        "remainder=SimpleImputer()), LaplaceRegressor(**SMALL)).fit(towns, Y)[-1])",
+    ),
+    "exported module": (
+        "export(saved)",
+        r"or a torch\.(nn\.Sequential) of .*?, (each) used once",
+        "'{1}' and export(fit(net=template({0}(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))))",
+    ),
+    "exported probabilities": ("export(own_classifier(Softmax))", r"returns (logits)", "'{}' and export(logits())"),
+    "exported layers": (
+        "export(own_net(nn.Softplus(beta=2)))",
+        r"Use the layers (.*), with the default options of the activations",
+        "layers('{}')",
+    ),
+    # files
+    "names of classes": (
+        "load(path, trusted='nets.Hidden')",
+        r"such as (trusted=\[MyModule\])",
+        "load(path, {})",
+    ),
+    "untrusted class": ("load(path)", r"pass it: (load\(path, trusted=\[\w+\]\))", "{}"),
+    "moved class": ("load(path)", r"or (trusted={.*?: )…(}) if it has moved", "load(path, {}Hidden{})"),
+    "folder": ("load(folder)", r"Pass the (path) of a file written by", "(lambda path: load({}))(of_model)"),
+    "absent file": ("load(folder / 'no.safetensors')", r"Pass the (path) of a", "(lambda path: load({}))(of_model)"),
+    # times
+    "times of both kinds in text": (
+        "fit(zoned).predict(mixed)",
+        r"with (pandas\.to_datetime\(column, .*?\))\.",
+        "(lambda column: fit(zoned).predict(mixed.assign(when={})))(mixed['when'])",
+    ),
+    "times of another kind": (
+        "fit(naive).predict(zoned)",
+        r"Convert (both) to UTC, for example with (pandas\.to_datetime\(column, .*?\))\.",
+        "'{}' and (lambda utc: fit(utc(naive)).predict(utc(zoned)))("
+        "lambda table: table.assign(when=(lambda column: {})(table['when'])))",
+    ),
+    "times of both kinds": (
+        "fit(objects)",
+        r"to UTC: X\['when'\] = (.*)\.$",
+        "(lambda X: fit(X.assign(when={})))(objects)",
+    ),
+    "text in place of times": (
+        "fit(gappy).predict(gappy.assign(when='soon'))",
+        r"expected a date such as (.*?), or a missing value \((NaN) or (None)\)",
+        "[fit(gappy).predict(gappy.assign(when=value)) for value in ('{}', dict(NaN=numpy.nan)['{}'], {})]",
+    ),
+    "text in place of numbers": (
+        "fit(gappy).predict(gappy.assign(x='many'))",
+        r"expected (a number), or a missing value \((NaN) or (None)\)",
+        "[fit(gappy).predict(gappy.assign(x=value)) for value in ({{'a number': '1.5'}}['{}'],"
+        "dict(NaN=numpy.nan)['{}'], {})]",
+    ),
+    # metrics
+    "second label": (
+        "metrics.expected_calibration_error(LABELS[:1], [0.3])",
+        r"Pass (labels=), the two labels",
+        "metrics.expected_calibration_error(LABELS[:1], [0.3], {}classifier.classes_)",
+    ),
+    "order of arguments": (
+        "metrics.expected_calibration_error(P, LABELS)",
+        r"Pass the (labels) first, then the (probabilities)",
+        "(lambda labels, probabilities: metrics.expected_calibration_error({}, {}))(LABELS, P)",
+    ),
+    "no noise": (
+        "CalibrationReport.from_distribution(norm(Y, 0 * Y), Y)",
+        r"(includes the observation noise)",
+        "'{}' and CalibrationReport.from_distribution(model.predict_dist(X), Y)",
+    ),
+    "report of two": (
+        "CalibrationReport.from_estimator(of_two, X, two)",
+        r"pass an (output) from (\d) to (\d)",
+        "[CalibrationReport.from_estimator(of_two, X, two, {0}=k) for k in ({1}, {2})]",
+    ),
+    "report of one": (
+        "CalibrationReport.from_estimator(model, X, Y, output=3)",
+        r"pass (output=0)",
+        "CalibrationReport.from_estimator(model, X, Y, {})",
+    ),
+    # recalibration
+    "rescaled counts": (
+        "SigmaScaling(of_counts).fit(X, counts)",
+        r"Use (likelihood='gaussian') or '(\w+)'",
+        "[SigmaScaling(fit(y=counts, **given)).fit(X, counts) for given in (dict({}), dict(likelihood='{}'))]",
+    ),
+    "rescaled shape": (
+        "SigmaScaling(Skewed().fit(X, Y)).fit(X, Y)",
+        r"Fit the model to (transformed) targets with a (normal) distribution",
+        "'{} {}' and SigmaScaling(positive).fit(X, numpy.exp(Y))",
+    ),
+    "rescaled zeros": (
+        "SigmaScaling(positive).fit(X, numpy.r_[0.0, numpy.exp(Y[1:])])",
+        r"(Omit) such rows, or give them the weight (0)",
+        "'{}' and SigmaScaling(positive).fit(X[1:], numpy.exp(Y[1:])) and SigmaScaling(positive).fit("
+        "X, numpy.r_[0.0, numpy.exp(Y[1:])], sample_weight=numpy.r_[{}, numpy.ones(N - 1)])",
+    ),
+    "rescaled exact predictions": (
+        "SigmaScaling(model).fit(X, model.predict(X))",
+        r"Pass rows on which the estimator was (not fitted)",
+        "'{}' and SigmaScaling(model).fit(X + 0.1, Y)",
+    ),
+    # plots
+    "plot of classes": (
+        "PredictionIntervalDisplay.from_estimator(classifier, X, LABELS)",
+        r"For classes use (\w+), (\w+) or (\w+)\.",
+        "[display.from_estimator(classifier, X, LABELS) for display in ({}, {}, {})]",
+    ),
+    "plot of numbers": (
+        "ReliabilityDisplay.from_estimator(model, X, Y)",
+        r"For numeric targets use (\w+), (\w+) or (\w+)\.",
+        "[display.from_estimator(model, X, Y) for display in ({}, {}, {})]",
+    ),
+    "plot of an estimator": (
+        "CalibrationReportDisplay(model)",
+        r"Use (from_estimator) for a fitted regressor",
+        "CalibrationReportDisplay.{}(model, X, Y)",
+    ),
+    "output of a plot": (
+        "CoverageDisplay.from_estimator(of_two, X, two)",
+        r"pass (output=)(\d) to (\d)",
+        "[CoverageDisplay.from_estimator(of_two, X, two, {0}k) for k in ({1}, {2})]",
+    ),
+    "column of a plot": (
+        "PredictionIntervalDisplay.from_estimator(fit(towns), towns, Y, feature='town')",
+        r"choose a (numeric) column, or (feature=None)",
+        "'{}' and [PredictionIntervalDisplay.from_estimator(fit(towns), towns, Y, **given)"
+        " for given in (dict({}), dict(feature='x'))]",
+    ),
+    "labels of a plot": (
+        "EntropyDisplay.from_predictions(P[:3], ['up'] * 3)",
+        r"Pass (labels=) if y_true does not contain all classes",
+        "EntropyDisplay.from_predictions(P[:3], ['up'] * 3, {}['down', 'up'])",
+    ),
+    "score of a path": (
+        "PriorPathDisplay.from_estimator(model, scores='cv_score')",
+        r"available are (.*?)\. cv_score needs a fit with (prior_precision='cv'), validation_score one with '(\w+)'",
+        "[PriorPathDisplay.from_estimator(model, scores=score) for score in [{0}]] and PriorPathDisplay.from_estimator("
+        "fit(**{{**LINEAR, **dict({1})}}), scores='cv_score') and PriorPathDisplay.from_estimator(LaplaceRegressor("
+        "**{{**SMALL, **LINEAR, 'prior_precision': '{2}'}}).fit(X, Y, X_val=X, y_val=Y), scores='validation_score')",
+    ),
+    "overview of classes": (
+        "OverviewDisplay.from_estimator(classifier, X, LABELS, output=0)",
+        r"(Omit) it",
+        "'{}' and OverviewDisplay.from_estimator(classifier, X, LABELS, max_features=1)",
+    ),
+    "axes of an overview": (
+        "OverviewDisplay.from_estimator(model, X, Y, ax=axes(2))",
+        r"Pass (\d) Axes, or (one)",
+        "'{1}' and [OverviewDisplay.from_estimator(model, X, Y, ax=given) for given in (axes({0}), axes(1)[0])]",
+    ),
+    "axes and figure": (
+        "OverviewDisplay.from_estimator(model, X, Y, ax=axes(1)[0], figure=axes(1)[0].figure)",
+        r"(ax=) and (figure=); pass one of them",
+        "[OverviewDisplay.from_estimator(model, X, Y, {}axes(1)[0]),"
+        "OverviewDisplay.from_estimator(model, X, Y, {}axes(1)[0].figure)]",
+    ),
+}
+LINEAR = {"hidden_layer_sizes": (), "map_prior_precision": 1.0}
+
+
+def axes(n: int):
+    return list(plt.subplots(1, n, squeeze=False)[1][0])
+
+
+def logits():
+    net = nets.classifier(Chain, module__n_in=3, module__n_out=2, criterion=nn.CrossEntropyLoss, max_epochs=2)
+    return LaplaceClassifier(net, prior_precision=1.0).fit(X, (LABELS == "up").astype(int))
+
+
+def layers(text: str):
+    """Export a net with each layer of a list in words."""
+    found = re.findall(r"\w+", text.replace(" and ", ", ").replace(" or ", ", "))
+    assert len(found) > 5
+    return [export(own_net(getattr(nn, name)() if name != "Linear" else nn.Linear(4, 4))) for name in found]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::sklearn_laplace.errors.BoundWarning",
+    "ignore:column 'x' of X is text. It is read as numbers:sklearn_laplace.errors.TableWarning",
+)
+@pytest.mark.parametrize("case", CASES)
+def test_the_advice_of_a_tool_works_in_place_of_the_mistake(case, names):
+    mistake, pattern, followed = CASES[case]
+    with pytest.raises((ValueError, TypeError, FileNotFoundError)) as refused:
+        eval(mistake, names)
+    found = re.search(pattern, str(refused.value))
+    assert found, str(refused.value)
+    assert eval(followed.format(*found.groups()), names) is not False
+    plt.close("all")
+
+
+def test_a_graph_that_is_too_large_has_alternatives(monkeypatch):
+    """The limit is that of ONNX, 2 GB; here it is five kilobytes, and each alternative stays below it."""
+    pytest.importorskip("onnx")
+    monkeypatch.setattr(onnx_export, "LARGEST_FILE", 5e3)
+    large = {"hessian_structure": "full", "n_members": 2}
+    with pytest.raises(MemoryError, match="ONNX is limited to 2 GB") as refused:
+        export(fit(**large))
+    advice = str(refused.value).partition("Fit with ")[2]
+    changes = [{name: value} for name, value in re.findall(r"(\w+)='(\w+)'", advice)]
+    assert len(changes) == 2 and "with fewer members" in advice
+    for change in (*changes, {"n_members": 1}):
+        assert export(fit(**{**large, **change})).output
