@@ -283,9 +283,9 @@ class Findings:
             return None
         fresh = self.fresh()
         if fresh is not None and fresh.is_narrow and is_far:
-            return _far(self.distance, fresh), ModeWarning
+            return _far(self.distance, fresh, self.free_noise), ModeWarning
         if fresh is not None and self.free_noise and (fresh.is_narrow or (fresh.is_wide and vitals.interpolates)):
-            return _interpolates(vitals, fresh), InterpolationWarning
+            return _interpolates(vitals, fresh, self.chosen), InterpolationWarning
         finding = ""
         if fresh is not None and fresh.is_wide:
             finding = f"intervals are {fresh.width:.2g} times as wide as under a constant prediction"
@@ -294,9 +294,10 @@ class Findings:
         elif self.weak_training and vitals.weak_prior:
             finding = f"each target is {vitals.lost:.2g} nats less probable than under a constant prediction"
         if finding:
-            return _weak(finding, vitals, self.chosen), WeakPriorWarning
+            is_narrow = fresh is not None and fresh.is_narrow and not fresh.is_wide
+            return _weak(finding, vitals, self.chosen, is_narrow), WeakPriorWarning
         if is_far and fresh is None:
-            return _far(self.distance, None), ModeWarning
+            return _far(self.distance, None, self.free_noise), ModeWarning
         return None
 
 
@@ -335,14 +336,15 @@ def _constant(vitals: Vitals, share: float | None, chosen: bool) -> str:
         effect = f"predictions explain {vitals.learnt:.0%} of the variance of the targets"
     if share is not None:
         effect = f"{effect}, and a linear model explains {share:.0%} of the variance in left-out rows"
-    if not chosen:
+    if vitals.pinned and not chosen:
         return _determined(vitals, effect)
     if vitals.size > LARGE_TARGETS:
         return f"{effect}. {_standardise(vitals)}"
+    cause = ", and the selected prior precision fits such a net" if chosen else ""
+    smaller = "" if chosen else " If the prior is too strong, use a smaller prior_precision, or 'evidence'."
     return (
-        f"{effect}. The net has learnt too little, and the selected prior precision fits such a net. Scale the columns "
-        "of X (standardize_X=True does so in linear layers of a given net), train further (max_epochs), or give "
-        "prior_precision as a number."
+        f"{effect}. The net has learnt too little{cause}. Scale the columns of X (standardize_X=True does so in linear "
+        f"layers of a given net), or train further (max_epochs).{smaller}"
     )
 
 
@@ -366,23 +368,30 @@ def _standardise(vitals: Vitals) -> str:
     )
 
 
-def _interpolates(vitals: Vitals, fresh: Fresh) -> str:
+def _interpolates(vitals: Vitals, fresh: Fresh, chosen: bool) -> str:
     targets = vitals.n_different * vitals.n_outputs
     wide = f", and are {fresh.width:.2g} times as wide as under a constant prediction" if fresh.is_wide else ""
+    advice = "Use prior_precision='auto' with sigma_noise='auto'"
+    if chosen:
+        advice = "Use sigma_noise='auto' with map_prior_precision='same' or a larger number"
+    elif vitals.effective >= MANY * targets:
+        advice = f"{advice}, a larger prior_precision"
+    copies = ", and check the data for duplicate rows" if vitals.n_different < vitals.n_rows else ""
     return (
         f"the net has {vitals.effective:.4g} effective parameters for {targets:.4g} different targets, and its "
         f"residuals do not determine the noise level. The 90 % intervals contain {fresh.coverage:.0%} of the targets "
-        f"of left-out rows{wide}. Give sigma_noise as a number or as 'auto', use a larger prior_precision or fewer "
-        "hidden units, and check the data for duplicate rows."
+        f"of left-out rows{wide}. {advice}, or fewer hidden units{copies}."
     )
 
 
-def _far(distance: float, fresh: Fresh | None) -> str:
+def _far(distance: float, fresh: Fresh | None, free_noise: bool) -> str:
     covered = "" if fresh is None else f", and the 90 % intervals contain {fresh.coverage:.0%} of left-out targets"
+    advice = "sigma_noise='auto' or a larger one"
+    if free_noise:
+        advice = "more epochs (max_epochs) or a larger prior_precision"
     return (
         f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode"
-        f"{covered}. At this distance a Laplace approximation may be inaccurate. Use more epochs (max_epochs), a "
-        "smaller lr or a larger prior_precision."
+        f"{covered}. At this distance a Laplace approximation may be inaccurate. Use {advice}."
     )
 
 
@@ -394,11 +403,12 @@ def single_row(total_weight: float) -> str:
     )
 
 
-def _weak(finding: str, vitals: Vitals, chosen: bool) -> str:
+def _weak(finding: str, vitals: Vitals, chosen: bool, is_narrow: bool) -> str:
     left = vitals.n_weights - vitals.effective
-    advice = (
-        "The net was trained under another prior: use map_prior_precision='same', or a larger number"
-        if chosen
-        else "Use a larger prior_precision, or prior_precision='evidence'"
-    )
-    return f"the prior is too weak for the {left:,.0f} weights that the data do not determine: {finding}. {advice}."
+    cause = "sigma_noise is too small, or the prior" if is_narrow else "the prior is"
+    advice = "Use a larger prior_precision, or prior_precision='evidence'"
+    if is_narrow:  # under a selected noise level, this is an interpolation
+        advice = "Use sigma_noise='auto' or a larger one"
+    elif chosen:
+        advice = "The net was trained under another prior: use map_prior_precision='same', or a larger number"
+    return f"{cause} too weak for the {left:,.0f} weights that the data do not determine: {finding}. {advice}."

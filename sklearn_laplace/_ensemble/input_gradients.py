@@ -127,6 +127,20 @@ def baseline_of(baseline: Any, kept: PreparedData | None, n_columns: int) -> Ten
     return torch.from_numpy(sums / np.maximum(weights.sum(0), np.finfo(float).tiny))
 
 
+def cause_of_gap(start: Tensor, ends: Tensor, table: Table | None) -> str:
+    """Why attributions of rows (k, d) do not add up on the paths from a baseline (d,), and what to do."""
+    for place, column in enumerate(() if table is None else table.columns):
+        if column.cycles and bool(((ends[:, place] - start[place]).abs() > min(column.cycles) / 2).any()):
+            return (
+                f"the dates of {column.name} vary in cycles on the path from the baseline. Pass a nearer baseline, "
+                "such as one with the date of the row, in days since 1970."
+            )
+    return (
+        "the variance jumps on the path from the baseline, as it does at every kink of activation='relu'. Use 'tanh', "
+        "'gelu', 'silu' or 'softplus', or a nearer baseline."
+    )
+
+
 @dataclass(frozen=True)
 class InputGradients:
     """Derivatives of an ensemble's predictions with respect to the inputs."""

@@ -28,7 +28,7 @@ from .._data.reading import check_rows
 from .._data.report import TableReport
 from .._data.table import Table, naming_rows
 from .._ensemble.ensemble import Ensemble
-from .._ensemble.input_gradients import InputGradients, baseline_of, check_varied, deviations, some
+from .._ensemble.input_gradients import InputGradients, baseline_of, cause_of_gap, check_varied, deviations, some
 from .._host.given_net import is_list
 from .._options import prior as _prior
 from .._options.options import Options
@@ -406,8 +406,8 @@ n_classes)
         Warns
         -----
         IncompleteWarning
-            If the attributions of a row do not add up, because its variance jumps on the path. With
-            ``activation="relu"`` it jumps at every kink.
+            If the attributions of a row do not add up, because its variance jumps on the path, or dates pass through
+            many cycles. With ``activation="relu"`` it jumps at every kink.
 
         Notes
         -----
@@ -446,8 +446,7 @@ n_classes)
         if missed:
             warn_user(
                 f"the attributions of {len(missed)} rows do not add up to the difference of their epistemic variances "
-                f"(rows {some(missed)}): the variance jumps on the path from the baseline, as it does at every kink of "
-                "activation='relu'. Use 'tanh', 'gelu', 'silu' or 'softplus', or a nearer baseline.",
+                f"(rows {some(missed)}): {cause_of_gap(start, x[missed], self._table)}",
                 IncompleteWarning,
             )
         return self._per_column(attributions, 2)

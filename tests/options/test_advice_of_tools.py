@@ -10,6 +10,7 @@ import pickle
 import re
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -28,12 +29,15 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import make_column_transformer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from skorch.dataset import ValidSplit
 from torch import nn
 
 import sklearn_laplace
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics, plotting
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, errors, metrics, options, plotting
+from sklearn_laplace._approximation import noise_model
 from sklearn_laplace._export import onnx as onnx_export
 from sklearn_laplace.metrics import CalibrationReport, cross_validate_distribution
 from sklearn_laplace.recalibration import SigmaScaling
@@ -511,3 +515,333 @@ def test_a_graph_that_is_too_large_has_alternatives(monkeypatch):
     assert len(changes) == 2 and "with fewer members" in advice
     for change in (*changes, {"n_members": 1}):
         assert export(fit(**{**large, **change})).output
+
+
+# ------------------------------------------------------------------------------ warnings
+
+
+SAME = np.random.default_rng(41)  # the rows of ``test_diagnosis.py``
+MANY = SAME.normal(size=(80, 3))
+WAVE = np.sin(MANY[:, 0]) + MANY[:, 1] + 0.2 * SAME.normal(size=80)
+NOISE = SAME.normal(size=80)
+LINE = MANY[:, 0] - 0.5 * MANY[:, 1] + 0.1 * NOISE
+UNSCALED = MANY * [1e3, 1e-2, 50.0] + [1e4, 0.0, 5.0]
+OF_FEW = np.random.default_rng(0)
+FEW = OF_FEW.uniform(-3, 3, (25, 2))
+COPIES = {"X": np.tile(FEW, (5, 1)), "y": np.tile(np.sin(FEW[:, 0]) + 0.2 * OF_FEW.normal(size=25), 5)}
+OF_ONE = np.random.default_rng(0)
+ONE = OF_ONE.normal(size=(60, 1))
+NOISY = {"X": ONE, "y": np.sin(ONE[:, 0]) + 0.5 * OF_ONE.normal(size=60)}
+CURVE = np.linspace(0, 6, 20)[:, None]
+EIGHT = np.random.default_rng(1).normal(size=(80, 8))
+OTHER = {"X": EIGHT, "y": np.sin(EIGHT[:, 0]) + EIGHT[:, 1] + 0.2 * np.random.default_rng(2).normal(size=80)}
+TRAINED_WEAKLY = {"map_prior_precision": 1e-4, "hidden_layer_sizes": (50,), "y": NOISE}
+BOTH = {"prior_precision": "auto", "sigma_noise": "auto"}
+
+
+def module():
+    return nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 1))
+
+
+def wide_net():
+    return template(nets.Hidden, module__n_in=8, module__hidden=60, max_epochs=5, train_split=ValidSplit(5))
+
+
+def warned(given: dict[str, Any]) -> dict[type[Warning], str]:
+    """Categories and messages of the warnings of a fit; ``net`` is a function that makes a net."""
+    kept = {"n_members": 1, "random_state": 0, **given}
+    rows, targets = kept.pop("X", MANY), kept.pop("y", WAVE)
+    if "net" in kept:
+        kept["net"] = kept["net"]()
+    else:
+        kept = {"hidden_layer_sizes": (20,), **kept}
+    estimator = LaplaceClassifier if targets.dtype.kind == "U" else LaplaceRegressor
+    if estimator is LaplaceRegressor:
+        kept = {"likelihood": "gaussian", **kept}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator(**kept).fit(rows, targets)
+    return {warning.category: str(warning.message) for warning in caught}
+
+
+WARNED = {  # the options of a fit, the category of its warning, and the words and the options of each piece of advice
+    "strong prior": (
+        {"prior_precision": 1e4},
+        errors.PinnedWarning,
+        {
+            "Use a smaller prior_precision": {"prior_precision": 1.0},
+            "or prior_precision='evidence'": {"prior_precision": "evidence"},
+        },
+    ),
+    "strong prior of the training": (
+        {"prior_precision": 1e5, "map_prior_precision": 1e5},
+        errors.PinnedWarning,
+        {"If map_prior_precision is a number, change it": {"prior_precision": 1.0, "map_prior_precision": 1.0}},
+    ),
+    "strong prior on classes": (
+        {"prior_precision": 1e4, "y": np.where(WAVE > 0, "up", "down")},
+        errors.PinnedWarning,
+        {
+            "Use a smaller prior_precision": {"prior_precision": 1.0},
+            "or prior_precision='evidence'": {"prior_precision": "evidence"},
+        },
+    ),
+    "strong posterior": (
+        {"prior_precision": 1e7, "map_prior_precision": 1.0},
+        errors.PinnedWarning,
+        {
+            "Use a smaller prior_precision": {"prior_precision": 10.0},
+            "or prior_precision='evidence'": {"prior_precision": "evidence"},
+        },
+    ),
+    "unscaled columns": (
+        {"net": module, "standardize_X": False, "max_epochs": 100, "X": UNSCALED, "y": LINE},
+        errors.PinnedWarning,
+        {
+            "Scale the columns of X": {"X": (UNSCALED - UNSCALED.mean(0)) / UNSCALED.std(0)},
+            "standardize_X=True": {"standardize_X": True},
+        },
+    ),
+    "short training": (
+        {"net": module, "max_epochs": 1, "prior_precision": 1.0, "sigma_noise": 0.2},
+        errors.PinnedWarning,
+        {r"train further \(max_epochs\)": {"max_epochs": 60}},
+    ),
+    "interpolation": (
+        {"prior_precision": 1e-3, "sigma_noise": "evidence", "y": NOISE},
+        errors.InterpolationWarning,
+        {
+            "prior_precision='auto' with sigma_noise='auto'": BOTH,
+            "a larger prior_precision": {"prior_precision": 10.0},
+            "fewer hidden units": {"hidden_layer_sizes": (2,)},
+        },
+    ),
+    "interpolation by the training": (
+        TRAINED_WEAKLY,
+        errors.InterpolationWarning,
+        {
+            "sigma_noise='auto' with map_prior_precision='same'": {"map_prior_precision": "same"},
+            "or a larger number": {"map_prior_precision": 1.0},
+            "fewer hidden units": {"hidden_layer_sizes": (2,)},
+        },
+    ),
+    "duplicates": (
+        {**COPIES, "prior_precision": 0.05, "sigma_noise": "residual"},
+        errors.InterpolationWarning,
+        {
+            "prior_precision='auto' with sigma_noise='auto'": BOTH,
+            "a larger prior_precision": {"prior_precision": 10.0},
+            "check the data for duplicate rows": {**BOTH, "X": FEW, "y": COPIES["y"][:25]},
+        },
+    ),
+    "underestimated noise": (
+        {"prior_precision": 1.0, "sigma_noise": 0.1, **NOISY},
+        (
+            errors.WeakPriorWarning,
+            errors.ModeWarning,
+        ),  # the last bits of a processor decide on the distance to the mode
+        {"sigma_noise='auto'": {"sigma_noise": "auto"}, "or a larger one": {"sigma_noise": 0.6}},
+    ),
+    "weak prior": (
+        {"prior_precision": 1e-6, "sigma_noise": 0.2},
+        errors.WeakPriorWarning,
+        {
+            "Use a larger prior_precision": {"prior_precision": 1.0},
+            "or prior_precision='evidence'": {"prior_precision": "evidence"},
+        },
+    ),
+    "weak prior of the training": (
+        {**TRAINED_WEAKLY, "prior_precision": "evidence", "sigma_noise": 1.0},
+        errors.WeakPriorWarning,
+        {
+            "map_prior_precision='same'": {"map_prior_precision": "same"},
+            "or a larger number": {"map_prior_precision": 1.0},
+        },
+    ),
+    "far from a mode": (
+        {"hidden_layer_sizes": (5,), "prior_precision": 1.0, "sigma_noise": 1e-5, "X": CURVE, "y": np.sin(CURVE[:, 0])},
+        errors.ModeWarning,
+        {"sigma_noise='auto'": {"sigma_noise": "auto"}, "or a larger one": {"sigma_noise": 1e-2}},
+    ),
+    "single row": (
+        {"X": MANY[:1], "y": WAVE[:1]},
+        errors.InterpolationWarning,
+        {"Fit more rows": {"X": MANY[:12], "y": WAVE[:12]}, "sigma_noise as a number": {"sigma_noise": 0.2}},
+    ),
+    "weak prior on a given net": (
+        {"net": wide_net, "prior_precision": 1e-5, "hessian_structure": "full", **OTHER},
+        errors.WeakPriorWarning,
+        {"prior_precision above": {"prior_precision": 10.0}, "prior_precision='auto'": {"prior_precision": "auto"}},
+    ),
+    "narrow intervals of a given net": (
+        {"net": wide_net, "sigma_noise": 1e-3, **OTHER},
+        errors.InterpolationWarning,
+        {"sigma_noise='auto'": {"sigma_noise": "auto"}},
+    ),
+    "noise far off": (
+        {"sigma_noise": 0.1, **NOISY},
+        errors.BoundWarning,
+        {"sigma_noise='auto'": {"sigma_noise": "auto"}, "prior_precision as a number": {"prior_precision": 1.0}},
+    ),
+    "constant targets": (
+        {"X": CURVE, "y": np.ones(20), "prior_precision": "evidence", "sigma_noise": "evidence"},
+        errors.BoundWarning,
+        {"Give it as a number": {"prior_precision": 1.0, "sigma_noise": 0.1}},
+    ),
+}
+"""The advice to give a prior precision with a wrong noise level leaves the warning about that level."""
+
+
+@pytest.mark.parametrize("case", WARNED)
+def test_a_fit_is_silent_after_the_advice_of_its_warning(case):
+    given, category, advice = WARNED[case]
+    found = warned(given)
+    (message,) = [text for kind, text in found.items() if issubclass(kind, category)]
+    for words, change in advice.items():
+        assert re.search(words, message), message
+        after = warned({**given, **change})
+        assert category not in after if case == "noise far off" else not after, (change, after)
+
+
+# ------------------------------------------------------------------------------ other warnings
+
+
+def quiet(call: Callable[[], Any]) -> Any:
+    """Result of a call that may not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return call()
+
+
+def test_attributions_add_up_with_each_activation_in_the_message():
+    """And with a nearer baseline."""
+    rows, kinked = X[:1] + 3 * np.eye(3), fit(activation="relu")
+    with pytest.warns(errors.IncompleteWarning, match="or a nearer baseline") as caught:
+        kinked.explain_std(rows)
+    advised = re.findall(r"'(\w+)'", str(caught[0].message).partition("Use ")[2])
+    assert len(advised) == 4
+    for activation in advised:
+        quiet(lambda: fit(activation=activation).explain_std(rows))  # noqa: B023
+    quiet(lambda: kinked.explain_std(rows[:1], baseline=rows[0] + 1e-6))
+
+
+def test_attributions_of_dates_add_up_from_a_nearer_baseline():
+    """Between far dates, the waves of a day pass too often for the integral, under a smooth activation as well."""
+    rng, origin = np.random.default_rng(0), pd.Timestamp(0)
+    when = pd.Series(origin + pd.to_timedelta(19_000 + rng.uniform(0, 900, 120), unit="D"))
+    table = pd.DataFrame({"when": when, "x": rng.normal(size=120)})
+    model = fit(table, np.sin(2 * np.pi * when.dt.hour / 24), activation="tanh", sigma_noise=0.3)
+    with pytest.warns(errors.IncompleteWarning, match="dates of column 'when' vary in cycles") as caught:
+        model.explain_std(table[:3])
+    assert re.search("one with the date of the row, in days since 1970", str(caught[0].message))
+    baseline = [(when[0] - origin) / pd.Timedelta(days=1), 0.0]
+    shares = quiet(lambda: model.explain_std(table[:1], baseline=baseline))
+    assert abs(shares[0, 0]) < 1e-6 * abs(shares[0, 1])  # up to rounding of the date
+
+
+def test_a_search_by_the_scorer_in_the_message_has_no_ties():
+    net = template(nets.Hidden, module__n_in=3)
+    model = LaplaceRegressor(net, map_prior_precision=1.0, random_state=0)
+    grid = {"prior_precision": [0.1, 10.0]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        GridSearchCV(model, grid, cv=2).fit(X, Y)
+    (message,) = [str(warning.message) for warning in caught if warning.category is errors.TiedScoresWarning]
+    name, home = re.search(r"scoring=(\w+) of sklearn_laplace\.(\w+)", message).groups()
+    scoring = getattr(getattr(sklearn_laplace, home), name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        search = GridSearchCV(model, grid, cv=2, scoring=scoring).fit(X, Y)
+    assert errors.TiedScoresWarning not in {warning.category for warning in caught}
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 2
+
+
+def test_a_grid_is_extended_as_its_warning_advises():
+    """The scores are given, so that the best candidate is known; other scores replace those that are equal."""
+    best = {"prior_precision": options.CrossValidated([1.0, 2.0, 3.0], cv=2, scoring=near_four), **LINEAR}
+    with pytest.warns(errors.BoundWarning, match=r"Extend the grid, or use another map_prior_precision\.") as caught:
+        fit(**best)
+    high = float(re.search(r"from \S+ to (\d+)\.", str(caught[0].message)).group(1))
+    longer = options.CrossValidated([1.0, 2.0, high, 4.0, 5.0], cv=2, scoring=near_four)
+    quiet(lambda: fit(**{**best, "prior_precision": longer}))
+    wide = {**LINEAR, "sigma_noise": 0.3}
+    with pytest.warns(errors.BoundWarning, match="the same for every candidate") as caught:
+        fit(prior_precision=options.CrossValidated([0.1, 1.0, 10.0], cv=2, scoring="r2"), **wide)
+    (advised,) = re.findall(r"use scoring=(\w+) or another score", str(caught[0].message))
+    scores = fit_quietly_of_ends([0.01, 1.0, 100.0], eval(advised), wide)._prior_scores.mean
+    assert len(np.unique(scores)) == 3
+
+
+def near_four(model, rows, targets):
+    """Score that is largest at a prior precision of 4."""
+    return -abs(model.prior_precision - 4.0)
+
+
+def fit_quietly_of_ends(grid, scoring, given):
+    """Fit with a grid whose best candidate may be at an end."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*at the end of the grid", category=errors.BoundWarning)
+        return fit(prior_precision=options.CrossValidated(grid, cv=2, scoring=scoring), **given)
+
+
+def test_a_class_that_is_missing_in_a_fold_is_met_by_the_advice():
+    """Stratified folds, another score, and the default rule."""
+    labels = np.array(["a", "b"] * 6 + ["a", "b", "c"] * 4)
+    halves = [(np.arange(N // 2), np.arange(N // 2, N))]
+    with pytest.raises(ValueError, match="not among the classes of its training rows") as refused:
+        fit_classes(y=labels, prior_precision=options.CrossValidated([0.1, 1.0], cv=halves))
+    stratified, given = re.search(
+        r"Use (\w+) folds .*, or use (scoring='accuracy' or .*)\.$", str(refused.value)
+    ).groups()
+    assert stratified == "stratified"
+    fit_classes(y=labels, prior_precision=options.CrossValidated([0.1, 1.0], cv=StratifiedKFold(2)))
+    scoring, prior = re.findall(r"'(\w+)'", given)
+    fit_classes(y=labels, prior_precision=options.CrossValidated([0.1, 1.0], cv=halves, scoring=scoring))
+    fit_classes(y=labels, prior_precision=prior)
+
+
+def impossible(model, rows, targets):
+    return -np.inf
+
+
+def undefined(model, rows, targets):
+    return np.nan
+
+
+@pytest.mark.parametrize("scoring", [impossible, undefined])
+def test_impossible_scores_are_replaced_as_the_message_advises(scoring):
+    """Another score is the advice of both messages."""
+    search = {**LINEAR, "sigma_noise": 0.3}
+    with pytest.raises(ValueError, match=r"use\s+another scoring\.") as refused:
+        fit(prior_precision=options.CrossValidated([0.5, 1.0], cv=2, scoring=scoring), **search)
+    assert ("fewer folds" in str(refused.value)) == (scoring is impossible)
+    fit(prior_precision=options.CrossValidated([0.5, 1.0], cv=2, scoring="neg_mean_squared_error"), **search)
+
+
+def test_noise_at_its_bound_is_constant_after_the_advice(monkeypatch):
+    """The bound is a factor of a thousand; here it is so near that ordinary noise reaches it."""
+    monkeypatch.setattr(noise_model, "REACH", 0.05)
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, (150, 1))
+    targets = np.exp(2 * rows[:, 0]) * rng.normal(size=150)
+    with pytest.warns(errors.BoundWarning, match="noise std of .* rows is at its bound") as caught:
+        fit(rows, targets, likelihood="heteroscedastic")
+    (advised,) = re.findall(r"use likelihood='(\w+)' for a constant noise level", str(caught[0].message))
+    quiet(lambda: fit(rows, targets, likelihood=advised))
+
+
+def test_a_hint_on_skewed_targets_keeps_intervals_above_zero(capsys):
+    skewed = np.exp(1.5 * Y)
+    fit(y=skewed, verbose=1)
+    hint = capsys.readouterr().out
+    given, other = re.search(r"y is positive and skewed.*use (target_transform='auto'), or '(\w+)'", hint).groups()
+    for name in (re.search(r"'(\w+)'", given).group(1), other):
+        model = fit(y=skewed, target_transform=name, verbose=1)
+        assert "skewed" not in capsys.readouterr().out
+        assert model.predict_interval(X)[1].min() > 0
+
+
+def test_a_training_that_was_cut_is_whole_with_more_time():
+    with pytest.warns(errors.CutWarning, match="Allow more time"):
+        LaplaceRegressor(max_time=1e-3, random_state=0).fit(X, Y)
+    quiet(lambda: fit(max_time=1e4))
