@@ -47,7 +47,7 @@ RNG = np.random.default_rng(3)
 X = RNG.normal(size=(N, 3))
 Y = X[:, 0] + 0.3 * RNG.normal(size=N)
 LABELS = np.where(Y > 0, "up", "down")
-SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
 
 
 def fit(rows=X, y=Y, **given: Any):
@@ -507,7 +507,7 @@ def test_a_graph_that_is_too_large_has_alternatives(monkeypatch):
     """The limit is that of ONNX, 2 GB; here it is five kilobytes, and each alternative stays below it."""
     pytest.importorskip("onnx")
     monkeypatch.setattr(onnx_export, "LARGEST_FILE", 5e3)
-    large = {"hessian_structure": "full", "n_members": 2}
+    large = {"hidden_layer_sizes": (4,), "hessian_structure": "full", "n_members": 2}
     with pytest.raises(MemoryError, match="ONNX is limited to 2 GB") as refused:
         export(fit(**large))
     advice = str(refused.value).partition("Fit with ")[2]
@@ -715,13 +715,13 @@ def quiet(call: Callable[[], Any]) -> Any:
 
 def test_attributions_add_up_with_each_activation_in_the_message():
     """And with a nearer baseline."""
-    rows, kinked = X[:1] + 3 * np.eye(3), fit(activation="relu")
+    rows, kinked = X[:1] + 3 * np.eye(3), fit(activation="relu", hidden_layer_sizes=(4,))
     with pytest.warns(errors.IncompleteWarning, match="or a nearer baseline") as caught:
         kinked.explain_std(rows)
     advised = re.findall(r"'(\w+)'", str(caught[0].message).partition("Use ")[2])
     assert len(advised) == 4
     for activation in advised:
-        quiet(lambda: fit(activation=activation).explain_std(rows))  # noqa: B023
+        quiet(lambda: fit(activation=activation, hidden_layer_sizes=(4,)).explain_std(rows))  # noqa: B023
     quiet(lambda: kinked.explain_std(rows[:1], baseline=rows[0] + 1e-6))
 
 
@@ -730,7 +730,9 @@ def test_attributions_of_dates_add_up_from_a_nearer_baseline():
     rng, origin = np.random.default_rng(0), pd.Timestamp(0)
     when = pd.Series(origin + pd.to_timedelta(19_000 + rng.uniform(0, 900, 120), unit="D"))
     table = pd.DataFrame({"when": when, "x": rng.normal(size=120)})
-    model = fit(table, np.sin(2 * np.pi * when.dt.hour / 24), activation="tanh", sigma_noise=0.3)
+    model = fit(
+        table, np.sin(2 * np.pi * when.dt.hour / 24), activation="tanh", hidden_layer_sizes=(4,), sigma_noise=0.3
+    )
     with pytest.warns(errors.IncompleteWarning, match="dates of column 'when' vary in cycles") as caught:
         model.explain_std(table[:3])
     assert re.search("one with the date of the row, in days since 1970", str(caught[0].message))
