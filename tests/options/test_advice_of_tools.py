@@ -526,9 +526,7 @@ WAVE = np.sin(MANY[:, 0]) + MANY[:, 1] + 0.2 * SAME.normal(size=80)
 NOISE = SAME.normal(size=80)
 LINE = MANY[:, 0] - 0.5 * MANY[:, 1] + 0.1 * NOISE
 UNSCALED = MANY * [1e3, 1e-2, 50.0] + [1e4, 0.0, 5.0]
-OF_FEW = np.random.default_rng(0)
-FEW = OF_FEW.uniform(-3, 3, (25, 2))
-COPIES = {"X": np.tile(FEW, (5, 1)), "y": np.tile(np.sin(FEW[:, 0]) + 0.2 * OF_FEW.normal(size=25), 5)}
+COPIES = {"X": np.tile(MANY[:20], (5, 1)), "y": np.tile(WAVE[:20], 5)}
 OF_ONE = np.random.default_rng(0)
 ONE = OF_ONE.normal(size=(60, 1))
 NOISY = {"X": ONE, "y": np.sin(ONE[:, 0]) + 0.5 * OF_ONE.normal(size=60)}
@@ -537,6 +535,10 @@ EIGHT = np.random.default_rng(1).normal(size=(80, 8))
 OTHER = {"X": EIGHT, "y": np.sin(EIGHT[:, 0]) + EIGHT[:, 1] + 0.2 * np.random.default_rng(2).normal(size=80)}
 TRAINED_WEAKLY = {"map_prior_precision": 1e-4, "hidden_layer_sizes": (50,), "y": NOISE}
 BOTH = {"prior_precision": "auto", "sigma_noise": "auto"}
+
+
+NARROW = errors.WeakPriorWarning, errors.ModeWarning
+"""Warnings of a noise level that is too small; the last bits of a processor's kernels decide which one is issued."""
 
 
 def module():
@@ -626,20 +628,17 @@ WARNED = {  # the options of a fit, the category of its warning, and the words a
         },
     ),
     "duplicates": (
-        {**COPIES, "prior_precision": 0.05, "sigma_noise": "residual"},
+        {**COPIES, "prior_precision": 1e-2},
         errors.InterpolationWarning,
         {
             "prior_precision='auto' with sigma_noise='auto'": BOTH,
             "a larger prior_precision": {"prior_precision": 10.0},
-            "check the data for duplicate rows": {**BOTH, "X": FEW, "y": COPIES["y"][:25]},
+            "check the data for duplicate rows": {**BOTH, "X": MANY[:20], "y": WAVE[:20]},
         },
     ),
     "underestimated noise": (
         {"prior_precision": 1.0, "sigma_noise": 0.1, **NOISY},
-        (
-            errors.WeakPriorWarning,
-            errors.ModeWarning,
-        ),  # the last bits of a processor decide on the distance to the mode
+        NARROW,
         {"sigma_noise='auto'": {"sigma_noise": "auto"}, "or a larger one": {"sigma_noise": 0.6}},
     ),
     "weak prior": (
@@ -660,7 +659,7 @@ WARNED = {  # the options of a fit, the category of its warning, and the words a
     ),
     "far from a mode": (
         {"hidden_layer_sizes": (5,), "prior_precision": 1.0, "sigma_noise": 1e-5, "X": CURVE, "y": np.sin(CURVE[:, 0])},
-        errors.ModeWarning,
+        NARROW,
         {"sigma_noise='auto'": {"sigma_noise": "auto"}, "or a larger one": {"sigma_noise": 1e-2}},
     ),
     "single row": (
