@@ -87,7 +87,7 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
         If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message has the lines
         that write and read it.
     ImportError
-        Without the package safetensors (``pip install sklearn-laplace[save]``).
+        Without the package safetensors (``pip install "sklearn-laplace[save]"``).
 
     Examples
     --------
@@ -191,7 +191,7 @@ def _safetensors() -> ModuleType:
     except ImportError as error:
         raise ImportError(
             "sklearn_laplace.save needs the package safetensors, which is not installed. Install it by "
-            "`pip install sklearn-laplace[save]`, or use pickle, joblib or skops.",
+            '`pip install "sklearn-laplace[save]"`, or use pickle, joblib or skops.',
             name="safetensors",
         ) from error
     return safetensors

@@ -95,7 +95,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     MemoryBudgetError
         If the graph would be larger than ONNX allows.
     ImportError
-        If the package onnx is not installed (``pip install sklearn-laplace[onnx]``).
+        If the package onnx is not installed (``pip install "sklearn-laplace[onnx]"``).
 
     Examples
     --------
@@ -145,7 +145,7 @@ def _onnx() -> Any:
     except ImportError as error:
         raise ImportError(
             "sklearn_laplace.to_onnx needs the package onnx, which is not installed. Install it with `pip install "
-            "sklearn-laplace[onnx]`.",
+            '"sklearn-laplace[onnx]"`.',
             name="onnx",
         ) from error
     return onnx

@@ -594,7 +594,9 @@ def test_a_missing_package_is_named(stored, monkeypatch):
     """Only save needs safetensors; load reads the format itself."""
     expected = load(stored).predict(X_NEW)
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(ImportError, match=r"save needs the package safetensors, .*pip install sklearn-laplace\[save\]"):
+    with pytest.raises(
+        ImportError, match=r"save needs the package safetensors, .*pip install \"sklearn-laplace\[save\]\""
+    ):
         save(LaplaceRegressor(), stored)
     np.testing.assert_array_equal(load(stored).predict(X_NEW), expected)
 

@@ -287,5 +287,5 @@ def test_other_things_are_refused():
 def test_a_missing_package_is_named(model, monkeypatch):
     """The package onnx is optional; the error names it."""
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"needs the package onnx, .*pip install sklearn-laplace\[onnx\]"):
+    with pytest.raises(ImportError, match=r"needs the package onnx, .*pip install \"sklearn-laplace\[onnx\]\""):
         to_onnx(model)
