@@ -30,7 +30,9 @@ MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 MOST_LISTED, MOST_REPORTED = 20, 100_000
 """Maximum number of columns in this warning, and of unknown categories that are remembered to give it only once."""
 CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
-"""Periods in days, by which the net reads dates if they span at least two periods."""
+"""Periods in days, by which the net reads dates if they span about two periods."""
+N_PERIODS = 1.99
+"""Number of periods that dates have to span; the first and the last day of two years are 730 days apart."""
 SAME_PHASE = 0.999
 """Length of the mean phase from which dates count as constant in a cycle, such as first days of years in a year."""
 N_SPREAD = 16
@@ -261,7 +263,7 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 
 
 def cycles_of(days: np.ndarray) -> tuple[float, ...]:
-    """Periods of the cycles in which dates vary, given in days since 1970; they have to span two periods at least.
+    """Periods of the cycles in which dates vary, given in days since 1970; they have to span two periods.
 
     Examples
     --------
@@ -270,7 +272,7 @@ def cycles_of(days: np.ndarray) -> tuple[float, ...]:
     """
     days = days[np.isfinite(days)]
     span = np.ptp(days) if len(days) else 0.0
-    reached = [period for period in CYCLES if span >= 2 * period]
+    reached = [period for period in CYCLES if span >= N_PERIODS * period]
     phases = {period: np.exp(2j * np.pi * (days if period == 1 else np.floor(days)) / period) for period in reached}
     return tuple(period for period, values in phases.items() if abs(values.mean()) < SAME_PHASE)
 

@@ -43,6 +43,7 @@ def daily_and_weekly(when):
         ("MS", 24, ["day of week"]),
         ("MS", 26, ["day of week", "day of year"]),
         ("YS", 30, ["day of week"]),
+        ("D", 731, ["day of week", "day of year"]),
     ],
 )
 @pytest.mark.parametrize("zone", [None, "UTC"])
