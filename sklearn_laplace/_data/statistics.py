@@ -127,8 +127,8 @@ def relative_weights(weights: np.ndarray) -> np.ndarray:
     --------
     >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
     (array([1., 0., 2.]), array([2., 3.]))
-    >>> relative_weights(np.array([0.3, 0.4, 0.4])).sum().round(4)
-    np.float64(2.9512)
+    >>> print(relative_weights(np.array([0.3, 0.4, 0.4])).sum().round(4))
+    2.9512
     """
     if (copies := copies_of(weights)) is not None:
         return copies

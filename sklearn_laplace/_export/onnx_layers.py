@@ -60,7 +60,8 @@ def _standardised(graph: Graph, layer: Standardise, plain: str, value: str) -> M
         columns = graph("Gather", value, array(layer.cyclic).astype(np.int64), axis=1)
         columns = graph("Where", period > 1, graph("Floor", columns), columns)
         angles = graph("Mul", columns, 2 * math.pi / period)
-        plain = graph("Concat", plain, graph("Cos", angles), graph("Sin", angles), axis=1)
+        cosines = graph("Sin", graph("Add", angles, math.pi / 2))  # few runtimes have cosines in double precision
+        plain = graph("Concat", plain, cosines, graph("Sin", angles), axis=1)
     return graph("Div", graph("Sub", plain, mean), scale), lambda g: graph("Div", g, scale)
 
 
