@@ -37,8 +37,8 @@ SAME_PHASE = 0.999
 """Length of the mean phase from which dates count as constant in a cycle, such as first days of years in a year."""
 N_SPREAD = 16
 """Number of training values that stand for a missing number or an unknown level of a new row."""
-
 MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
+"""Levels of the quantiles that these values are."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
     numbers, has_zone = converted(values[weights > 0], kind, name)
     column = replace(numbers_of(name, numbers, weights[weights > 0]), of_text=kind)
     if kind == DATES:
-        return replace(column, zoned=has_zone, cycles=cycles_of(numbers))
+        return dated(column, numbers, zoned=has_zone)
     markers = sorted({value for value in present if is_marker(value)})
     return replace(
         column,
@@ -260,6 +260,11 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     sizes = np.abs(numbers[finite & (numbers != 0)])
     concern = far(name, sizes, float(np.quantile(sizes, 0.5, method="lower")) if sizes.size else 0.0)
     return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread, concern=concern)
+
+
+def dated(column: Column, days: np.ndarray, *, zoned: bool | None) -> Column:
+    """Encoding of a numeric column that holds dates, given in days since 1970."""
+    return replace(column, zoned=zoned, cycles=cycles_of(days))
 
 
 def cycles_of(days: np.ndarray) -> tuple[float, ...]:

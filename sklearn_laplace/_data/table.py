@@ -31,7 +31,7 @@ from .column import (
     check_zone,
     codes_of,
     column_of_text,
-    cycles_of,
+    dated,
     far,
     levels_of,
     numbers_of,
@@ -191,10 +191,9 @@ class Table:
             elif categorical.by_type and _kinds(column, label) == {str}:
                 columns.append(column_of_text(label, column, weights))
             else:
-                present = column[weights > 0]
-                cycles = () if zoned[place] is None else cycles_of(present)
+                present, zone = column[weights > 0], zoned[place]
                 numbers = numbers_of(label, present, weights[weights > 0])
-                columns.append(replace(numbers, zoned=zoned[place], cycles=cycles))
+                columns.append(numbers if zone is None else dated(numbers, present, zoned=zone))
         return cls(tuple(columns))
 
     def warn(self) -> None:
