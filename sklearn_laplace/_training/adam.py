@@ -16,11 +16,10 @@ SCALE_RATE = 6.0
 
 
 class Adam:
-    """AdamW for some tensors of some nets, with one maximum learning rate and one maximum weight decay.
+    """AdamW for the stacked ``tensors`` (K, …) of the nets ``nets``, updated in place by torch's fused kernel.
 
-    The stacked ``tensors`` (K, ...) are updated in place, for the nets ``nets``; ``places`` is their place in the list
-    of all gradients. Calls torch's fused kernel: the checks of ``torch.optim`` take longer than a step of small nets,
-    and an optimiser object would import torch's compiler, which takes a second.
+    ``places`` is their place in the list of gradients. The checks of ``torch.optim`` take longer than a step of small
+    nets, and its import of torch's compiler takes a second.
     """
 
     def __init__(self, tensors: Sequence[Tensor], places: slice, nets: slice, rate: float, decay: float) -> None:

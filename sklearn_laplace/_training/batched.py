@@ -1,8 +1,6 @@
-r"""Joint training of several nets of the same shape as one tensor program.
+r"""Joint training of K nets of the same shape as one tensor program: one forward and one backward pass updates all.
 
-The weights of K nets share a leading dimension, so that one forward and one backward pass updates all nets.
-Mini-batches are shared, and a mask selects the nets that are trained on a row. The nets are trained by Adam in single
-precision with
+Mini-batches are shared, and a mask selects the nets that are trained on a row. Adam in single precision has
 
 - a cyclic learning rate that falls to zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` after a
   fraction u of the steps, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
@@ -12,12 +10,10 @@ precision with
   The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
 For classes and counts (``losses.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
-
 Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
-Before the last of the four cycles, rows may be weighted by a power of their inverse noise variances. The exponent is
-less than one for many rows. Targets that are almost free of noise benefit from many steps. Therefore further cycles
-follow, as long as each one reduces the held-out errors substantially.
+In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. Further cycles follow
+as long as each one reduces the held-out errors substantially.
 """
 
 from __future__ import annotations
@@ -46,8 +42,7 @@ from .stream import StreamedBatches
 REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
 SENT_ROWS = 2**16
-"""Number of row indices up to which the orders of several epochs are sent to a GPU together, 512 kB. The host waits for
-a GPU whenever it sends something."""
+"""Maximum number of row indices of several epochs that are sent to a GPU together, 512 kB; the host waits each time."""
 TRIAL_STEPS = 5
 """Number of timed steps of a speed measurement, after the same number of warm-up steps."""
 
@@ -67,12 +62,9 @@ def train_members(
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
-    ``seen`` (K, n) is 1 if the net is trained on the row, else 0, and ``prior`` has the prior precision δ of each net.
-    Each schedule applies to an equal group of consecutive nets; only learning rate and weight decay may differ.
-    ``noise_of`` maps outputs (K, n, C) to noise variances, or to None for a constant noise level; it is called once,
-    before the last cycle.
-
-    With ``streamed`` batches of a larger table, ``rows`` are a sample of its rows, for the held-out errors.
+    ``seen`` (K, n) is 1 for rows that the net is trained on, else 0; ``prior`` has the δ of each net. Each schedule
+    applies to an equal group of nets; only learning rate and weight decay may differ. ``noise_of`` maps outputs to
+    noise variances, None if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample.
     """
     training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -137,30 +129,21 @@ class Begun:
 
 @dataclass
 class Training:
-    """State of a joint training of several nets.
-
-    Targets have shape (n, C), or (n,) for classes. ``shares`` (K, n) are the row weights for each net, with mean 1 per
-    net. ``precision`` (n, 1) or (n, C) is the factor of the squared errors: inverse noise variances, or 1. ``prior``
-    (K,) is the prior precision δ divided by the total weight of the net's rows; ``noise`` (K,) is the noise level φ,
-    the factor of the prior in the loss.
-
-    ``streamed`` has the mini-batches of a larger table; None for those of the encoded rows. ``before_noise`` has the
-    weights whose errors have determined the precision; None if it is constant.
-    """
+    """State of a joint training of K nets."""
 
     stacked: Stacked
     loss: Loss
     encoded: Encoded
-    targets: Tensor
-    shares: Tensor
-    precision: Tensor
+    targets: Tensor  # (n, C), or (n,) for classes
+    shares: Tensor  # (K, n), row weights of each net, with mean 1
+    precision: Tensor  # (n, 1) or (n, C), factor of the squared errors: inverse noise variances, or 1
     optimisers: list[Adam]
     generator: torch.Generator
     batch_size: int
-    prior: Tensor
-    noise: Tensor
-    streamed: StreamedRows | None = None
-    before_noise: list[Tensor] | None = None
+    prior: Tensor  # (K,), δ divided by the total weight of the net's rows
+    noise: Tensor  # (K,), noise level φ, the factor of the prior in the loss
+    streamed: StreamedRows | None = None  # None: batches of the encoded rows
+    before_noise: list[Tensor] | None = None  # weights whose errors determined the precision
 
     def __post_init__(self) -> None:
         self.order_of_run = self.generator.get_state()
@@ -221,10 +204,9 @@ class Training:
         done: int = 0,
         at_step: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps of these places; ``rate`` and ``decay`` map a place to fractions of their maxima.
+        """Take the steps of these places but the first ``done``; ``rate`` and ``decay`` map a place to parts of maxima.
 
-        The first ``done`` places were taken before the process was killed. ``at_step`` is called after each step with
-        the number of places that have been taken.
+        ``at_step`` is called after each step with the number of places taken.
         """
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())

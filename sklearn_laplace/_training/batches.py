@@ -21,16 +21,13 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows encoded as inputs of the first layer, from inputs (n, d), float64, of numbers and category codes.
-
-    ``numbers`` (n, D) are None if they are too large to keep; ``codes`` (n, q) are int64.
-    """
+    """Inputs (n, d), float64, of numbers and category codes, encoded for the first layer."""
 
     module: MLP | TableMLP
     inputs: Tensor
     dtype: torch.dtype
-    numbers: Tensor | None
-    codes: Tensor
+    numbers: Tensor | None  # (n, D); None if too large to keep
+    codes: Tensor  # (n, q), int64
 
     @classmethod
     @torch.no_grad()
@@ -72,10 +69,10 @@ class Batch:
 
 
 class StreamedRows:
-    """Mini-batches of a larger table than its sample in memory; an iterator, so that all cycles read on.
+    """Iterator over the mini-batches of a table that is larger than memory, with dtypes and device of the sample
+    ``rows``.
 
-    ``unit`` (K, 1) is the factor of the row weights of each net. ``rows`` are a sample, whose dtypes and device the
-    batches have.
+    ``unit`` (K, 1) is the factor of the row weights of each net.
     """
 
     def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:

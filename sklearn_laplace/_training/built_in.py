@@ -23,25 +23,17 @@ ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 OF_NOISE = {"hidden_layer_sizes": (16,), "activation": "tanh", "n_bins": None}
 """Options of the noise net. See docs/decisions.md."""
 MOST_LEVELS = 32
-"""Maximum number of levels of a category that the noise net distinguishes, because an exact step costs the cube of the
-number of weights. A category with more levels has two indicators, for its first and its second level."""
+"""Maximum number of levels that the noise net distinguishes: an exact step costs the cube of the number of weights. Of
+more levels, only the first two have indicators."""
 NOISE_SEED = 100
 """Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
 STATISTICS_ROWS = 100_000
-"""The encoding of jointly trained members is estimated from every k-th row, with at least this many rows if there are
-more. The quantiles of all rows would need more memory than the training."""
+"""Minimum number of rows, every k-th, from which members' encodings are estimated; quantiles of all need more memory.
+"""
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters with "auto" layers and activation replaced by those of a net that is trained alone.
-
-    The layers are those of the net of a previous posterior, if there is one.
-
-    Examples
-    --------
-    >>> of_one_net({"net": None, "hidden_layer_sizes": "auto", "activation": "relu"})
-    {'net': None, 'hidden_layer_sizes': (50,), 'activation': 'relu'}
-    """
+    """Parameters with "auto" layers and activation replaced by those of a previous posterior's net or a single net."""
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
@@ -54,10 +46,9 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def built_in_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
 ) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Return the class of the built-in net, :class:`~sklearn_laplace.nets.MLP` or ``TableMLP``, and its arguments.
+    """Class and arguments of the built-in net: an MLP on standardised numbers, or a ``TableMLP``.
 
-    The net is a multilayer perceptron on standardised numbers. For categories and missing values it also has embeddings
-    and missing-value indicators. With ``n_bins`` it has a piecewise linear encoding of the numbers.
+    The latter has embeddings of categories, missing-value indicators, and with ``n_bins`` a piecewise linear encoding.
     """
     table, (X, columns) = data.table, _numbers(data)
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
@@ -84,9 +75,9 @@ def noise_net(
     seed: int,
     levels: Sequence[float] = (),
 ) -> nn.Module:
-    """Return the net of the log noise variance, with new weights; ``seed`` is that of the net of the mean.
+    """Net of the log noise variance, with new weights; ``seed`` is that of the net of the mean.
 
-    The logarithms of the noise levels (C,) of several targets are added to its outputs.
+    The logarithms of the noise ``levels`` (C,) of several targets are added to its outputs.
     """
     net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
     if levels:
@@ -97,9 +88,8 @@ def noise_net(
 
 
 def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """Numeric columns of every ``stride``-th row, and the metadata of each column if the rows are a table.
-
-    The order of the rows is kept, because sums in another order round differently.
+    """Numeric columns of every ``stride``-th row in the given order (sums round differently in another), and their
+    metadata.
     """
     table = data.table
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
@@ -132,11 +122,7 @@ def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: L
 def table_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, n_bins: int | None
 ) -> dict[str, Any]:
-    """Return the arguments of a :class:`~sklearn_laplace.nets.TableMLP` whose inputs are the numbers and their pieces.
-
-    ``n_bins`` is the number of pieces of each column; None for the numbers alone. Of the parameters, only
-    ``hidden_layer_sizes`` and ``activation`` are used.
-    """
+    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` pieces per column; None: numbers alone."""
     stride = max(len(data.X) // STATISTICS_ROWS, 1)
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]
     drawn_in, tails = _drawn_in(X, weights, columns)
@@ -146,10 +132,9 @@ def table_net(
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
-    """Median and interquartile range of each column.
+    """Median and interquartile range of each column; half the range if that is zero.
 
-    If the interquartile range is zero, it is replaced by half the range. A column whose values differ only by rounding
-    counts as constant, and its width is 1, or the rounding error if that is larger.
+    A column whose values differ only by rounding is constant; its width is 1, or the rounding error if that is larger.
     """
     medians, widths = [], []
     for column in X.T:
@@ -180,10 +165,9 @@ def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -
 def _statistics_of_pieces(
     X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...], n_bins: int
 ) -> dict[str, Any]:
-    """Edges of the pieces of each column, at quantiles of the present values, and mean and scale of the pieces.
+    """Edges of the pieces at weighted quantiles of the present values, and mean and scale of the pieces.
 
-    Quantiles are those of the weighted empirical distribution, without interpolation: a weight of k equals k copies. A
-    column with few distinct values has fewer pieces, and a constant column has a single piece.
+    A weight of k equals k copies. Columns with few distinct values have fewer pieces, and a constant column has one.
     """
     drawn_in, tails = _drawn_in(X, weights, columns)
     statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in drawn_in.T]}

@@ -61,25 +61,17 @@ POST_HOC_NEUTRAL: dict[str, Any] = {
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters with fixed values for those that do not affect the training.
-
-    Examples
-    --------
-    >>> neutral({"lr": 0.1, "temperature": 5.0, "map_prior_precision": 1.0, "prior_precision": 7.0})
-    {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
-    """
+    """Parameters with fixed values for those that do not affect the training."""
     fixed = {**MAP_NEUTRAL, **(POST_HOC_NEUTRAL if is_number(parameters["map_prior_precision"]) else {})}
     return {name: fixed.get(name, trained_as(name, value)) for name, value in parameters.items()}
 
 
 def cached_training(train: Callable[..., Trained], request: TrainingRequest, task: Task) -> Trained:
-    """Train one or several nets, or load the same training from the cache.
+    """Train by ``train(request, memory_budget, task)``, or load the same training from the cache.
 
-    The cache requires ``memory`` and a fixed ``random_state``, and warns (``UncachedWarning``) if the net cannot be
-    hashed. It is not used for a frozen net, with a previous posterior, or with ``max_time``. A search keeps the
-    trainings of given nets without ``memory``.
-
-    ``train`` maps (request, memory_budget, task) to the result to be cached.
+    The cache requires ``memory`` and a fixed ``random_state``; a search keeps trainings of given nets without
+    ``memory``. It excludes frozen nets, previous posteriors and ``max_time``, and warns (``UncachedWarning``) if the
+    net cannot be hashed.
     """
     parameters = request.parameters
     memory, net, budget = check_memory(parameters["memory"]), parameters["net"], parameters["memory_budget"]
@@ -110,7 +102,7 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
 def _trained_once(search: Search, request: TrainingRequest, key: str, compute: Callable[[], Trained]) -> Trained:
     """Training of a given net that the candidates of a search share.
 
-    Issues ``TiedScoresWarning`` if candidates with the same means are compared by a score of the mean.
+    Warns (``TiedScoresWarning``) if candidates with the same means are compared by a score of the mean.
     """
     trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if search.search is None else search.search.scoring

@@ -1,8 +1,8 @@
-"""State of a joint training in a file, from which a fit that was killed goes on, to the same result.
+"""State of a joint training in a file, from which a killed fit resumes, with the same result.
 
-The file is replaced atomically (``_runtime/atomic.py``), every ``EVERY`` seconds and after each stage. It holds tensors
-and plain data only, so that reading it cannot run code. It belongs to one fit: a hash of the parameters and of the rows
-is stored with the state. A fit that ends removes it. In a process group, rank 0 reads and writes the file.
+The file is replaced atomically, every ``EVERY`` seconds and after each stage, and removed when the fit ends. It holds
+tensors and plain data only, so that reading it cannot run code, and a hash of the parameters and rows. In a process
+group, rank 0 reads and writes it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,10 @@ FORMAT = 1
 
 @dataclass
 class Checkpoint:
-    """Results of the finished stages of a fit, and the state of the one in progress, in the file ``path``.
-
-    ``key`` is the hash of the parameters and rows of the fit.
-    """
+    """Results of the finished stages of a fit, and the state of the one in progress, in the file ``path``."""
 
     path: Path
-    key: str
+    key: str  # hash of the parameters and rows of the fit
     group: Group
     finished: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] | None = None
@@ -60,10 +57,7 @@ class Checkpoint:
         return cls(path, key, group, *(group.of_first(stored) or ({}, None)))
 
     def result(self, stage: str, compute: Callable[[], Any]) -> Any:
-        """Result of a stage: from the file if it has been finished before.
-
-        ``compute`` may return numbers, strings, tensors, and lists and dicts of these.
-        """
+        """Result of a stage (numbers, strings, tensors, lists, dicts), read from the file if it was finished before."""
         if stage not in self.finished:
             value = compute()
             self.finished[stage], self.state = self.group.of_first(value), None

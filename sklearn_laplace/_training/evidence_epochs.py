@@ -33,10 +33,9 @@ def train_epochs(
     hyper: Hyper,
     task: Task,
 ) -> Hyper:
-    """Run the net's epochs and update free hyperparameters between them by damped evidence steps.
+    """Run the epochs of an initialised net in place, with damped evidence steps for free hyperparameters in between.
 
-    The initialised net is trained in place; ``network`` is its trace at the initial weights. Raises
-    ``NonFiniteLossError`` if the loss is not finite.
+    ``network`` is its trace at the initial weights. Raises ``NonFiniteLossError`` if the loss is not finite.
     """
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)

@@ -1,13 +1,13 @@
-r"""MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
+"""MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
 The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
-built-in net has no epochs if exact Gauss–Newton steps are affordable or if it has a warm start. Then
+built-in net has none if exact Gauss–Newton steps are affordable or it has a warm start. Then
 :func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` bring the weights to
 the mode.
 
-The evidence of this stage covers all weights. It is exact while a step is within the budget (``_runtime/budget.py``),
-with ``full`` or its dual ``functional``, whichever is cheaper. Otherwise it uses ``kron``, or ``diag`` under a prior
-that ``kron`` does not support. Subset, structure and link of the posterior play no role here.
+The evidence covers all weights. It is exact (``full`` or its dual ``functional``) within the budget of
+``_runtime/budget.py``, otherwise ``kron``, or ``diag`` under a prior that ``kron`` does not support. Subset, structure
+and link of the posterior play no role here.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ ROWS_FOR_MEMBERS = 100
 START_STEPS, START_REFINE_STEPS = 8, 10
 """Gauss–Newton and L-BFGS steps of a net with noisy targets that has been trained by gradients before."""
 MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 6, 6, 14
-"""Gauss–Newton and L-BFGS steps of a net that has the hyperparameters of an earlier training, if the targets are noisy.
-Last: Gauss–Newton steps of such a net for targets that are almost free of noise."""
+"""Gauss–Newton and L-BFGS steps of a net with the hyperparameters of an earlier training, for noisy targets. Last:
+Gauss–Newton steps for targets that are almost free of noise."""
 FEW_MEMBER_STEPS = 3
 """As ``MEMBER_STEPS``, in the budget tier for few rows."""
 KRON_REFINE_STEPS = 20
 """Final L-BFGS steps if the curvature is not exact."""
 CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
-"""Maximum number of final rounds, each a dispersion update and a refinement; the same for noisy targets; and the change
-of log φ at which the rounds end."""
+"""Maximum number of final rounds (dispersion update and refinement), in general and for noisy targets. Last: change of
+log φ at which the rounds end."""
 
 
 def fit_map(
@@ -65,9 +65,8 @@ def fit_map(
 ) -> MapResult:
     """Train the net to the mode of its posterior, and select the free hyperparameters.
 
-    With ``own_epochs`` the net trains for its own number of epochs. Otherwise the budget determines their number, if
-    there are no Gauss–Newton steps. Raises ``MemoryBudgetError`` if the curvature of all weights does not fit in
-    memory.
+    Without ``own_epochs`` or Gauss–Newton steps, the budget sets the number of epochs. Raises ``MemoryBudgetError`` if
+    the curvature of all weights does not fit in memory.
     """
     n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
@@ -183,10 +182,7 @@ def is_exact(network: Network, rows: TrainingRows, plan: Plan) -> bool:
 def _exact(
     network: Network, rows: TrainingRows, n_dual: int, past: PreviousPosterior | None
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of an exact step and its structure.
-
-    With a previous posterior, the dual form is available only if that posterior is in dual form itself.
-    """
+    """Multiply-adds of an exact step and its structure; a previous posterior permits a dual form only if it has one."""
     if past is None:
         return exact_cost(network.blocks, n_dual)
     previous_rows = past.dual_rows(n_dual // len(rows))
@@ -202,11 +198,10 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Return the mode search for these rows, with a curvature structure that fits in memory.
+    """Mode search for these rows of dual dimension ``n_dual``, by default with an exact structure if that is
+    affordable.
 
-    ``n_dual`` is the dual dimension M of the curvature. By default, the structure is exact if that is affordable.
-    Raises ``MemoryBudgetError`` if it does not fit: the result of a training must not depend on the memory, so that
-    there is no fallback.
+    Raises ``MemoryBudgetError`` instead of falling back: the result of a training must not depend on the memory.
     """
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)

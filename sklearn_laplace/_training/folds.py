@@ -1,4 +1,4 @@
-r"""Training of cross-fitted nets: a few additional nets, each trained without one fold of the rows."""
+"""Training of cross-fitted nets: a few additional nets, each trained without one fold of the rows."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .plan import NOISELESS, Fold, MapResult, Plan
 N_FOLDS = 3
 """Number of folds, see docs/decisions.md."""
 STEPS, NOISY_STEPS, BEGUN_STEPS = 14, 8, 3
-"""Maximum Gauss–Newton steps of each net: in general, for noisy targets, and for noisy targets after a training by
-gradients. See docs/decisions.md."""
+"""Maximum Gauss–Newton steps of each net: in general, for noisy targets, and for these after a training by gradients.
+"""
 LEAST_ROWS = 40
 """Minimum number of rows for cross-fitting; fewer rows do not determine the noise level."""
 SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
-"""Factor of each trial reduction of the training's prior precision, and the total factor at which the trials end. Last:
-minimum gain of the held-out log density, in nats, for a reduction to be kept."""
+"""Factor of each trial reduction of the prior precision, and the total factor at which trials end. Last: minimum gain
+of the held-out log density, in nats, for a reduction to be kept."""
 COVARIANCE = 5
 """Cost of a multiply-add in the output covariance of a row, relative to one in a large matrix product."""
 CHUNK = 512
@@ -48,11 +48,10 @@ CHUNK = 512
 
 
 def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor], task: Task) -> MapResult:
-    """Add cross-fitted nets to a training, unless the rows are too few, the steps too expensive, or a net fails.
+    """Add cross-fitted nets from the weights ``starts``, unless rows are too few, steps too expensive, or a net fails.
 
-    For classes and counts, weaker priors are tried as well. If the held-out density is much larger under a weaker
-    prior, all nets continue under it, including the net trained on all rows. ``starts`` are the initial weights (P,) of
-    each net.
+    For classes and counts, weaker priors are tried. If the held-out density is much larger, all nets continue under
+    one.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
     if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)) or plan.is_over():
@@ -81,11 +80,10 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
 
 
 def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
-    """Return True if full-batch steps of cross-fitted nets and the selection by held-out rows are affordable.
+    """True if full-batch steps of cross-fitted nets and the selection by held-out rows are affordable.
 
-    They always are for an exact curvature, because the training uses another curvature if exact steps are too
-    expensive. In Kronecker form they serve classes and counts: without a free noise level, a prior precision selected
-    by the evidence alone gives a posterior that is much too wide.
+    Always for an exact curvature. Kronecker form serves classes and counts, whose posterior under a prior precision
+    selected by the evidence alone is much too wide.
     """
     if isinstance(fit.curvature, Full | Functional):
         return True
@@ -93,10 +91,8 @@ def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def kron_pays(blocks: Sequence[ParameterBlock], n_rows: int, n_outputs: int, likelihood: Likelihood) -> bool:
-    """Return True if full-batch steps in Kronecker form and the selection by held-out rows are affordable.
+    """True if full-batch steps in Kronecker form and the selection by held-out rows are affordable.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
     >>> layers = [ParameterBlock("0", 50, 65, factored=True), ParameterBlock("1", 10, 51, factored=True)]
     >>> [kron_pays(layers, n, 10, Categorical()) for n in (1_000, 100_000)], kron_pays(layers, 1_000, 10, Gaussian())
@@ -120,8 +116,8 @@ def _under(
 ) -> tuple[tuple[Fold, ...], float]:
     """Train the nets under these hyperparameters; also return the largest log density of their held-out rows.
 
-    The density is maximised over a common factor of the posterior's prior precision, and over a free noise level. It is
-    0 if ``plan.softens`` is False.
+    The maximum is over a common factor of the posterior's prior precision and a free noise level; 0 without
+    ``plan.softens``.
     """
     trained, parts = [], []
     n_columns, exact = GGN().n_columns(plan.likelihood, fit.n_outputs), isinstance(fit.curvature, Full | Functional)
@@ -158,10 +154,8 @@ def dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
 
 
 def density_for(likelihood: Likelihood) -> Density:
-    """Predictive density for the selection by held-out rows.
+    """Predictive density for the selection by held-out rows; classes always use the probit link.
 
-    Classes always use the probit link, because the link of a fit can be changed later. The probit link is
-    underconfident for many classes. This offsets a bias of the cross-fitted nets, which prefer a wider posterior since
-    they are trained on fewer rows. See docs/decisions.md.
+    It is underconfident for many classes, which offsets the wider posterior that nets trained on fewer rows prefer.
     """
     return density_of(likelihood, Probit(torch.zeros(0, 0)) if likelihood.over_classes else None)

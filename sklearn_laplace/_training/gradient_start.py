@@ -1,9 +1,9 @@
 r"""Start of exact Gauss–Newton steps: joint gradient training of a net and its cross-fitted nets.
 
-A few hundred steps of Adam in single precision (``batched.py``) bring the weights close to a mode. They take as long as
-about five exact steps of each net. The prior precision δ is fixed, and adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to
-half the mean squared error. The noise level :math:`\varphi` is the training error of the net after the previous cycle.
-Encoded columns have no learnable scales, since the nets share one encoding.
+A few hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. A
+fixed prior precision δ adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error, where
+:math:`\varphi` is the training error after the previous cycle. Encoded columns have no learnable scales: the nets share
+one encoding.
 """
 
 from __future__ import annotations
@@ -32,13 +32,10 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 
 @dataclass(frozen=True)
 class GradientStart:
-    """Result of the gradient training: the state dict of each net.
-
-    ``dispersion`` is the mean squared error of held-out rows, in the network's units.
-    """
+    """Result of the gradient training: the state dict of each net."""
 
     states: tuple[dict[str, Tensor], ...]
-    dispersion: float
+    dispersion: float  # mean squared error of held-out rows, in the network's units
 
 
 def gradient_start(
@@ -49,10 +46,9 @@ def gradient_start(
     seed: int,
     steps: Steps | None = None,
 ) -> GradientStart:
-    """Train a net on all rows and cross-fitted nets on parts of the rows, jointly by gradients.
+    """Train a net on all rows, and one net per fold without its ``held_out`` rows, jointly by gradients.
 
-    ``modules`` have the same shape: first the net for all rows, then one net per fold. ``held_out`` has the indices of
-    the held-out rows of each fold, and ``prior`` is the prior precision δ.
+    ``modules`` have the same shape, the net for all rows first; ``prior`` is the prior precision δ.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
@@ -74,9 +70,8 @@ def gradient_start(
 
 
 def may_start_by_gradients(network: Network, plan: Plan) -> bool:
-    """Return True if gradient training can precede exact steps.
-
-    This requires a Gaussian likelihood and, if the prior is free, a single prior precision.
+    """True if gradient training can precede exact steps: a Gaussian likelihood, and a fixed or a single prior
+    precision.
     """
     normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
     several = plan.precision is None and has_groups(network, plan.prior(network))

@@ -29,10 +29,9 @@ class Loss(Protocol):
         """True if φ is the error of held-out rows after each cycle; otherwise it stays 1."""
 
     def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Terms (K, n, C) or (K, n, 1) of the loss, and its derivative (K, n, C) with respect to the outputs.
+        """Terms (K, n, C) or (K, n, 1) of the loss, and its derivative (K, n, C) with respect to the outputs (K, n, C).
 
-        Outputs have shape (K, n, C). Targets have shape (n, C), or (n,) for classes. The factors of the terms have
-        shape (K, n, 1) or (K, n, C).
+        Targets are (n, C), or (n,) for classes; factors of the terms are (K, n, 1) or (K, n, C).
         """
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
@@ -47,15 +46,7 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class Squares:
-    """Half the squared errors; the errors of held-out rows are the squares.
-
-    Examples
-    --------
-    >>> import torch
-    >>> terms, slope = Squares().terms(torch.tensor([[[3.0]]]), torch.tensor([[1.0]]), torch.ones(1, 1, 1))
-    >>> terms.item(), slope.item()
-    (2.0, 2.0)
-    """
+    """Half the squared errors; the errors of held-out rows are the squares."""
 
     has_noise: ClassVar[bool] = True
     first_noise: ClassVar[float] = NOISE_AT_START
@@ -81,16 +72,7 @@ class Squares:
 
 @dataclass(frozen=True)
 class NegativeLog:
-    """Negative log likelihood of classes or counts, in nats, for a likelihood without dispersion.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from sklearn_laplace.laplace.likelihoods import Categorical
-    >>> loss = NegativeLog(Categorical())
-    >>> loss.terms(torch.zeros(1, 1, 2), torch.tensor([1]), torch.ones(1, 1, 1))[1]
-    tensor([[[ 0.5000, -0.5000]]])
-    """
+    """Negative log likelihood of classes or counts, in nats, for a likelihood without dispersion."""
 
     likelihood: Likelihood
     has_noise: ClassVar[bool] = False
@@ -123,12 +105,5 @@ class NegativeLog:
 
 
 def loss_of(likelihood: Likelihood) -> Loss:
-    """Loss of a joint training for a likelihood.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> loss_of(Gaussian())
-    Squares()
-    """
+    """Loss of a joint training for a likelihood."""
     return Squares() if likelihood.has_dispersion else NegativeLog(likelihood)

@@ -1,10 +1,8 @@
-"""Training of a net that the user gives: its own epochs, with the Gaussian prior as a penalty, and nothing else.
+"""Training of a user's net: its own epochs, with a given prior precision as a penalty of the loss, and nothing else.
 
-Epochs, optimiser, batches, callbacks, schedules and early stopping are those of the skorch net, in its own precision
-and with the draws from torch's generator that skorch makes. A prior precision that is given is a penalty of the loss.
-One that is selected after the training is not, because epochs and learning rate are how the owner regularises the net.
-A module without a skorch net has no such training: it trains under a prior of natural size, for a number of steps that
-depends on the rows, with a learning rate that falls to zero.
+Epochs, optimiser, batches, callbacks, schedules, early stopping and random draws are those of the skorch net, in its
+own precision. A prior precision selected after the training is no penalty: epochs and learning rate regularise the net.
+A module without a skorch net trains under a prior of natural size, with a learning rate that falls to zero.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ def train_given(
 ) -> GivenNet:
     """Run the epochs of an initialised net, in place and in the net's own precision.
 
-    ``network`` is its trace in the precision of the rows, and ``rows`` are all rows in the user's order. ``seed`` is
-    that of a random ``train_split``, and ``level`` that of the printed lines.
+    ``network`` is its trace in the precision of the rows, ``seed`` that of a random ``train_split``, and ``level`` that
+    of the printed lines.
     """
     own = rows.to(next(net.module_.parameters()).dtype)
     held_out = hold_out(net, own, seed)
@@ -94,8 +92,6 @@ def keep_weights(
 def is_linear(network: Network, inputs: Tensor) -> bool:
     """True if the outputs are linear in the weights, by second differences in two random directions.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> x = torch.ones(2, 3).double()
     >>> linear, deep = torch.nn.Linear(3, 1), torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))

@@ -19,39 +19,24 @@ from ..laplace.previous import PreviousPosterior
 from ..laplace.prior import Prior
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which they count as almost free of noise.
-
-A net for such targets takes all of its second-order steps from its initial weights, without gradient training.
-"""
+"""Noise variance of standardised targets below which they count as almost free of noise, without gradient training."""
 BEGUN_DISPERSION = 0.5
 """Initial φ after a gradient training, in units of the held-out mean squared error."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Warm start: the end state of an earlier training on the same rows.
+    """Warm start: the end state of an earlier training on the same rows, as arrays that the cache compares by value."""
 
-    ``theta`` (P,), float64, are the weights in the order of the network; None for a new initialisation.
-    ``prior_precision`` has shape (G,), ``dispersion`` is φ, and ``folds`` are the weights (P,) of the cross-fitted
-    nets. All fields are NumPy arrays or numbers, because the cache compares them by value.
-
-    ``by_evidence`` is True if the prior precisions maximise the evidence. ``by_gradients`` is True after a gradient
-    training (``_training/gradient_start.py``): the prior precisions are then not selected yet, and the dispersion is
-    the held-out mean squared error.
-    """
-
-    theta: np.ndarray | None
-    prior_precision: np.ndarray
-    dispersion: float
-    folds: tuple[np.ndarray, ...]
-    by_evidence: bool = True
-    by_gradients: bool = False
+    theta: np.ndarray | None  # (P,), float64; None for a new initialisation
+    prior_precision: np.ndarray  # (G,)
+    dispersion: float  # φ; after a gradient training the held-out mean squared error
+    folds: tuple[np.ndarray, ...]  # weights (P,) of the cross-fitted nets
+    by_evidence: bool = True  # the prior precisions maximise the evidence
+    by_gradients: bool = False  # gradient_start.py; the prior precisions are not selected yet
 
     def for_fold(self, fold: int) -> WarmStart:
-        """Warm start of a further member on all rows, from the weights of a cross-fitted net.
-
-        If ``fold`` exceeds the number of folds, the member has a new initialisation.
-        """
+        """Warm start of a further member from a cross-fitted net's weights; without weights beyond the last fold."""
         return replace(self, theta=self.folds[fold] if fold < len(self.folds) else None, folds=())
 
     @property
@@ -62,35 +47,21 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Plan:
-    """Specification of the MAP stage: its model, its free hyperparameters and its start.
-
-    ``prior`` maps a network to a Prior. ``precision``, 0-d or one per group, and ``dispersion`` φ are fixed; None if
-    they are selected, by the evidence and by ``update_dispersion``. That function maps (fit, hyper) to hyperparameters
-    with an updated φ.
-
-    With ``natural_start`` the initial prior precisions are 1 (the built-in net); otherwise they depend on the fan-in.
-    ``previous`` represents earlier rows; ``again`` has the final hyperparameters of an earlier training on the same
-    rows, as a start. ``begun`` is the held-out mean squared error after a gradient training
-    (``_training/gradient_start.py``).
-
-    With ``softens``, held-out rows may weaken the prior. With ``quick``, a few Gauss–Newton steps are sufficient,
-    because the net is only scored. ``many`` is True for at least ``ROWS_FOR_MEMBERS`` rows. ``is_over`` returns True if
-    the training must stop.
-    """
+    """Specification of the MAP stage: its model, its free hyperparameters and its start."""
 
     likelihood: Likelihood
     prior: Callable[[Network], Prior]
-    precision: Tensor | None
-    dispersion: float | None
+    precision: Tensor | None  # 0-d or one per group; None: selected by the evidence
+    dispersion: float | None  # φ; None: selected by update_dispersion
     update_dispersion: Callable[[LaplaceFit, Hyper], Hyper]
-    natural_start: bool
+    natural_start: bool  # initial precisions are 1 (built-in net), not by fan-in
     memory: MemoryBudget
-    previous: PreviousPosterior | None = None
-    again: Hyper | None = None
-    softens: bool = False
-    quick: bool = False
-    begun: float | None = None
-    many: bool = False
+    previous: PreviousPosterior | None = None  # posterior of earlier rows
+    again: Hyper | None = None  # start: hyperparameters of an earlier training on the same rows
+    softens: bool = False  # held-out rows may weaken the prior
+    quick: bool = False  # the net is only scored: a few Gauss–Newton steps
+    begun: float | None = None  # held-out mean squared error after a gradient training
+    many: bool = False  # at least ROWS_FOR_MEMBERS rows
     is_over: Callable[[], bool] = bool  # never
 
     @property
@@ -111,10 +82,9 @@ class Plan:
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Initial hyperparameters.
+        """Initial hyperparameters: fixed ones, else of a previous posterior, else of an earlier training.
 
-        Fixed values come first, then those of a previous posterior, then those of an earlier training. Otherwise the
-        prior precisions are natural ones, and φ is ``first_dispersion``.
+        Otherwise the prior precisions are natural ones, and φ is ``first_dispersion``.
         """
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
@@ -138,23 +108,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fold:
-    """A cross-fitted net: a net trained without one fold of the rows.
+    """A cross-fitted net: a net trained without one fold of the rows."""
 
-    ``theta`` (P,), float64, are its weights in the order of the network; ``held_out`` (m,), int64, are the indices of
-    the held-out rows.
-    """
-
-    theta: Tensor
-    held_out: Tensor
+    theta: Tensor  # (P,), float64
+    held_out: Tensor  # (m,), int64, indices of the held-out rows
 
     def seen(self, n_rows: int) -> Tensor:
-        """Indices of the rows that the net is trained on.
-
-        Examples
-        --------
-        >>> Fold(torch.zeros(1), torch.tensor([0, 3])).seen(5)
-        tensor([1, 2, 4])
-        """
+        """Indices of the rows that the net is trained on."""
         return other_rows(self.held_out, n_rows)
 
 
@@ -167,23 +127,15 @@ def other_rows(index: Tensor, n_rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class MapResult:
-    """Result of the MAP stage: a trained net and the hyperparameters of its training.
+    """Result of the MAP stage: a trained net and the hyperparameters of its training."""
 
-    ``net`` is in eval mode and trimmed for prediction. ``mode`` has the pass over the data at θ*, the hyperparameters,
-    and the distance to the mode. ``history`` has one entry per epoch of gradient training; ``n_steps`` is the total
-    number of epochs, Gauss–Newton steps and L-BFGS steps.
-
-    ``is_small`` is True if the net is too small to benefit from several threads, ``by_evidence`` if the prior
-    precisions maximise the evidence. ``folds`` are the cross-fitted nets, see ``_approximation/held_out.py``.
-    """
-
-    net: NeuralNet
-    mode: Mode
-    history: list[dict[str, object]]
-    n_steps: int
-    is_small: bool
+    net: NeuralNet  # in eval mode, trimmed for prediction
+    mode: Mode  # pass over the data at θ*, hyperparameters, distance to the mode
+    history: list[dict[str, object]]  # one entry per epoch of gradient training
+    n_steps: int  # epochs, Gauss–Newton steps and L-BFGS steps
+    is_small: bool  # too small to benefit from several threads
     input_dtype: torch.dtype
-    by_evidence: bool = True
+    by_evidence: bool = True  # the prior precisions maximise the evidence
     folds: tuple[Fold, ...] = ()
 
     def warm_start(self) -> WarmStart:
@@ -200,26 +152,17 @@ class MapResult:
 
 @dataclass(frozen=True)
 class GivenNet:
-    """A net of the user's after its own training, or a frozen one; its curvature is not known yet.
+    """A net of the user's after its own training, or a frozen one; its curvature is not known yet."""
 
-    ``net`` is in eval mode and trimmed for prediction; ``network`` is its trace with the trained weights. ``prior``
-    groups the prior precisions of all weights. ``hyper`` are initial hyperparameters of the posterior: precisions of
-    natural size, unless they are given.
-
-    ``held_out`` (m,), int64, are the rows that its ``train_split`` has held out. ``history`` has one entry per epoch,
-    and ``input_dtype`` is the dtype of the network's inputs in the posterior. ``is_small`` is as in :class:`MapResult`.
-    ``key`` identifies the training in a search; it is empty elsewhere.
-    """
-
-    net: NeuralNet
-    network: Network
-    prior: Prior
-    hyper: Hyper
-    held_out: Tensor
-    history: list[dict[str, object]]
+    net: NeuralNet  # in eval mode, trimmed for prediction
+    network: Network  # its trace with the trained weights
+    prior: Prior  # groups the prior precisions of all weights
+    hyper: Hyper  # start of the posterior's: given precisions, or of natural size
+    held_out: Tensor  # (m,), int64, rows that its train_split holds out
+    history: list[dict[str, object]]  # one entry per epoch
     is_small: bool
-    input_dtype: torch.dtype
-    key: str = ""
+    input_dtype: torch.dtype  # of the network's inputs in the posterior
+    key: str = ""  # of the training in a search; empty elsewhere
 
     @property
     def n_steps(self) -> int:

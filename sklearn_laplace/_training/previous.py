@@ -7,25 +7,12 @@ from torch import Tensor, nn
 from ..laplace.network.network import Network
 
 SAME_OUTPUTS = 1e-3
-"""Maximum difference of the outputs of two equal nets, relative to 1 plus the largest output.
-
-The nets may compute in different precision.
-"""
+"""Maximum difference of the outputs of two equal nets, maybe of different precision, relative to 1 plus the largest
+one."""
 
 
 def load(module: nn.Module, past: nn.Module) -> None:
-    """Load the weights and buffers of the previous net ``past`` into a new one, which is changed in place.
-
-    Raises ``ValueError`` if the nets have different parameters or buffers.
-
-    Examples
-    --------
-    >>> load(nn.Linear(2, 1), nn.Linear(3, 1))
-    Traceback (most recent call last):
-        ...
-    ValueError: the net Linear is not that of the previous posterior, whose weights or architecture differ. Use the \
-same net, or the same hidden_layer_sizes and activation, for both.
-    """
+    """Load weights and buffers of the previous net ``past`` in place; ``ValueError`` if the nets have other ones."""
     try:
         module.load_state_dict(past.state_dict())
     except RuntimeError as error:
@@ -33,7 +20,7 @@ same net, or the same hidden_layer_sizes and activation, for both.
 
 
 def check_same_net(network: Network, past: Network, inputs: Tensor) -> None:
-    """Check that a new net with the weights of the previous one computes the same function of ``inputs`` (n, …).
+    """Check that a new net with the previous weights computes the same function of ``inputs`` (n, …).
 
     Raises ``ValueError`` if the nets have different parameters or outputs, or are on different devices.
     """

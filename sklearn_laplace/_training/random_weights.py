@@ -32,10 +32,9 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
 
 
 def options_for(kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0) -> Options:
-    """Resolve the options of a fit of this ``kind``, "regressor" or "classifier".
+    """Resolve the options of a fit, in the units and for the number of rows of ``targets``.
 
-    ``targets`` give the units of the likelihood and the number of rows, on which some options depend. ``seed`` is that
-    of random draws in the curvature.
+    ``kind`` is "regressor" or "classifier", and ``seed`` that of random draws in the curvature.
     """
     options = resolve(kind, parameters, seed, single_logit=targets.single_logit)
     check_device(options.device)
@@ -54,14 +53,12 @@ def options_for(kind: str, parameters: Mapping[str, Any], targets: TargetSummary
 def posterior_layout(
     everything: Network, example: Tensor, sizes: Sizes, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """Return the layout of the posterior: the network of the random weights, its structure, M and the bytes needed.
+    """Network of the random weights, its structure, its dual dimension M, and the bytes needed, with a previous
+    posterior's.
 
-    The dual dimension M is the number of rows times the columns of the output factor. The bytes include those of a
-    previous posterior. ``example`` (n, …) has at least one row.
-
-    Raises ``ValueError`` if prior precisions, prior mean or temperatures do not fit the net. Raises
-    ``UnsupportedCombinationError`` if the net lacks the groups of the prior or the structure does not support the
-    temperatures, and ``MemoryBudgetError`` if the curvature does not fit in memory.
+    M is the number of rows times the columns of the output factor. Raises ``ValueError`` if prior precisions, prior
+    mean or temperatures do not fit the net, ``UnsupportedCombinationError`` if the net or structure does not support
+    them, and ``MemoryBudgetError`` if the curvature does not fit in memory.
     """
     network, rule, memory = selected(everything, example, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, sizes.n_outputs)
@@ -90,13 +87,10 @@ def selected(everything: Network, example: Tensor, options: Options) -> Network:
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    """Return the prior that the options specify: its mean and the groups of its precisions.
+    """Prior that the options specify, with one precision per group of all trained tensors ``names``, random or not.
 
-    ``names`` are those of all trained tensors. A sequence of fixed precisions has one entry for each of their groups,
-    even if only some of them are random.
-
-    Raises ``ValueError`` if the number of fixed precisions or the prior mean does not fit the net, and
-    ``UnsupportedCombinationError`` if the net does not have the groups of the prior.
+    Raises ``ValueError`` if fixed precisions or the prior mean do not fit the net, ``UnsupportedCombinationError`` if
+    the net lacks the groups of the prior.
     """
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):

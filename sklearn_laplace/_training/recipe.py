@@ -1,7 +1,6 @@
-"""Shape and schedule of jointly trained ensemble members, as functions of the number of rows.
+"""Shape and schedule of jointly trained ensemble members, as powers of the number of rows.
 
-Width, number of steps and number of pieces are powers of the number of rows. Up to 300 rows there are fewer steps, to
-keep the fit short. ``docs/decisions.md`` compares other values.
+Up to 300 rows there are fewer steps, to keep the fit short. ``docs/decisions.md`` compares other values.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from .._runtime.budget import SMALL_ROWS
 from .schedule import Schedule
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
-"""A hidden layer has 64 (n / ``HIDDEN_AT``)^``WIDTH_POWER`` units for n rows, within ``WIDTHS`` and rounded to a
-multiple of ``WIDTH_STEP``."""
+"""A hidden layer has 64 (n / ``HIDDEN_AT``)^``WIDTH_POWER`` units for n rows, a multiple of ``WIDTH_STEP`` within
+``WIDTHS``."""
 N_LAYERS = 2
 """Number of hidden layers."""
 SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
@@ -23,38 +22,32 @@ SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Number of steps of each deal for 1,000 rows, and its power of the number of rows."""
 TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
-"""Maximum number of rows for which both deals have the same shape and are trained together, and their number of steps
-for 1,000 rows."""
+"""Maximum number of rows for which both deals are trained together, in one shape, and their steps for 1,000 rows."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
-"""Minimum squared error of noisy targets in the trial of prior precisions, in units of their variance. Factor of the
-number of units for noisy targets. Maximum number of rows without this factor. Noise hides the detail that wider nets
-would learn."""
+"""Noisy targets: minimum squared error in the trial of prior precisions, in units of the variance; factor of the number
+of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Maximum learning rate and weight decay of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
-weights have the exponent (``FULL_NOISE_ROWS`` / rows) to the power ``NOISE_POWER``."""
+exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Candidate prior precisions of the weights, and the maximum number of steps of the trial of each candidate."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
-"""Number of pieces per column: in the first deal; maximum in the second deal; and for 1,000 rows in the second deal,
-where it is proportional to the number of rows."""
+"""Pieces per column: in the first deal; maximum in the second; and there for 1,000 rows, proportional to the rows."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer pieces."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Shape and schedule of the members of one deal.
-
-    ``n_bins`` is the number of pieces of each numeric column; None for the numbers alone.
-    """
+    """Shape and schedule of the members of one deal."""
 
     hidden_layer_sizes: tuple[int, ...]
     activation: str
-    n_bins: int | None
+    n_bins: int | None  # pieces of each numeric column; None: numbers alone
     schedule: Schedule
 
     @property
@@ -64,13 +57,8 @@ class Recipe:
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """Default recipe of each deal, for these numbers of rows and of numeric columns.
+    """Default recipes: the first deal suits smooth functions, the second functions with fine detail.
 
-    The first recipe suits smooth functions, with few pieces and a small learning rate. The second recipe suits
-    functions with fine detail.
-
-    Examples
-    --------
     >>> [(recipe.hidden_layer_sizes, recipe.n_bins) for recipe in recipes_for(2500, 10)]
     [((64, 64), 8), ((64, 64), 20)]
     >>> [recipe.schedule.n_steps for recipe in recipes_for(10**6, 20)]
@@ -96,13 +84,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
 
 
 def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
-    """Recipes with fewer units if the squared error of the trial, in units of the variance, shows noisy targets.
-
-    Examples
-    --------
-    >>> [recipe.hidden_layer_sizes for recipe in for_noise(recipes_for(2500, 10), 0.3, 2500)]
-    [(32, 32), (32, 32)]
-    """
+    """Recipes with fewer units if the squared error of the trial, in units of the variance, shows noisy targets."""
     if error < NOISY or n_rows <= NOISY_ROWS:
         return tuple(recipes)
     units = WIDTH_STEP * max(round(NOISY_WIDTH * recipes[0].hidden_layer_sizes[0] / WIDTH_STEP), 1)

@@ -16,35 +16,19 @@ from .stream import RowStream
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """Specification of a training of the given ``kind``, "regressor" or "classifier".
+    """Specification of a training."""
 
-    ``seeds`` are those of the initial weights and of the order of mini-batches. The second one also seeds torch's
-    global generator for a user's module; its state is restored afterwards. ``warm_start`` is the end state of an
-    earlier training on the same rows.
-
-    ``is_member`` is True for a later ensemble member, which has no cross-fitted nets and keeps the prior precisions of
-    its warm start. ``is_quick`` is True if the net is only scored, so that a few steps are sufficient.
-    ``cross_fits_linear`` is True if a linear net has cross-fitted nets too, because held-out rows compare it with other
-    nets.
-
-    With a ``stream``, ``data`` are a sample of the table that is read while the fit runs. ``saved`` is the state of the
-    same training before its process was killed.
-    """
-
-    kind: str
+    kind: str  # "regressor" or "classifier"
     parameters: Mapping[str, Any]
-    data: PreparedData
-    seeds: list[int]
+    data: PreparedData  # a sample of the table if there is a stream
+    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module
     warm_start: WarmStart | None = None
-    is_member: bool = False
-    is_quick: bool = False
-    cross_fits_linear: bool = False
+    is_member: bool = False  # later member: no cross-fitted nets, prior precisions of its warm start
+    is_quick: bool = False  # the net is only scored: a few steps
+    cross_fits_linear: bool = False  # held-out rows compare a linear net with others
     stream: RowStream | None = None
-    saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)
+    saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
 
     def options(self, memory_budget: object) -> Options:
-        """Resolve the options in the units of these rows.
-
-        ``memory_budget`` is separate because it is not part of the key of the cache.
-        """
+        """Resolve the options in the units of these rows; the cache's key excludes ``memory_budget``."""
         return options_for(self.kind, {**self.parameters, "memory_budget": memory_budget}, self.data.summary())

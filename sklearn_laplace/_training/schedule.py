@@ -19,29 +19,19 @@ LINES = 20
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number of steps, learning rate and weight decay of a training.
+    """Number of steps, learning rate and weight decay of a training; a step multiplies weights by 1 − rate · decay."""
 
-    ``n_steps`` counts the four cycles; up to ``most_further`` cycles of ``n_steps`` each follow for targets that are
-    almost free of noise. ``lr`` and ``weight_decay`` are maxima, ``batch_size`` is in rows, and ``bias_rate`` is
-    relative to the rate of the weights.
-
-    Each step multiplies the weights by 1 − rate · decay. In the last cycle the row weights are v⁻ᵖ, with
-    ``noise_power`` p and the noise variance v of a row.
-    """
-
-    n_steps: int
-    batch_size: int = 256
-    lr: float = 0.02
-    weight_decay: float = 0.02
-    most_further: int = 3
-    bias_rate: float = 0.1
-    noise_power: float = 1.0
+    n_steps: int  # of the four cycles
+    batch_size: int = 256  # rows
+    lr: float = 0.02  # maximum
+    weight_decay: float = 0.02  # maximum
+    most_further: int = 3  # cycles of n_steps each for targets almost free of noise
+    bias_rate: float = 0.1  # relative to the rate of the weights
+    noise_power: float = 1.0  # p of the row weights v⁻ᵖ in the last cycle, v the noise variance
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, as a fraction of the maximum.
 
-        Examples
-        --------
         >>> [round(Schedule(15).rate(k), 3) for k in (0, 1, 3, 7)]  # zero after 1, 3, 7 and 15 of 15 steps
         [0.001, 0.001, 0.001, 0.001]
         """
@@ -58,10 +48,8 @@ class Schedule:
         return 1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1)))
 
     def of_part(self, part: float) -> Schedule:
-        """Return a schedule with a fraction of the steps and without further cycles; each cycle has at least one step.
+        """Schedule with a fraction of the steps and without further cycles; each cycle has at least one step.
 
-        Examples
-        --------
         >>> Schedule(500).of_part(0.1).n_steps, Schedule(500).of_part(0.0).n_steps
         (50, 15)
         """
@@ -78,8 +66,6 @@ class Schedule:
     def cycles(self) -> list[tuple[int, int]]:
         """Range of steps of each cycle, as (first, last + 1).
 
-        Examples
-        --------
         >>> Schedule(15).cycles
         [(0, 1), (1, 3), (3, 7), (7, 15)]
         """

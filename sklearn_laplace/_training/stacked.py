@@ -1,8 +1,7 @@
 r"""Stacked weights of several nets of the same shape, with one forward and one backward pass for all nets.
 
-The gradient is written out instead of recorded by autograd: a step of small nets is mostly overhead, and takes about
-half the time. With inputs :math:`h_{l-1}` of layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation
-a and the cotangent :math:`g_l` of :math:`z_l`,
+The gradient is written out, which takes about half the time of autograd for small nets. With inputs :math:`h_{l-1}` of
+layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation a and the cotangent :math:`g_l` of :math:`z_l`,
 
 .. math::
     \nabla W_l = s_l\, g_l h_{l-1}^\top, \quad \nabla b_l = g_l \mathbf 1, \quad
@@ -41,15 +40,6 @@ class Stacked:
 
     MLPs need hidden layers, and nets with the same activation are consecutive. With ``learns_scales``, each encoded
     column has a learnable scale.
-
-    Examples
-    --------
-    >>> from sklearn_laplace._training.batches import Encoded
-    >>> nets = [TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(5,), seed=seed) for seed in (0, 1)]
-    >>> stacked, x = Stacked(nets), torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
-    >>> outputs = stacked(*Encoded.of(nets[0], x, torch.float32).taken(torch.arange(2)))
-    >>> torch.allclose(outputs, torch.stack([net(x) for net in nets]), atol=1e-6)
-    True
     """
 
     def __init__(
@@ -127,8 +117,8 @@ class Stacked:
     ) -> tuple[Tensor, list[Tensor]]:
         """Terms (K, n, C) or (K, n, 1) of the loss of a mini-batch, and its gradient for each of ``tensors``.
 
-        Takes encoded numbers (n, D), category codes (n, q), int64, and targets (n, C), or (n,) for classes. The factors
-        of the terms have shape (K, n, 1) or (K, n, C).
+        Numbers are (n, D), codes (n, q), int64, targets (n, C), or (n,) for classes, and factors (K, n, 1) or (K, n,
+        C).
         """
         outputs, passed = self._forward(numbers, codes)
         terms, slope = loss.terms(outputs, targets, factors)
@@ -203,10 +193,9 @@ class Stacked:
 
 
 def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
-    """Merge column scales (D,) into a net's state dict.
+    """Merge column scales (D,) into a state dict: magnitudes of numeric columns into the divisors of the encoding.
 
-    The magnitudes of the scales of numeric columns go into the divisors of the encoding. Their signs, and the scales of
-    indicator columns, go into the weights of the first layer.
+    Their signs, and the scales of indicator columns, go into the weights of the first layer.
     """
     divisor, weight = state["standardise.scale"], state["first.weight"]
     n_numbers = len(divisor)

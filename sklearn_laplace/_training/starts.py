@@ -18,14 +18,14 @@ from ..laplace.prior_groups import ColumnsModule
 from .plan import Plan
 
 STARTS = (1.0, 0.1)
-"""Initial prior precisions, as factors of the natural ones. A strong prior alone may lead to a linear fit, a weak prior
-alone to an overfitted net."""
+"""Initial prior precisions, in natural units. A strong prior alone may lead to a linear fit, a weak one to an overfit.
+"""
 LITTLE = 2.0
-"""Maximum number of effective parameters after the strong start, in units of the parameters of a linear model, for
-which the weak start is tried as well. The evidence then selects one of the two. See docs/decisions.md."""
+"""Maximum number of effective parameters after the strong start, relative to a linear model's, for a weak start as
+well."""
 FIRST_LAYER, BEHIND = 10.0, 0.1
-"""Factors of an additional start with several prior precisions: of the first layer, and of the later layers. The strong
-prior over the first layer keeps irrelevant columns out. See docs/decisions.md."""
+"""Factors of an additional start with several prior precisions: of the first layer and of the later ones. A strong
+prior over the first layer keeps irrelevant columns out."""
 GROUPED_STEPS = 3
 """Factor of the number of Gauss–Newton steps if several prior precisions are selected, shared among the starts."""
 
@@ -33,8 +33,8 @@ GROUPED_STEPS = 3
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
     """Alternate steps of weights and hyperparameters from one or several starts; return the mode of largest evidence.
 
-    ``fit`` is the pass over the data at the initial weights. ``max_steps`` limits the Gauss–Newton steps of one start,
-    and ``n_linear`` is the number of parameters of a linear model.
+    ``fit`` is the pass over the data at the initial weights, ``max_steps`` applies to each start, and ``n_linear`` is
+    the number of parameters of a linear model.
     """
     free_prior = plan.precision is None
     first = free_prior and plan.previous is None and plan.again is None

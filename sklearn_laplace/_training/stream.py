@@ -1,9 +1,8 @@
 """Rows that are read while a fit runs: shuffled mini-batches for the training, and blocks for sums over all rows.
 
-A fold is a set of hashes of rows, so that it needs no memory, and every process assigns a row to the same fold.
-
-**Order of the mini-batches.** The parts of the source are taken in random order, ``OPEN_PARTS`` at a time. Blocks of
-random ones among them fill a buffer, whose rows are permuted. A thread fills the next buffer in the meantime.
+A fold is a set of hashes of rows, which needs no memory and is the same in every process. The parts of the source are
+taken in random order, ``OPEN_PARTS`` at a time; random blocks of these fill a buffer, whose rows are permuted. A thread
+fills the next buffer in the meantime.
 """
 
 from __future__ import annotations
@@ -29,14 +28,10 @@ OPEN_PARTS = 8
 
 @dataclass(frozen=True)
 class RowStream:
-    """Rows of this rank, and the number and total weight of the rows of all ranks.
-
-    ``read`` maps a block to prepared rows, in the units of the network; ``total_weight`` is in the units of the
-    prepared rows.
-    """
+    """Rows of this rank, and the number and total weight (of prepared rows) of the rows of all ranks."""
 
     shard: RowSource
-    read: Callable[[Block], PreparedData]
+    read: Callable[[Block], PreparedData]  # prepared rows, in the units of the network
     n_rows: int
     total_weight: float
     group: Group
@@ -107,10 +102,7 @@ def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
 
 
 def folds_of(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = N_FOLDS) -> np.ndarray:
-    """Fold of each row in each deal, shape (n_deals, n), by the hash of the row.
-
-    Equal rows are in the same fold, in any block and on any rank.
-    """
+    """Fold of each row in each deal, shape (n_deals, n), by its hash: the same in any block and on any rank."""
     keys, folds = row_keys(data.X, data.targets), []
     for _ in range(n_deals):
         keys = rehashed(keys)
@@ -125,14 +117,11 @@ def held_out_by_hash(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = 
 
 @dataclass(frozen=True)
 class StreamedBatches:
-    """Mini-batches of a stream for some members.
-
-    ``members`` are their positions among those of all deals; ``batch_size`` counts the rows of all ranks.
-    """
+    """Mini-batches of a stream for some members."""
 
     stream: RowStream
-    members: range
-    batch_size: int
+    members: range  # positions among the members of all deals
+    batch_size: int  # rows of all ranks
     seed: int
 
     def buffers(self) -> Iterator[tuple[PreparedData, np.ndarray]]:

@@ -1,7 +1,6 @@
-"""Training of one net together with its cross-fitted nets.
+"""Training of one net together with its cross-fitted nets; an optional gradient training precedes exact steps.
 
 :func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached.
-:func:`begin` is an optional gradient training before exact Gauss–Newton steps.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ TRAINING_STAGES = 3
 def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapResult | GivenNet:
     """Train a net and its cross-fitted nets; a given net by its own epochs only, unless it is linear.
 
-    ``memory_budget`` is separate from the request because it affects the result only by rounding. ``task`` gets at most
-    ``TRAINING_STAGES`` subtasks.
+    ``memory_budget`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES`` subtasks.
     """
     options, rows, plan = _planned(request, memory_budget, task)
     parameters, seeds = request.parameters, request.seeds
@@ -66,7 +64,7 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
 
 
 def may_begin(request: TrainingRequest, options: Options) -> bool:
-    """Return True if gradient training may precede exact steps, as far as the parameters decide.
+    """True if the parameters permit gradient training before exact steps.
 
     This requires the built-in net, a Gaussian likelihood, more than ``SMALL_ROWS`` rows and no warm start.
     """
@@ -76,10 +74,9 @@ def may_begin(request: TrainingRequest, options: Options) -> bool:
 
 
 def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmStart | None:
-    """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps; see :func:`train`.
+    """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps; None if that does not apply.
 
-    Returns None if the gradient training does not apply. For targets that are almost free of noise, the warm start has
-    no weights, because gradient training leads to worse modes there.
+    For targets almost free of noise, the warm start has no weights: gradient training leads to worse modes there.
     """
     options, rows, plan = _planned(request, memory_budget, task)
     nets = _Nets.of(request, rows, options)
@@ -128,17 +125,13 @@ def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tup
 
 @dataclass(frozen=True)
 class _Nets:
-    """A net and its cross-fitted nets before the training; ``network`` is the trace of the initialised ``net``.
-
-    ``others`` are the cross-fitted nets at new initial weights, empty if they have a warm start; ``cross_fits`` is True
-    if they are to be trained. ``own_epochs`` is True if the user sets the number of epochs.
-    """
+    """A net and its cross-fitted nets before the training."""
 
     net: NeuralNet
-    network: Network
-    others: tuple[nn.Module, ...]
-    own_epochs: bool
-    cross_fits: bool
+    network: Network  # trace of the initialised net
+    others: tuple[nn.Module, ...]  # cross-fitted nets at new initial weights; none with a warm start
+    own_epochs: bool  # the user sets the number of epochs
+    cross_fits: bool  # cross-fitted nets are to be trained
 
     @classmethod
     def of(cls, request: TrainingRequest, rows: TrainingRows, options: Options) -> _Nets:
@@ -223,10 +216,9 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 
 
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
-    """Let the linear layers of the user's net that take X standardise it.
+    """Let the linear layers of the user's net that take X standardise it, by the statistics of a previous net if given.
 
-    A previous net, or one whose weights are the prior mean, determines which layers do, and their statistics. Raises
-    ``ValueError`` for ``standardize_X=True`` if there is no such layer.
+    Raises ``ValueError`` for ``standardize_X=True`` if there is no such layer.
     """
     if options.standardises is False:
         return
