@@ -1,15 +1,13 @@
 r"""Adapter to BoTorch, for Bayesian optimisation by the gradients of an acquisition function: :func:`to_botorch`.
 
-The posterior at q points is one joint normal distribution over points and outputs. It has the first two moments of the
+The posterior at q points is one joint normal distribution over points and outputs, with the first two moments of the
 ensemble. For members k with weights :math:`w_k`, means :math:`\mu_k` and covariances :math:`\Sigma_k` of the outputs,
 
 .. math:: \mu = \sum_k w_k \mu_k, \qquad
           \Sigma = \sum_k w_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
 
-The alternative is to draw a member for each sample. Under fixed base samples, each sample would then follow one member.
-A normal distribution with the moments of the mixture is smooth in X as well. It also has the closed forms, and the
-transformations of outcomes, that BoTorch defines for normal posteriors.
-
+It is smooth in X, as is the alternative, a member drawn for each sample under fixed base samples. Only the normal
+distribution has the closed forms, and the transformations of outcomes, that BoTorch defines for normal posteriors.
 Everything is differentiable with respect to X: standardisation, encoding, outputs, Jacobian and noise level.
 """
 
@@ -106,13 +104,7 @@ def to_botorch(estimator: Any) -> Any:
 
 
 def _base() -> Any:
-    """Base class of BoTorch's models.
-
-    Raises
-    ------
-    ImportError
-        If botorch is not installed.
-    """
+    """Base class of BoTorch's models; an ImportError if botorch is not installed."""
     try:
         from botorch.models.model import Model
     except ImportError as error:
@@ -216,24 +208,9 @@ def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tens
 
 
 def _moments(ensemble: Ensemble, options: Options, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the mixture in the network's units, differentiable with respect to x.
+    """Moments of the mixture at points x (…, q, d), differentiable in x and in the network's units.
 
-    Parameters
-    ----------
-    ensemble : Ensemble
-        The fitted ensemble.
-    options : Options
-        Resolved options.
-    x : Tensor of shape (…, q, d)
-        Points; q of them are considered jointly.
-
-    Returns
-    -------
-    mean : Tensor of shape (…, q, C)
-    covariance : Tensor of shape (…, q, C, q, C)
-        Of the outputs, without noise.
-    noise : Tensor of shape (…, q, C)
-        Noise variances.
+    Mean (…, q, C), joint covariance without noise (…, q, C, q, C), and noise variances (…, q, C).
     """
     q, counted = x.shape[-2], [(m, w) for m, w in zip(ensemble.members, ensemble.weights.tolist(), strict=True) if w]
     batches = x.reshape(-1, q, x.shape[-1])

@@ -1,8 +1,8 @@
 """The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
 
 Sizes are compared with those of the file before anything else is read, and arrays are read one at a time. So a file
-takes the memory of the arrays that its reader asks for. The package safetensors needs all bytes at once, or maps the
-file, which ends the process if another one cuts it off meanwhile.
+takes only the memory of the arrays that its reader asks for. The package safetensors needs all bytes at once, or maps
+the file, which ends the process if another one truncates it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Container:
-    """An open file with a checked header.
-
-    Parameters
-    ----------
-    path : path
-        For messages.
-    opened : binary file
-    start : int
-        Place of the first byte behind the header.
-    entries : mapping of str to Entry
-    metadata : mapping of str to str
-    """
+    """An open file with a checked header; ``start`` is the place of the first byte behind it."""
 
     path: Path
     opened: BinaryIO
@@ -65,13 +54,7 @@ class Container:
 
     @classmethod
     def of(cls, path: Path, opened: BinaryIO) -> Container:
-        """Read and check the header.
-
-        Raises
-        ------
-        StateError
-            If the entries do not cover the file exactly, each byte once.
-        """
+        """Read and check the header; a StateError if the entries do not cover the file exactly, each byte once."""
         n_bytes, first = os.fstat(opened.fileno()).st_size, opened.read(8)
         n_header = int.from_bytes(first, "little")
         if len(first) < 8 or n_header > n_bytes - 8:
@@ -97,13 +80,7 @@ class Container:
         return cls(path, opened, 8 + n_header, entries, metadata)
 
     def read(self, name: str) -> np.ndarray:
-        """An array of the file.
-
-        Raises
-        ------
-        StateError
-            If the file has become shorter.
-        """
+        """An array of the file; a StateError if the file has become shorter."""
         entry = self.entries[name]
         content = np.empty(entry.end - entry.begin, dtype=np.uint8)
         self.opened.seek(self.start + entry.begin)

@@ -1,9 +1,8 @@
 """Save estimators to files that execute nothing when they are read: :func:`save` and :func:`load`.
 
-A file has the format of safetensors (``_export/container.py``). Its arrays are those of the estimator's description
-(``_storage/describe.py``). One more array, "tree", holds the JSON text, because metadata have a limited length. Arrays
-are stored in C order. Data types that safetensors lacks (text, times, complex numbers) are stored as bytes. The tree
-lists data type, shape and checksum of each array.
+A file has the format of safetensors (``_export/container.py``), and holds the arrays of the estimator's description
+(``_storage/describe.py``) in C order. One more array, "tree", holds the JSON text, because metadata have a limited
+length. It lists data type, shape and checksum of each array. Data types that safetensors lacks are stored as bytes.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Sizes are bounded
 before anything is parsed. Checksums find damage; an HMAC with a key also finds tampering. A loaded model predicts a few
@@ -235,13 +234,7 @@ def _storable(values: np.ndarray) -> np.ndarray:
 
 
 def _array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """The array that was stored.
-
-    Raises
-    ------
-    StateError
-        For text with numbers that are not characters; numpy would fail later.
-    """
+    """The array that was stored. Text with numbers that are not characters is refused here; numpy would fail later."""
     if dtype.kind == "U" and array.size and array.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
         raise StateError(f"the state holds text with numbers that are not characters. {AGAIN}")
     return array if _is_native(dtype) else array.view(dtype).reshape(shape)
@@ -269,14 +262,9 @@ def _entries(text: bytes) -> int:
 
 
 def _read(path: Path, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The tree and the arrays of a file.
+    """The tree and the arrays of a file; without a key, arrays that the tree does not list are not read.
 
-    The tree comes first: arrays that it does not list are not read. With a key all arrays come first. Each byte is read
-    once, so that the verified bytes are used even if another process writes to the file meanwhile.
-
-    Raises
-    ------
-    StateError
+    Each byte is read once: the verified bytes are the used ones, even if another process writes to the file meanwhile.
     """
     if path.exists() and not path.is_file():
         raise StateError(f"{path} is not a regular file. Pass the path of a file written by sklearn_laplace.save.")

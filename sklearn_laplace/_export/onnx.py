@@ -6,14 +6,13 @@ forward pass of the net, its Jacobian by the chain rule, layer by layer, and
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 
 with J the Jacobian, s the shift of the weights after ``partial_fit``, P the posterior precision, and R the root of its
-inverse. R is stored as a constant matrix of P × P numbers for P random weights. This covers the posterior of every
-structure, over all or some of the weights. For Kronecker factors (``laplace/structures/kron.py``) the constants are the
-bases :math:`Q_A, Q_B` and the eigenvalues m of each layer instead. With the cotangent g and the input a of a layer, its
-block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. An ensemble has one such part for each member. Noise
-that varies with x is one more net.
+inverse. R is a constant matrix of P × P numbers for P random weights, of any structure. For Kronecker factors
+(``laplace/structures/kron.py``) the constants are the bases :math:`Q_A, Q_B` and the eigenvalues m of each layer. With
+the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. An
+ensemble has one such part for each member. Noise that varies with x is one more net.
 
-The graph is built directly with ``onnx.helper``, since nets made of a few types of layers do not need a tracer. All
-operators belong to opset 17.
+The graph is built with ``onnx.helper``; chains of a few types of layers need no tracer. All operators belong to
+opset 17.
 """
 
 from __future__ import annotations
@@ -133,13 +132,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
 
 
 def _onnx() -> Any:
-    """Import the package onnx.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed.
-    """
+    """Import the package onnx; an ImportError with the command that installs it."""
     try:
         import onnx
     except ImportError as error:
@@ -152,15 +145,7 @@ def _onnx() -> Any:
 
 
 def _check(estimator: LaplaceEstimator) -> None:
-    """Reject estimators that cannot be exported.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the predictive, the likelihood or the link has no closed form in ONNX.
-    MemoryBudgetError
-        If the constants exceed :data:`LARGEST_FILE`.
-    """
+    """Reject estimators without a closed form in ONNX, and constants of more than :data:`LARGEST_FILE` bytes."""
     options, likelihood = estimator._options(), estimator.laplace_.likelihood
     if options.predictive is not GLM:
         raise UnsupportedCombinationError(
@@ -273,10 +258,7 @@ def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
 
 
 def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
-    """Probabilities of the links "moderated" and "probit".
-
-    The inputs are the mean (n, K) of the logits and the root (n, K, P) of their covariance.
-    """
+    """Probabilities of "moderated" or "probit": the logits have the mean (n, K) and the covariance root (n, K, P)."""
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
     # not MatMul with a transpose, which runtimes fuse into an operator of single precision
     covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")
@@ -347,12 +329,9 @@ def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[s
 
 
 def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
-    """Add the forward pass to the graph; return the layers in order and the output of the last layer.
+    """Add the forward pass; return the layers in order and the output of the last one.
 
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the net is not a chain of supported layers, uses a layer twice, or returns probabilities.
+    Refuses nets that are not a chain of supported layers, use a layer twice, or return probabilities.
     """
     module = network.module
     shared = any(name != first for name, first in network.layout.aliases.items())

@@ -1,7 +1,6 @@
 """Building blocks of an ONNX graph: nodes, constants, and layers with their vector-Jacobian products.
 
-Several ONNX runtimes implement some operators only in single precision. Their formulas are written out here with other
-operators, to keep double precision.
+Operators that several runtimes have only in single precision are written out with others, to keep double precision.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
 
 
 def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
-    """Columns with heavy tails replaced by asinh z = sign(z) log(|z| + √(z² + 1)), before standardisation.
-
-    The formula is written out because few runtimes have asinh in double precision.
-    """
+    """Columns with heavy tails as asinh z = sign(z) log(|z| + √(z² + 1)), as few runtimes have asinh in float64."""
     if bool(layer.width.isinf().all()):
         return value
     unchanged = layer.width.isinf().cpu().numpy()
@@ -189,20 +185,9 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
 
 @dataclass
 class Graph:
-    """ONNX graph under construction. Calling it adds a node and returns the name of the node's output.
+    """ONNX graph under construction; calling it adds a node and returns the name of the node's output.
 
-    Parameters
-    ----------
-    nodes : list of (operator, input names, output name, attributes)
-        Nodes in the order of computation.
-    constants : dict of str to ndarray
-        Values of the constants by name.
-
-    Examples
-    --------
-    >>> graph = Graph()
-    >>> graph("Add", "X", 1.0), graph.constants
-    ('v0', {'c0': array(1.)})
+    ``nodes`` are (operator, input names, output name, attributes) in the order of computation.
     """
 
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
@@ -222,17 +207,7 @@ class Graph:
         return name
 
     def model(self, onnx: Any, n_features: int, outputs: dict[str, tuple[int, ...]]) -> Any:
-        """Build an ``onnx.ModelProto``.
-
-        Parameters
-        ----------
-        onnx : module
-            The package onnx.
-        n_features : int
-            Number of columns of the input ``X`` of shape (n, n_features), float64.
-        outputs : dict of str to tuple of int
-            Shape of each float64 output without its first axis, the rows.
-        """
+        """An ``onnx.ModelProto`` with the input ``X`` (n, n_features) and outputs (n, *shape), all float64."""
         helper, double = onnx.helper, onnx.TensorProto.DOUBLE
         graph = helper.make_graph(
             [helper.make_node(kind, inputs, [name], **attributes) for kind, inputs, name, attributes in self.nodes],

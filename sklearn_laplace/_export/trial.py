@@ -1,10 +1,11 @@
 """Check that a model loaded from a file can predict, before it is returned.
 
-Types are checked while a file is read (``_storage/restore.py``). Arrays of wrong shapes only show when they are used.
-So the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Of members
-that share all parts one is tried. The work is bounded: of many members the first are tried, and of too many outputs
-none. Models with layers that can enlarge their input (padding, upsampling) are not tried, since a small file could
-request any memory.
+Types are checked while a file is read (``_storage/restore.py``), but arrays of wrong shapes only show when they are
+used. So the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers.
+
+The work is bounded. One of the members that share all parts is tried, of many members the first, and of too many
+outputs none. Models with layers that can enlarge their input (padding, upsampling) are not tried, since a small file
+could request any memory.
 """
 
 from __future__ import annotations
@@ -70,27 +71,7 @@ FEW_SAMPLES = 20
 
 
 def check_answers(model: LaplaceEstimator) -> None:
-    """Refuse a fitted model that cannot predict.
-
-    Parameters
-    ----------
-    model : LaplaceRegressor or LaplaceClassifier
-
-    Raises
-    ------
-    StateError
-
-    Examples
-    --------
-    >>> from sklearn_laplace import LaplaceRegressor
-    >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit([[0.0], [1.0]], [0.0, 1.0])
-    >>> check_answers(model)
-    >>> del model._weight_unit
-    >>> check_answers(model)
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.StateError: the state holds a part of a fit, without _weight_unit.
-    """
+    """Raise a StateError for a fitted model that cannot predict."""
     fitted = sorted(set(vars(model)) - set(model.get_params(deep=False)))
     if not fitted:
         return
@@ -213,10 +194,7 @@ def _modules(model: Any) -> list[nn.Module]:
 def _is_bounded(module: nn.Module) -> bool:
     """True if a forward pass takes memory and time in proportion to the weights; False for layers of other types.
 
-    Raises
-    ------
-    StateError
-        For layers of these types that take more: tensors with more axes multiply by broadcasting.
+    Tensors with more axes than their layer takes raise a StateError, because they multiply by broadcasting.
     """
     if not all(type(layer) in BOUNDED for layer in module.modules()):
         return False
@@ -229,16 +207,9 @@ def _is_bounded(module: nn.Module) -> bool:
 
 
 def example_rows(model: Any) -> np.ndarray | None:
-    """Rows that a fitted model must be able to predict; None if it has no rows and no table.
+    """Rows (3, d) that a fitted model must be able to predict; None if it keeps no rows and has no table.
 
-    Parameters
-    ----------
-    model : LaplaceRegressor or LaplaceClassifier
-        The rows are its training rows if it keeps them, else the means of its columns.
-
-    Returns
-    -------
-    ndarray of shape (3, d), float64 or object
+    They are its training rows if it keeps them, else the means of its columns.
     """
     kept, table = model._kept, model._table
     if kept is not None and len(kept.X):
