@@ -18,33 +18,14 @@ NUMBERS: dict[Any, type] = {float: Real, int: Integral}
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Annotations of a class with the names in them resolved.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace import Hyper
-    >>> field_types(Hyper)["dispersion"]
-    <class 'float'>
-    """
+    """Annotations of a class with the names in them resolved."""
     return get_type_hints(kind)
 
 
 def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bool:
-    """Return True if a value has the annotated type.
+    """True if a value has the annotated type (class, literal, union, container or ``type``); an int is a float too.
 
-    Parameters
-    ----------
-    value : anything
-    annotation : type annotation
-        A class, ``None``, ``Any``, ``Literal``, a union, or a ``tuple``, ``list``, ``set``, ``dict``, ``Mapping``,
-        ``Sequence`` or ``type`` of these. An int is accepted as a float.
-    is_plain : callable
-        Test for values that are annotated as ``Any``.
-
-    Examples
-    --------
-    >>> conforms((1.0, 2), tuple[float, ...], lambda value: True), conforms("1", int | None, lambda value: True)
-    (True, False)
+    ``is_plain`` tests values that are annotated as ``Any``.
     """
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any:

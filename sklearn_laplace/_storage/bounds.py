@@ -2,8 +2,7 @@
 
 A few kilobytes can stand for 2⁵⁰ objects if each object holds the previous one twice. Hashing, comparing or printing
 such a structure would never end. So the size with all references followed is bounded by a multiple of the size in the
-file. The depth is bounded as well, since reading is recursive. An object refers only to objects before it, so that none
-contains itself.
+file. The depth is bounded since reading is recursive. No object contains itself: it refers only to earlier objects.
 """
 
 from __future__ import annotations
@@ -27,27 +26,7 @@ NOT_OURS = "it was not written by sklearn_laplace."
 
 
 def check_tree(objects: Sequence[Any], root: Any) -> None:
-    """Refuse a description that is too deep, contains itself or stands for too many objects.
-
-    Parameters
-    ----------
-    objects : list of nodes
-        As a :class:`~sklearn_laplace._storage.describe.Describer` writes them.
-    root : node
-
-    Raises
-    ------
-    StateError
-
-    Examples
-    --------
-    >>> objects = [["tuple"], *(["tuple", ["ref", k], ["ref", k]] for k in range(40))]
-    >>> check_tree(objects, ["ref", 40])
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.StateError: the state stands for 24,572 objects in 50 entries: it was not written by \
-sklearn_laplace.
-    """
+    """Raise a StateError for a description that is too deep, contains itself or stands for too many objects."""
     measured: list[tuple[int, int]] = []
     entries = 0
     for node in [*objects, root]:
@@ -77,13 +56,7 @@ def _measure(node: Any, measured: Sequence[tuple[int, int]]) -> tuple[int, int, 
 
 
 def checked_place(place: Any, values: Sequence[Any]) -> int:
-    """Return a place in a list.
-
-    Raises
-    ------
-    StateError
-        For another number, such as that of an object that follows.
-    """
+    """A place in a list; a StateError for another number, such as that of an object that follows."""
     if type(place) is not int or not 0 <= place < len(values):
         raise StateError(f"the state refers to number {place!r:.200} of {len(values)}: {NOT_OURS}")
     return place

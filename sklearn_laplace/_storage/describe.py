@@ -51,49 +51,19 @@ GENERATOR = "MT19937"
 
 
 def name_of(thing: Any) -> str:
-    """The full name of a class or a function.
-
-    Examples
-    --------
-    >>> name_of(nn.Linear)
-    'torch.nn.modules.linear.Linear'
-    """
+    """Full name of a class or a function, such as 'torch.nn.modules.linear.Linear'."""
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def pack(value: Any) -> dict[str, Any]:
-    """Convert a value to JSON text, arrays and remaining objects, ready to pickle.
-
-    Returns
-    -------
-    dict
-        "tree", a str (JSON); "arrays", a list of arrays; "own", a list of classes, functions and other objects that are
-        pickled as they are.
-
-    Examples
-    --------
-    >>> from sklearn_laplace._storage.restore import unpack
-    >>> stored = pack({"a": (torch.ones(2), "b")})
-    >>> stored["arrays"], stored["own"]
-    ([array([1., 1.], dtype=float32)], [])
-    >>> unpack(stored)
-    {'a': (tensor([1., 1.]), 'b')}
-    """
+    """A value as "tree" (JSON), "arrays", and "own": classes, functions and objects that are pickled as they are."""
     describer = Describer(takes_objects=True)
     tree = json.dumps(describer.tree(value), allow_nan=False, separators=(",", ":"))
     return {"tree": tree, "arrays": describer.arrays, "own": describer.own}
 
 
 class Describer:
-    """Writes descriptions.
-
-    Parameters
-    ----------
-    known : mapping of class or function to str
-        Tags.
-    takes_objects : bool
-        True for a pickle: objects that cannot be described are pickled as they are.
-    """
+    """Writes descriptions. With ``takes_objects`` (a pickle), objects without a description are pickled as they are."""
 
     def __init__(self, known: Mapping[Any, str] | None = None, *, takes_objects: bool = False) -> None:
         self.known = tags() if known is None else known
@@ -143,12 +113,7 @@ class Describer:
         return next(place for place, known_thing in enumerate(self.own) if known_thing is thing)
 
     def _refused(self, value: Any, path: str) -> Any:
-        """The node of an object that cannot be described: a number in a pickle.
-
-        Raises
-        ------
-        NotStorableError
-        """
+        """The node of an object that cannot be described: a number in a pickle, otherwise a NotStorableError."""
         if self.takes_objects:
             self.own.append(value)
             return ["named", len(self.own) - 1]
@@ -255,14 +220,9 @@ _NODES: dict[type, Callable[[Describer, Any, str], Any]] = {
 
 @dataclass(frozen=True)
 class Requirements:
-    """Classes that must be importable where a pickle is opened; looked up before anything else is read.
+    """Modules and qualified names of classes that a pickle needs, looked up before anything else is read.
 
-    Parameters
-    ----------
-    owner : str
-        Class of the pickled estimator, for the message.
-    classes : tuple of (str, str)
-        Module and qualified name of each.
+    ``owner`` is the class of the pickled estimator, for the message.
     """
 
     owner: str
@@ -273,12 +233,7 @@ class Requirements:
 
 
 def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
-    """The requirements if they are met.
-
-    Raises
-    ------
-    ImportError
-    """
+    """The requirements if they are met, otherwise an ImportError."""
     for module, name in classes:
         try:
             attrgetter(name)(importlib.import_module(module))
@@ -292,14 +247,7 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
 
 
 def requirements(owner: str, user_objects: Iterable[Any]) -> Requirements | None:
-    """The importable classes and functions among the user's objects; None if there are none.
-
-    Parameters
-    ----------
-    owner : str
-    user_objects : iterable of classes, functions and other objects
-        From :func:`pack`.
-    """
+    """The importable classes and functions among the user's objects of :func:`pack`; None if there are none."""
     picklers = (sys.modules.get(name) for name in ("cloudpickle", "joblib.externals.cloudpickle"))
     by_value = (pickler.list_registry_pickle_by_value() for pickler in picklers if pickler)
     travelling = {name.partition(".")[0] for names in by_value for name in names}

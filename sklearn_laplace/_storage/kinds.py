@@ -142,14 +142,9 @@ def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotatio
 
 
 def shadows(kind: type, name: str) -> bool:
-    """Return True if an attribute would replace a method or a property of its class.
+    """True if an attribute would replace a method or a property of its class.
 
     The value of a cached property is no replacement in a class of the user's.
-
-    Examples
-    --------
-    >>> shadows(nn.Linear, "forward"), shadows(nn.Linear, "in_features")
-    (True, False)
     """
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return True

@@ -78,26 +78,9 @@ RANGE_OF = {name: words for words, names in FIELDS.items() for name in names.spl
 
 
 def check_range(owner: str, name: str, value: Any) -> None:
-    """Refuse complex numbers, and those outside of the range of an attribute.
+    """Raise a StateError for complex numbers, and for those outside of the range of an attribute; see ``FIELDS``.
 
-    Parameters
-    ----------
-    owner : str
-        Name of the class, or "fitted" for an attribute of an estimator.
-    name : str
-    value : number, array, tensor, or container of these
-        Everything else is ignored.
-
-    Raises
-    ------
-    StateError
-
-    Examples
-    --------
-    >>> check_range("TargetScale", "scale", np.array([1.0, -2.0]))
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.StateError: the state holds -2.0 as 'scale' of TargetScale; the numbers there are positive.
+    The owner is the name of a class, or "fitted" for an attribute of an estimator.
     """
     words = RANGE_OF.get(f"{owner}.{name}")
     if words is None:

@@ -62,14 +62,7 @@ FUNCTIONAL = ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
 
 @cache
 def known() -> MappingProxyType[str, Any]:
-    """Classes and functions by their tags.
-
-    Examples
-    --------
-    >>> registered = known()
-    >>> registered["Prior"].__name__, registered["nn.Linear"].__module__, "builtins.eval" in registered
-    ('Prior', 'torch.nn.modules.linear', False)
-    """
+    """Classes and functions by their tags, such as "Prior" and "nn.Linear"."""
     skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
     layers = {kind for kind in _own(nn, "torch") if issubclass(kind, nn.Module) and not issubclass(kind, nn.RNNBase)}
     groups: dict[str, Iterable[Any]] = {
@@ -99,13 +92,7 @@ def tags() -> dict[Any, str]:
 
 @cache
 def data_classes() -> frozenset[type]:
-    """The classes of this package that a fit is made of.
-
-    Examples
-    --------
-    >>> {kind.__name__ for kind in data_classes()} >= {"Ensemble", "Member", "Kron", "Gaussian", "WeightSharing"}
-    True
-    """
+    """The classes of this package that a fit is made of."""
     classes: set[type] = set()
     ahead = [kind for annotation in FITTED.values() for kind in _classes_in(annotation)]
     while ahead:
@@ -118,14 +105,7 @@ def data_classes() -> frozenset[type]:
 
 
 def fields_of(kind: type) -> dict[str, Any] | None:
-    """Annotations of the attributes of a known class; None for a class without instances in a description.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.likelihoods import Poisson
-    >>> fields_of(Poisson), fields_of(variants.MonteCarlo), fields_of(torch.optim.Adam)  # doctest: +ELLIPSIS
-    ({}, {'n_samples': typing.Any | type | ...}, None)
-    """
+    """Annotations of the attributes of a known class; None for a class without instances in a description."""
     if kind in data_classes():
         return _annotations(kind)
     if issubclass(kind, variants.Variant):

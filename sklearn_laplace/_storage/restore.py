@@ -10,8 +10,8 @@ A description can come from anyone, so these rules hold:
   modules and functions, see :meth:`Reader.is_plain`.
 - The tree is bounded before it is read (``_storage/bounds.py``).
 
-Anything else raises a :class:`StateError`. In a pickle or a skops file, the user's own objects are made by pickle or
-skops, under their rules.
+Anything else raises a :class:`StateError`. In a pickle or a skops file, pickle or skops makes the user's own objects,
+under their rules.
 """
 
 from __future__ import annotations
@@ -58,23 +58,7 @@ MOST_EMPTY = 2**20
 def unpack(stored: Mapping[str, Any]) -> Any:
     """The value that was packed; tensors are on the CPU if their device is missing.
 
-    Parameters
-    ----------
-    stored : mapping
-        From :func:`~sklearn_laplace._storage.describe.pack`.
-
-    Raises
-    ------
-    StateError
-        For an unknown tag, or anything that is not a description.
-
-    Examples
-    --------
-    >>> unpack({"tree": '{"objects": [["object", "os.system"]], "root": ["ref", 0], "headers": []}'})
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.StateError: the state names 'os.system', which is not among the classes of this version. \
-Save it again with the version of sklearn_laplace that made it, or fit again.
+    A StateError for an unknown tag, or anything that is not a description.
     """
     with reading("the state"):
         return Reader.of(stored).value()
@@ -110,17 +94,7 @@ def reading(source: str) -> Iterator[None]:
 
 
 class Reader:
-    """Reads the tree that a :class:`~sklearn_laplace._storage.describe.Describer` has written.
-
-    Parameters
-    ----------
-    tree : mapping
-        "root", a node; "objects" and "headers", lists.
-    arrays : sequence of ndarray
-    own : sequence
-        Classes and functions of the user; in a pickle, also other objects.
-    known : mapping of str to class or function
-    """
+    """Reads a tree of a Describer; ``own`` are classes and functions of the user, in a pickle also other objects."""
 
     def __init__(
         self,
@@ -142,13 +116,7 @@ class Reader:
 
     @ordinary_tensors()
     def value(self) -> Any:
-        """The value of the tree.
-
-        Raises
-        ------
-        StateError
-            Also if no node refers to an object or an array: part of the tree was removed.
-        """
+        """The value of the tree. An object or array without a reference is refused: part of the tree was removed."""
         root, objects, headers = (self.tree[name] for name in ("root", "objects", "headers"))
         check_tree(objects, root)
         self._parts["array"] = [_array(*pair) for pair in zip(self.arrays, headers, strict=True)]

@@ -34,10 +34,7 @@ ROUNDING = 1e-9
 
 
 class StoredEstimator(Described):
-    """An estimator whose fitted attributes are pickled as a description.
-
-    In a pickle, parameters are pickled as they are.
-    """
+    """An estimator whose fitted attributes are pickled as a description; parameters are pickled as they are."""
 
     get_params: Callable[..., dict[str, Any]]
     _get_param_names: ClassVar[Callable[[], list[str]]]
@@ -105,26 +102,7 @@ class StoredEstimator(Described):
 
 
 def check_format(source: str, version: Any) -> None:
-    """Refuse a description of another format.
-
-    Parameters
-    ----------
-    source : str
-        The beginning of the message.
-    version : int or str
-
-    Raises
-    ------
-    StateError
-
-    Examples
-    --------
-    >>> check_format("this model", 3)
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.StateError: this model was written in format 3 and this version of sklearn_laplace reads \
-format 4: load it with sklearn_laplace 0.1.0, or fit and save it again with this version.
-    """
+    """Raise a StateError for a description of another format; ``source`` begins the message."""
     if str(version) != str(STATE_FORMAT):
         writer = f"sklearn_laplace {OLDER[str(version)]}" if str(version) in OLDER else "the version that wrote it"
         raise StateError(
@@ -134,19 +112,7 @@ format 4: load it with sklearn_laplace 0.1.0, or fit and save it again with this
 
 
 def check_fitted(reader: Reads, kind: type, fitted: Any) -> None:
-    """Check names and types of the attributes of a fitted estimator.
-
-    Parameters
-    ----------
-    reader : Reads
-    kind : type
-        Class of the estimator. A class of the user's may have attributes of its own.
-    fitted : dict
-
-    Raises
-    ------
-    StateError
-    """
+    """Check names, types and ranges of fitted attributes; a user's subclass may have attributes of its own."""
     check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
     is_own = not kind.__module__.startswith(f"{PACKAGE}.")
     names = set(kind._get_param_names()) if issubclass(kind, StoredEstimator) else set()
