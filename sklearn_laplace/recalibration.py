@@ -219,13 +219,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return distribution.mean(), without_level_axis(intervals, confidence_level)
 
     def _inner(self, X: Any) -> Any:
-        """Predictive distribution of the estimator before scaling.
-
-        Raises
-        ------
-        TypeError
-            If the estimator is a classifier, or predicts counts or another distribution that is not normal.
-        """
+        """Predictive distribution of the estimator before scaling; a TypeError unless it is normal."""
         step, rows = final_step(self.estimator, X)
         check_is_fitted(step)
         if is_classifier(step):

@@ -1,8 +1,8 @@
 """Multilayer perceptron on standardised columns.
 
-The first layer standardises the raw columns with fixed statistics; a constant column becomes zero. The net therefore
-accepts unscaled tables, and one prior scale fits all inputs. Initial weights are Xavier normal draws from a separate
-generator, so that neither the global generator nor other threads affect them.
+The first layer standardises the raw columns with fixed statistics; a constant column becomes zero. So the net accepts
+unscaled tables, and one prior scale fits all inputs. Initial weights are Xavier normal draws from a separate generator,
+so that neither the global generator nor other threads affect them.
 """
 
 from __future__ import annotations
@@ -29,26 +29,12 @@ CLIP = 3.0
 
 
 class Standardise(nn.Module):
-    r"""Standardise each column with fixed statistics, (x − mean) / scale, after the waves of its cycles are added.
+    r"""Standardise the inputs made of each column with fixed statistics, (x − mean) / scale; by default 0 and 1.
 
-    A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`; cycles longer than one unit go by
-    whole units, as the days of a week do. Computed in double precision even in a single-precision module: a column far
-    from zero would otherwise lose significant digits.
+    A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`, all cosines before all sines.
+    Cycles longer than one unit use whole units, such as the days of a week. Computed in double precision even in a
+    single-precision module: a column far from zero would otherwise lose significant digits.
 
-    Parameters
-    ----------
-    in_features : int
-        Number of columns, or of the inputs that a subclass makes of them.
-    mean, scale : sequence of float or None
-        One value per input, those of waves last: all cosines, then all sines. If None, mean 0 and scale 1.
-    cycles : sequence of sequence of float
-        Periods of each column.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Standardise(2, [1.0, 0.0], [2.0, 1.0])(torch.tensor([[5.0, 3.0]]))
-    tensor([[2., 3.]])
     >>> Standardise(1, cycles=[[4.0]])(torch.tensor([[1.0]])).round()
     tensor([[1., 0., 1.]])
     """
@@ -110,25 +96,11 @@ class Standardise(nn.Module):
 
 
 class Compress(Standardise):
-    """Compress heavy tails by asinh((x − centre) / width), then standardise.
+    """Compress heavy tails by asinh((x − centre) / width), then standardise; a column of infinite width is unchanged.
 
     The inverse hyperbolic sine is approximately linear within the width and logarithmic beyond. It is monotone and
     unbounded, so that inputs far outside the data stay far outside.
 
-    Parameters
-    ----------
-    in_features : int
-        Number of columns.
-    centre, width : sequence of float
-        One value per column. A column with infinite width is not compressed.
-    mean, scale : sequence of float or None
-        Statistics of the compressed columns, see :class:`Standardise`.
-    cycles : sequence of sequence of float
-        Periods of each column, see :class:`Standardise`; also in the subclasses.
-
-    Examples
-    --------
-    >>> import torch
     >>> Compress(2, [1.0, 0.0], [2.0, float("inf")])(torch.tensor([[1e6, 3.0]]))
     tensor([[13.8155,  3.0000]])
     """
@@ -164,26 +136,8 @@ class Pieces(Compress):
 
     Heavy tails are compressed first, see :class:`Compress`. A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes
     K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`, clipped to 0 below the piece and to 1 above it. The first is not
-    clipped below, the last not above. The weight of a column sets the slope over its piece alone. A linear layer on
-    this encoding can represent any function that is linear between the edges, including x itself.
-
-    Parameters
-    ----------
-    edges : sequence of sequence of float
-        Increasing edges of each column, at least two per column.
-    centre, width : sequence of float, optional
-        As in :class:`Compress`, one value per column. By default no column is compressed.
-    mean, scale : sequence of float, optional
-        Statistics of the encoded columns, one value per piece.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Pieces([[0.0, 1.0, 4.0]])(torch.tensor([[-1.0], [0.5], [2.5], [7.0]]))
-    tensor([[-1.0000,  0.0000],
-            [ 0.5000,  0.0000],
-            [ 1.0000,  0.5000],
-            [ 1.0000,  2.0000]])
+    clipped below, the last not above. A weight is the slope over its piece alone. A linear layer on this encoding can
+    represent any function that is linear between the edges, including x itself.
     """
 
     column: Tensor
@@ -235,13 +189,7 @@ class Pieces(Compress):
 
     @property
     def bends(self) -> list[Tensor]:
-        """Inner edges of each column, in the column's units, increasing, float64.
-
-        Examples
-        --------
-        >>> [bends.tolist() for bends in Pieces([[0.0, 1.0, 4.0], [0.0, 1.0]]).bends]
-        [[1.0], []]
-        """
+        """Inner edges of each column, in the column's units, increasing, float64."""
         bends = []
         for edges, centre, width in zip(self.edges, self.centre, self.width, strict=True):
             inner = torch.tensor(edges[1:-1], dtype=torch.float64, device=self.left.device)
@@ -264,22 +212,8 @@ class NumbersAndPieces(Pieces):
     The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
     interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). It is approximately linear near the median and its
     absolute value stays below 3. A column with fewer than two pieces has the number only: a single piece would repeat
-    it. In the output, all numbers come before all pieces.
+    it. All numbers come before all pieces. By default, the mean is 0 for numbers and 0.5 for pieces.
 
-    Parameters
-    ----------
-    edges : sequence of sequence of float
-        Increasing edges of each column.
-    median, quartile : sequence of float
-        Median m and interquartile range q of each column.
-    centre, width : sequence of float, optional
-        As in :class:`Compress`, for the pieces.
-    mean, scale : sequence of float, optional
-        Statistics of the encoded columns. By default, the mean is 0 for numbers and 0.5 for pieces; the scale is 1.
-
-    Examples
-    --------
-    >>> import torch
     >>> NumbersAndPieces([[0.0, 1.0, 4.0]], [1.0], [2.0])(torch.tensor([[1.0], [5.0]])).round(decimals=3)
     tensor([[ 0.0000,  0.5000, -0.5000],
             [ 1.6640,  0.5000,  0.8330]])
@@ -323,18 +257,7 @@ class NumbersAndPieces(Pieces):
 
 
 class Scale(nn.Module):
-    """Multiplication by a constant.
-
-    Parameters
-    ----------
-    factor : float
-
-    Examples
-    --------
-    >>> import torch
-    >>> Scale(0.5)(torch.tensor([4.0]))
-    tensor([2.])
-    """
+    """Multiplication by a constant."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -346,18 +269,7 @@ class Scale(nn.Module):
 
 
 class Shift(nn.Module):
-    """Addition of a constant to each output.
-
-    Parameters
-    ----------
-    values : sequence of float
-
-    Examples
-    --------
-    >>> import torch
-    >>> Shift([1.0, 2.0])(torch.zeros(1, 2))
-    tensor([[1., 2.]])
-    """
+    """Addition of a constant to each output."""
 
     values: Tensor
 
@@ -470,13 +382,7 @@ class MLP(nn.Sequential):
 
 
 def units_before(layers: Iterable[nn.Module]) -> tuple[int, ...]:
-    """Inputs of each linear layer among the given ones.
-
-    Examples
-    --------
-    >>> units_before([nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)])
-    (5, 4)
-    """
+    """Inputs of each linear layer among the given ones."""
     return tuple(layer.in_features for layer in layers if isinstance(layer, nn.Linear))
 
 
@@ -490,29 +396,7 @@ def standardised(
     quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
     cycles: Sequence[Sequence[float]] = (),
 ) -> Standardise:
-    """Input layer for numeric columns.
-
-    Parameters
-    ----------
-    in_features : int
-        Number of columns; ignored if ``edges`` are given.
-    mean, scale, centre, width, edges : optional
-        Statistics of the columns, as in :class:`Standardise`, :class:`Compress` and :class:`Pieces`.
-    quartiles : tuple of two sequences of float, optional
-        Median and interquartile range of each column, as in :class:`NumbersAndPieces`.
-    cycles : sequence of sequence of float
-        Periods of each column.
-
-    Returns
-    -------
-    Standardise
-        The simplest of the four classes that uses all given statistics.
-
-    Examples
-    --------
-    >>> standardised(1, [0.0], [1.0], None, None)
-    Standardise()
-    """
+    """Input layer for numeric columns: the simplest of the four classes that uses all given statistics."""
     if edges is not None and quartiles is not None:
         return NumbersAndPieces(edges, *quartiles, centre, width, mean, scale, cycles)
     if edges is not None:
@@ -525,16 +409,7 @@ def standardised(
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
     """Linear layer with zero bias and Xavier normal weights for inputs already divided by √(fan-in).
 
-    Parameters
-    ----------
-    n_in, n_out : int
-        Number of inputs and outputs.
-    fan_in : int
-        Total number of inputs of an output unit, including those from other layers added to this one.
-    generator : torch.Generator
-        Source of the initial weights.
-    bias : bool
-        If True, the layer has a bias.
+    ``fan_in`` counts all inputs of an output unit, including those of other layers added to this one.
     """
     layer = nn.utils.skip_init(nn.Linear, n_in, n_out, bias=bias)
     std = math.sqrt(2.0 * fan_in / (fan_in + n_out))

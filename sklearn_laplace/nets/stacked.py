@@ -44,21 +44,11 @@ SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class StackedPass:
-    """Inputs and cotangents of all layers of K nets for n rows.
+    """Inputs and cotangents of all layers of K nets for n rows; inputs are without the ones and the factors.
 
-    Inputs are without the column of ones and without the factors of :class:`StackedNets`.
-
-    Parameters
-    ----------
-    outputs : Tensor of shape (K, n, C)
-        Outputs of the nets.
-    shared : tuple of Tensor of shape (n, I)
-        Inputs of the layers that read the columns, the same for all nets.
-    hidden : tuple of Tensor of shape (K, n, I)
-        Inputs of the other layers.
-    cotangents : tuple of Tensor of shape (K, C, n, O)
-        Derivatives of the outputs with respect to the first pre-activations, and to the outputs of the other layers.
-        The last one has n = 1, since it does not depend on the row.
+    ``outputs`` (K, n, C), ``shared`` inputs (n, I) of the layers that read the columns, ``hidden`` inputs (K, n, I) of
+    the others. ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the first pre-activations,
+    and to the outputs of the other layers. The last one has n = 1, since it does not depend on the row.
     """
 
     outputs: Tensor
@@ -69,36 +59,12 @@ class StackedPass:
 
 @dataclass(frozen=True, eq=False)
 class StackedNets:
-    """Several built-in nets of the same shape; build it with :meth:`of`.
+    """K built-in nets of one shape, activation and encoding; build it with :meth:`of`.
 
-    Parameters
-    ----------
-    nets : tuple of MLP or TableMLP
-        The nets, of one shape and with the same activation and encoding.
-    weights : tuple of Tensor of shape (K, O, I)
-        Weights of each layer, in the order of the parameters, times the factors of its inputs.
-    biases : tuple of Tensor of shape (K, O) or None
-        Biases of each layer.
-    factors : tuple of Tensor of shape (K, I) or float
-        Factors of the inputs of each layer. For the layer of the numbers, these are the column scales of the first net
-        over those of each net.
-    activations : tuple of nn.Module
-        Activation before each layer that does not read the columns.
-    shift : Tensor of shape (K, 1, C) or None
-        Constant added to the outputs.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> x = torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
-    >>> nets = [TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(5,), seed=seed).double() for seed in (0, 1)]
-    >>> networks = [trace(net, x) for net in nets]
-    >>> stacked = StackedNets.of(networks)
-    >>> torch.allclose(stacked.outputs(x), torch.stack([network(x) for network in networks]))
-    True
-    >>> jacobian, (_, expected) = stacked.jacobian(stacked.linearise(x), 1), networks[1].jacobian(x)
-    >>> torch.allclose(jacobian.rows(), expected.rows())
-    True
+    The ``weights`` (K, O, I) of each layer, in the order of the parameters, are multiplied by the ``factors`` of its
+    inputs, (K, I) or a float. For the layer of the numbers, these are the column scales of the first net over those of
+    each net. ``biases`` are (K, O); ``shift`` (K, 1, C) is added to the outputs. There is an activation before each
+    layer that does not read the columns.
     """
 
     nets: tuple[MLP | TableMLP, ...]

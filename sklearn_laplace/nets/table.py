@@ -8,13 +8,13 @@ For d columns, m of which have missing values, a hidden unit of the first layer 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
 wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
 several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`) and the waves of its cycles; each has a weight
-and counts in d. The sum is linear in all of these weights. Their Laplace approximation is thus as accurate as that of
-an ordinary first layer. Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
+and counts in d. The sum is linear in all weights, so their Laplace approximation is as accurate as that of an ordinary
+first layer. Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
 training uses it: its weights stay at the prior mean, and their posterior is the prior. All embeddings of a column share
-one prior precision, set by the variance between the seen levels. An estimator replaces unseen levels of new rows by
-training levels (``_data/fillings.py``) until rows have trained this embedding.
+one prior precision, set by the variance between the seen levels. Until rows have trained this embedding, an estimator
+replaces unseen levels of new rows by training levels (``_data/fillings.py``).
 """
 
 from __future__ import annotations
@@ -31,22 +31,7 @@ from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised, units_before
 
 
 class Levels(nn.Module):
-    """One-hot encoding of a level, times a factor.
-
-    Parameters
-    ----------
-    n_levels : int
-        Number V of levels; code V is the unknown level.
-    factor : float
-        Value of the non-zero entry, 1/√(fan-in) in :class:`TableMLP`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Levels(2, 0.5)(torch.tensor([0.0, 2.0]), torch.zeros(0))
-    tensor([[0.5000, 0.0000, 0.0000],
-            [0.0000, 0.0000, 0.5000]])
-    """
+    """One-hot encoding of V levels, times 1/√(fan-in) in :class:`TableMLP`; code V is the unknown level."""
 
     def __init__(self, n_levels: int, factor: float) -> None:
         super().__init__()
@@ -152,13 +137,7 @@ class TableMLP(ColumnsModule):
         self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
     def check_parts(self) -> None:
-        """Check that the number of levels of each column matches its embedding.
-
-        Raises
-        ------
-        ValueError
-            If they differ, as they may in a damaged file.
-        """
+        """Raise a ValueError if the number of levels of a column differs from its embedding, as in a damaged file."""
         for codes, embedding in zip(self.codes, self.embeddings, strict=True):
             if not (isinstance(codes, Levels) and isinstance(embedding, nn.Linear)):
                 raise ValueError(
@@ -177,10 +156,7 @@ class TableMLP(ColumnsModule):
         return units_before(self.behind)
 
     def numbers(self, x: Tensor) -> Tensor:
-        """Encoded numbers and missing-value indicators, shape (n, D), of coded columns (n, d).
-
-        Independent of the weights.
-        """
+        """Encoded numbers and missing-value indicators (n, D) of coded columns (n, d); independent of the weights."""
         numbers = self.standardise(x[:, self.numeric])
         flags = x[:, self.flagged].isnan().to(numbers.dtype)
         return torch.cat([torch.where(numbers.isnan(), 0.0, numbers), flags], 1)
