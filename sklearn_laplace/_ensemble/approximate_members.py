@@ -71,10 +71,7 @@ CHUNK = 512
 
 @dataclass(frozen=True)
 class BaggedScores(HeldOutScores):
-    """Log densities of held-out rows on a grid of prior precisions, and the variance factor of the mixture.
-
-    The fields except ``factor`` are those of :class:`~sklearn_laplace.laplace.selection.HeldOutScores`.
-    """
+    """Log densities of held-out rows on a grid of prior precisions, and the variance ``factor`` of the mixture."""
 
     factor: float = 1.0
 
@@ -86,10 +83,7 @@ class BaggedScores(HeldOutScores):
         """No warning: the spread of the members may be all of the epistemic uncertainty."""
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Prior precision and noise of largest density; both are scaled by the variance factor of the mixture.
-
-        Values of ``hyper`` that are not free are kept; the factor applies if both are free.
-        """
+        """Prior precision and noise of largest density; both are scaled by ``factor`` if both are free."""
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         density = torch.where(factors >= WEAKEST, density, -math.inf) if free_prior else density
         near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
@@ -103,14 +97,12 @@ class BaggedScores(HeldOutScores):
 
 @dataclass(frozen=True)
 class Bagged:
-    """Laplace approximations of all members, with common hyperparameters.
+    """Laplace approximations of all members, with common hyperparameters and the weights ``shares`` (K,).
 
-    ``data`` are the rows with the noise variances of the model. ``noise_model`` is a model of varying noise, or the
-    level of each target; None for a single level. ``held_out`` (K, n) is True for rows that were held out from the
-    training of a member. ``n_bins`` has the maximum number of pieces of a column for each member, and ``shares`` (K,)
-    the weights of the members.
-
-    ``densities`` are those of the held-out rows at positions ``scored`` (m,), int64; None for classes and counts.
+    ``data`` have the noise variances of the ``noise_model``, which is a model of varying noise or the level of each
+    target; None for a single level. ``held_out`` (K, n) is True for rows that were held out from a member. ``n_bins``
+    has the maximum number of pieces of a column. ``densities`` are those of the held-out rows ``scored`` (m,), int64;
+    None for classes and counts.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -170,10 +162,10 @@ def fits_on_rows(
 
 
 def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
-    """Compute the Laplace approximations of the members, and select hyperparameters on held-out rows.
+    """Laplace approximations of the members, with hyperparameters selected on held-out rows.
 
-    If a second pass with all scores would exceed the time limit of ``clock``, varying noise gets a rough model, and the
-    scores of the first pass are used.
+    If a second pass with all scores would exceed the time limit, varying noise gets a rough model, and the scores of
+    the first pass are used.
     """
     options, data = request.settled(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)

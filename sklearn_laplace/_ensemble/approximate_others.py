@@ -1,8 +1,7 @@
 """Laplace approximations of members for classes and counts that train together.
 
 As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
-member is multiplied by the factor that held-out rows select, as for cross-fitted nets of rows in memory
-(``laplace/selection/held_out.py``).
+member is multiplied by the factor that held-out rows select (``laplace/selection/held_out.py``).
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ curvatures have taken."""
 
 
 def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
-    """Compute the Laplace approximations of the members, and select the prior precision on held-out rows.
+    """Laplace approximations with the prior precision selected on held-out rows.
 
-    If the pass over a stream would exceed the time limit of ``clock``, the curvature of the sample is used.
+    If the pass over a stream would exceed the time limit, the curvature of the sample is used.
     """
     options, data, stream = request.settled(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)

@@ -21,9 +21,9 @@ LEAST_SHARE = 0.1
 class Bag:
     """Trained members: the keyword arguments, the weights and the ``shares`` of K nets in the mixture.
 
-    ``held_out`` (K, n) is True for rows that were held out from the training of a net. ``noise`` has noise variances
-    (n, C), up to a factor, whose powers weight the rows in the last cycles; it is empty for constant noise. ``places``
-    are the positions of the nets among the folds of all deals.
+    ``held_out`` (K, n) is True for rows that were held out from a net, and ``places`` are its folds among those of all
+    deals. ``noise`` has variances (n, C) up to a factor, whose powers weight the rows in the last cycles; it is empty
+    for constant noise.
     """
 
     arguments: tuple[dict[str, Any], ...]

@@ -25,8 +25,8 @@ def kept_back() -> Iterator[Caught]:
 def issue(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
     """Issue recorded warnings, except those about a net that is not part of the ensemble.
 
-    For later members, issue one warning per category; the first member has already issued bound warnings. A training
-    factorises hundreds of matrices, so that only one jitter warning is issued.
+    Later members issue one warning per category. Since a training factorises hundreds of matrices, only one jitter
+    warning is issued.
     """
     issued: set[type[Warning]] = set()
     for record in caught:

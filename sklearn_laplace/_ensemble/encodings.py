@@ -31,10 +31,10 @@ MOST_ADDED = 9e8
 def exact_kinds(
     parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood, *, added: bool
 ) -> tuple[int | None, ...]:
-    """Values of ``n_bins`` for nets with cheap exact steps, among those that the option ``n_bins`` allows.
+    """Values of ``n_bins`` for nets with cheap exact steps; empty if such steps are too expensive.
 
-    Empty if exact steps are too expensive. ``parameters`` have the layers of a net that is trained alone. ``added`` is
-    True if the nets are added to members that train together.
+    ``parameters`` have the layers of a net that is trained alone. ``added`` is True if the nets are added to members
+    that train together.
     """
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
@@ -46,12 +46,11 @@ def exact_kinds(
 
 
 def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Kinds of nets of a fit that trains one net after the other: numbers of pieces, None for a net without encoding.
+    """Numbers of pieces of the nets of a fit that trains one net after the other; None for a net without encoding.
 
-    "auto" adds nets with pieces for more than 300 rows, where a fit may take longer. Their steps have to go over all
-    rows, since nets that train by mini-batches have no cross-fitted nets whose held-out rows could weight the kinds.
-    "auto" adds none if the number of members is given, or if options refer to weights of one net. Nor does it if no
-    column has more than two values.
+    "auto" adds nets with pieces for more than 300 rows if their steps go over all rows: nets that train by mini-batches
+    have no cross-fitted nets to weight the kinds. It adds none if a number of members is given, if options refer to
+    weights of one net, or if no column has more than two values.
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
     pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
@@ -60,10 +59,7 @@ def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: 
 
 
 def has_exact_steps(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
-    """True if nets that train one after the other can take exact steps, with the first kind of encoding.
-
-    ``parameters`` have the layers of a net that is trained alone.
-    """
+    """True if nets that train one after the other, with these layers and the first encoding, can take exact steps."""
     first = kinds_of_nets(parameters, shape, likelihood)[0]
     return _are_affordable(blocks_of(parameters, shape, first), shape, likelihood)
 
@@ -94,13 +90,6 @@ def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) 
     """Refuse options keyed by names of weights for several kinds of nets, since the names differ between the kinds.
 
     ``fitted`` has the kind of each member: its encoding and the names of its tensors.
-
-    Examples
-    --------
-    >>> check_one_kind({"temperature": {"2": 0.5}}, [None, None])
-    >>> check_one_kind({"temperature": {"2": 0.5}}, [None, 8])
-    Traceback (most recent call last):
-    ValueError: temperature={'2': 0.5} names weights of one net, but this mixture has 2 kinds of nets, whose weights...
     """
     n_kinds = len(set(fitted))
     for name in _by_name(parameters) if n_kinds > 1 else []:

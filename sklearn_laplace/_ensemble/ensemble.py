@@ -31,9 +31,8 @@ LARGEST = torch.finfo(torch.float64).max
 class Ensemble:
     """Members and their weights (K,), with sum 1; the first member provides the estimator's attributes.
 
-    ``shares`` (K,) are weights selected by the fit for ``Members(weights="uniform")``; None for equal weights.
-    ``factor`` multiplies all variances; it is selected for a mixture of several kinds of nets. ``held_out`` has the
-    errors of held-out rows, for prediction intervals; None if no net of the fit holds out rows.
+    ``shares`` (K,) are weights for ``Members(weights="uniform")``, None for equal ones. ``factor`` multiplies all
+    variances. ``held_out`` has errors of held-out rows for prediction intervals; None without such rows.
     """
 
     members: tuple[Member, ...]
@@ -73,16 +72,16 @@ class Ensemble:
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
         """Moments of the targets of rows x (n, d), as a mixture over the members and over uncertain noise levels.
 
-        If ``merged``, the noise levels of a member may be merged to one component, which keeps all moments.
+        If ``merged``, the noise levels of a member may become one component, which keeps all moments.
         """
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program; None if they have to predict one after the other.
+        """All members as one tensor program; None if they have to predict one after the other, as for rows with gaps.
 
-        The program has copies of weights and posteriors, which need memory. Rows with gaps are left to the members.
+        The program has copies of weights and posteriors, which need memory.
         """
         has_room = 2 * self._used <= options.memory.size
         is_plain = options.fillings is None and issubclass(options.predictive, GLM)
@@ -101,10 +100,7 @@ class Ensemble:
         return Components.joined(parts, torch.from_numpy(self.weights).to(parts[0].mean))
 
     def draws(self, count: int, generator: torch.Generator, draw: Callable[[Member, int], Tensor]) -> Tensor:
-        """Draws from the mixture along the last axis, in random order.
-
-        ``draw`` maps a member and a number of draws to draws of the member.
-        """
+        """Draws from the mixture along the last axis, in random order; ``draw`` makes those of one member."""
         if len(self.members) == 1:
             return draw(self.first, count)
         chosen = torch.multinomial(torch.from_numpy(self.weights), count, replacement=True, generator=generator)
@@ -138,14 +134,11 @@ class Ensemble:
     ) -> Tensor:
         """Ends of intervals (n, 2, L, C) from residuals, for rows x (n, d) and confidence levels (L,).
 
-        ``by_folds`` selects "cv+", which requires nets that hold out rows; otherwise "jackknife+". If ``joint``, the
-        intervals of all outputs of a row hold together. ``importance`` (N,) are importance weights of the rows of the
-        fit.
+        ``by_folds`` selects "cv+", otherwise "jackknife+". If ``joint``, the intervals of all outputs of a row hold
+        together. ``importance`` (N,) are importance weights of the rows of the fit. The interval of a row with gaps
+        covers those of all its copies, see :class:`Filled`.
 
-        Raises ``UnsupportedCombinationError`` if no nets hold out rows, and these are required or the noise varies; the
-        message names the option or method ``needed_by``.
-
-        The interval of a row with gaps covers those of all its copies, see :class:`Filled`.
+        Without nets that hold out rows, "cv+" and varying noise are refused, in the name of ``needed_by``.
         """
         if options.fillings is not None:
             filled, without = Filled.of(x, options.fillings), replace(options, fillings=None)
@@ -196,10 +189,7 @@ class Ensemble:
 
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
-    """Ensemble with the member weights of a rule; unchanged if the rule needs rows that are not stored.
-
-    ``rule`` is a value of the internal option ``member_weights``.
-    """
+    """Ensemble with the member weights of a rule; unchanged if the rule needs rows that are not stored."""
     members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:
         return replace(Ensemble.of(members, ensemble.shares, ensemble.factor), held_out=ensemble.held_out)

@@ -71,8 +71,7 @@ The other members have pieces already."""
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """Fit an ensemble, and a linear net in its place if it has learnt nothing.
 
-    The members have equal weights, or weights selected on held-out rows. ``n_stages`` is the maximum number of subtasks
-    of a member.
+    ``n_stages`` is the maximum number of subtasks of a member.
     """
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
@@ -134,10 +133,10 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
 def _beside(
     together: Part, request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task, *, adds_linear: bool
 ) -> Ensemble | None:
-    """Add nets of one kind with exact steps, and a linear net, to members that train together.
+    """Add nets of one kind with exact steps, and a linear net, to members that train together, under their noise model.
 
-    The noise model is that of the members. The first member is the net with exact steps of all rows, which provides the
-    estimator's attributes. Held-out rows determine the weights of the parts; without them the result is None.
+    The first member is the net with exact steps of all rows. Held-out rows determine the weights of the parts; without
+    them the result is None.
     """
     noise_model = together.members[0].noise_model
     request = request if noise_model is None else request.under_noise(noise_model)
@@ -224,9 +223,9 @@ def _fit_leads(
 def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Member]:
     """Members of a kind after its first, with the prior precisions and the noise of the first.
 
-    Cross-fitted nets are trained on with all rows. Further members start from new initial weights. Without cross-fitted
-    nets, the evidence of each member selects its prior precisions. A net whose training fails is omitted, unless a
-    number of members was given.
+    Cross-fitted nets are trained on with all rows, further members from new initial weights. Without cross-fitted nets,
+    the evidence of each member selects its prior precisions. A net whose training fails is omitted, unless a number of
+    members was given.
     """
     first, start, noise_model = lead.member, lead.start, lead.member.noise_model
     if request.data.noise is None and noise_model is not None and noise_model.is_trained_under:
@@ -269,9 +268,9 @@ def fit_member(
 ) -> FittedMember:
     """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
-    ``task`` gets at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary. A later member of a kind uses
-    the hyperparameters of ``lead``, the state of the first one. ``noise_model`` is that of an earlier fit, and
-    ``trained`` replaces the first training. If ``is_compared``, densities of held-out rows are computed.
+    ``task`` gets at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary. ``lead`` is the state of the
+    first member of the kind, ``noise_model`` that of an earlier fit; ``trained`` replaces the first training. If
+    ``is_compared``, densities of held-out rows are computed.
     """
     data = request.data
     if trained is None:

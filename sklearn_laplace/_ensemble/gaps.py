@@ -25,16 +25,9 @@ from ..laplace.latent import LatentGaussian
 
 @dataclass(frozen=True, eq=False)
 class Filled:
-    """Rows without gaps, several for each row that has one.
+    """Copies (m, d) of the rows without gaps, and ``centre`` (n, d) with column means for missing numbers.
 
-    Parameters
-    ----------
-    rows : Tensor of shape (m, d)
-        Copies of the rows, in their order.
-    centre : Tensor of shape (n, d)
-        One row each, with the mean of the column for a missing number.
-    counts : Tensor of shape (n,), or None
-        Number of copies of each row; None if no row has a gap.
+    ``counts`` (n,) are the copies of each row; None if no row has a gap.
     """
 
     rows: Tensor
@@ -43,17 +36,7 @@ class Filled:
 
     @classmethod
     def of(cls, x: Tensor, fillings: Fillings | None) -> Self:
-        """Fill the gaps of rows (n, d).
-
-        Examples
-        --------
-        >>> nan = float("nan")
-        >>> fillings = Fillings(torch.tensor([[2.0, nan], [4.0, nan]]), torch.tensor([nan, nan]))
-        >>> Filled.of(torch.tensor([[nan, 1.0], [5.0, nan]]), fillings).rows
-        tensor([[2., 1.],
-                [4., 1.],
-                [5., nan]])
-        """
+        """Fill the gaps of rows (n, d)."""
         if fillings is None:
             return cls(x, x)
         gaps, values = fillings.gaps(x), fillings.values.to(x)

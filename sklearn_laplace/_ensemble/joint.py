@@ -41,10 +41,7 @@ def noise_correlation(ensemble: Ensemble, options: Options) -> Tensor:
 
 
 def correlations(ensemble: Ensemble, x: Tensor, options: Options, of_noise: Tensor) -> np.ndarray:
-    """Correlations (n, J, C, C) between the targets of each row of x (n, d), for each of J components of the mixture.
-
-    ``of_noise`` (C, C) is the correlation of the noise.
-    """
+    """Correlations (n, J, C, C) between the targets of rows x (n, d) for J components; ``of_noise`` is (C, C)."""
     parts = []
     for member in ensemble.members:
         answers = member.answers(x, options, partial(_moments, member))

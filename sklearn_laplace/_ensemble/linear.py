@@ -2,9 +2,8 @@
 
 A linear net is part of a joint ensemble if held-out rows give it a weight. Otherwise it replaces nets that have learnt
 nothing, unless its evidence is smaller. With a weak signal in few rows, the evidence of a net with hidden layers can be
-largest where all weights are nearly zero. That net predicts a constant, although a linear net would find part of the
-signal. A linear net has one mode, and its evidence for a Gaussian likelihood is exact (MacKay 1992). Without a signal
-it is nearly constant too.
+largest where all weights are nearly zero, while a linear net would find part of the signal. A linear net has one mode,
+and its evidence for a Gaussian likelihood is exact (MacKay 1992). Without a signal it is nearly constant too.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ docs/decisions.md."""
 
 
 def leaves_layers_open(request: FitRequest) -> bool:
-    """True if no option refers to hidden layers, or sets a prior or a training for them.
-
-    The options of ``request`` are those before "auto" layers are settled.
-    """
+    """True if no option refers to hidden layers, or sets a prior or a training for them, before "auto" is settled."""
     parameters, options = request.parameters, request.resolved
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
@@ -68,10 +64,7 @@ def _has_learnt(member: Member, request: FitRequest) -> bool:
 
 
 def linear_request(request: FitRequest, *, cross_fits: bool = False) -> FitRequest:
-    """Request for a net without hidden layers, which is trained by exact steps.
-
-    If ``cross_fits``, add cross-fitted nets, so that held-out rows can compare the net with others.
-    """
+    """Request for a net without hidden layers and with exact steps; cross-fitted nets are for comparisons."""
     exact = {"hidden_layer_sizes": (), "n_bins": None, "lr": None, "batch_size": None}
     parameters = of_one_net({**request.parameters, **exact})
     return replace(request, parameters=parameters, warm_start=None, cross_fits_linear=cross_fits)

@@ -1,8 +1,7 @@
-"""Model of noise that varies with the inputs or between targets.
+"""Model of noise that varies with the inputs or between targets, learnt from errors on held-out rows.
 
-The noise is learnt from errors on held-out rows. For a net that is trained alone, they come from cross-fitted nets or
-from leave-one-out. A net with many rows per effective parameter has hardly overfitted, so that its training errors,
-averaged over the posterior, can be used instead.
+For a net that is trained alone, these come from cross-fitted nets or from leave-one-out. A net with many rows per
+effective parameter has hardly overfitted. Its training errors, averaged over the posterior, can be used instead.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ def fitted_noise(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> NoiseModel | TargetNoise | None:
-    """Learn a model of varying noise, or else the levels of several targets; None if the data do not support them.
+    """A model of varying noise, or else the levels of several targets; None if the data do not support them.
 
-    ``origin`` has the cross-fitted nets if there are any, and ``options`` are in the units of the rows. ``left_out``
-    maps the name of the option that needs the rows to a LeftOut.
-
-    Raises ``UnsupportedCombinationError`` if varying noise was requested, but noise ratios are given or the prior is a
-    previous posterior.
+    ``origin`` has the cross-fitted nets if there are any, ``options`` are in the units of the rows, and ``left_out``
+    maps the name of the option that needs the rows to a LeftOut. Varying noise is refused under given noise ratios, and
+    under a prior that is a previous posterior.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or options.previous is not None:

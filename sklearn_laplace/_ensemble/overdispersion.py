@@ -36,10 +36,7 @@ since better means leave less overdispersion, and no cross-fitted nets, which ma
 
 
 def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
-    """Copy of a negative binomial request with the overdispersion that its rows support.
-
-    ``task`` gets at most ``ROUNDS`` subtasks for the trainings.
-    """
+    """Copy of a negative binomial request with the overdispersion of its rows; at most ``ROUNDS`` subtasks."""
     data, parameters = request.data, of_one_net(request.parameters)
     few = _some(data)
     mean = np.average(data.targets, axis=0, weights=data.weights)

@@ -21,10 +21,10 @@ from ..laplace.fit import LaplaceFit
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(TrainingRequest):
-    """Training request with three seeds, and with the options and rows of the posterior.
+    """Training request with three seeds, and with the options (in the units of y) and rows of the posterior.
 
-    ``resolved`` options are in the units of y. ``kept`` are unmerged rows in the user's order, for leave-one-out, or
-    None. ``is_candidate`` is True if the fit is only scored, and issues no diagnostic warnings.
+    ``kept`` are unmerged rows in the user's order, for leave-one-out. Fits that are only scored, ``is_candidate``,
+    issue no diagnostic warnings.
     """
 
     resolved: Options

@@ -30,9 +30,9 @@ T = TypeVar("T")
 class KronRoots:
     """One layer of the posteriors of K members in Kronecker form, for inputs shared by the stacked nets.
 
-    ``output_basis`` (K, O, O) are bases of the cotangents. ``input_basis`` (K, I, J), or (I, K·J) for a layer that
-    reads the columns, are bases of the inputs without the row of the bias; ``bias`` (K, J) is that row, zero without a
-    bias. ``variances`` (K, J, O) are inverse precisions in both bases.
+    ``output_basis`` (K, O, O) and ``input_basis`` (K, I, J), or (I, K·J) for a layer that reads the columns, are bases
+    of the cotangents and of the inputs. ``bias`` (K, J) is the row of the bias, zero without one. ``variances`` (K, J,
+    O) are inverse precisions in both bases.
     """
 
     output_basis: Tensor
@@ -58,10 +58,7 @@ class KronRoots:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Members of one kind, and their nets stacked.
-
-    ``roots`` are their posteriors, one entry per layer; empty for other structures than Kronecker factors.
-    """
+    """Members of one kind, their nets stacked, and the root of each layer; none unless in Kronecker form."""
 
     members: tuple[Member, ...]
     nets: StackedNets
@@ -137,10 +134,7 @@ class Together:
         return torch.cat(self._chunked(x, options, lambda part: _with_sum(answer(part))))
 
     def components(self, x: Tensor, options: Options, weights: Tensor, *, merged: bool) -> Components:
-        """Distribution of the targets of rows x (n, d), as :meth:`.Ensemble.components`, for members with weights (K,).
-
-        If ``merged``, there is one component per member.
-        """
+        """As :meth:`.Ensemble.components`, for members with weights (K,); if ``merged``, one component per member."""
         members, links = self.members, [member.link(options) for member in self.members]
         weights = weights.to(x.device)
 

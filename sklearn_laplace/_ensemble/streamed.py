@@ -49,11 +49,10 @@ def fits_of_stream(
     model: NoiseModel | TargetNoise | None,
     like: torch.Tensor,
 ) -> list[LaplaceFit]:
-    """Laplace fit of each member on its rows of the stream.
+    """Laplace fit of each member on its rows of the stream; ``fits`` on a sample determine the structures.
 
-    ``fits`` on a sample determine the structures; ``places`` are the folds of the members among those of all deals.
-    ``model`` has the noise variances of the rows, up to a factor. ``like`` is a tensor with the dtype and the device of
-    the rows.
+    ``places`` are the folds of the members among those of all deals. ``model`` has noise variances up to a factor.
+    ``like`` is a tensor with the dtype and the device of the rows.
     """
     structure = type(fits[0].curvature)
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)

@@ -72,10 +72,10 @@ It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
 
 
 def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Bag | None:
-    """Train the members; None if nets with exact steps are affordable and the targets are almost free of noise.
+    """Train the members; a pure function of its arguments, so that the result can be cached.
 
-    A pure function of its arguments, as :func:`~sklearn_laplace._training.train.train`, so that the result can be
-    cached. With targets almost free of noise, exact Gauss–Newton steps are more accurate.
+    None if nets with exact steps are affordable and the targets are almost free of noise: exact Gauss–Newton steps are
+    more accurate there.
     """
     options, data, stream, clock = request.options(memory_budget), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -143,8 +143,7 @@ class _Program:
     """Members of some deals, which train as one tensor program on the rows or a sample of them.
 
     ``recipes`` has one entry per deal; ``arguments`` and ``modules`` (with initial weights) one per net. ``held_out``
-    (K, n) is True for rows that were held out from the training of a net. ``first`` is the position of the first member
-    among the folds of all deals.
+    (K, n) is True for rows held out from a net. ``first`` is the first net's place among the folds of all deals.
     """
 
     request: TrainingRequest
@@ -232,9 +231,9 @@ def best_prior(
 ) -> tuple[float, float]:
     """Prior precision with the smallest error on the held-out rows of a mask (n,), and this error.
 
-    One net is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the members. A net
-    that trains longer needs a stronger prior. Therefore the best precision is multiplied by the ratio of the steps, up
-    to the largest of ``PRIORS``.
+    One net is trained under each of ``PRIORS``, in one tensor program and with fewer steps than the members. A net that
+    trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up to the
+    largest of ``PRIORS``.
     """
     stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
@@ -302,7 +301,7 @@ def learnt_of(
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> list[float]:
-    """Number of deals and part of their steps that the time limit allows; the passes over the rows need time as well.
+    """Number of deals and part of their steps that the time limit allows, besides the passes over the rows.
 
     If the time is too short for all steps of the first deals, the others are omitted.
     """
@@ -329,8 +328,8 @@ def _in_time(
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
     """Weights of two deals that maximise the density of held-out rows under their mixture (stacking, by EM).
 
-    Each deal predicts normal distributions, with its outputs (n, C) as means. Their variances are the noise variances
-    times a common factor. A deal has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
+    Each deal predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
+    factor as variances. A deal has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
     times that of the other.
     """
     variances = rows.noise if noise is None else noise

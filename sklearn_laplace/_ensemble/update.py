@@ -28,10 +28,7 @@ Copies = Callable[[PreparedData, int], PreparedData]
 
 
 def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ensemble:
-    """Ensemble under other options of the posterior, at the same weights and curvature.
-
-    ``is_candidate`` is True if the fit is only scored, and issues no diagnostic warnings.
-    """
+    """Ensemble under other options of the posterior, at the same weights and curvature."""
     members = []
     for member in ensemble.members:
         with single_thread(member.is_small):
@@ -54,10 +51,7 @@ def _refitted(member: Member, settled: Options, options: Options, factor: float)
 
 
 def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """Member with further rows, which are in the member's units.
-
-    ``copies`` maps rows and a seed to random copies of the rows by data augmentation.
-    """
+    """Member with further rows in its units; ``copies`` maps rows and a seed to random copies by data augmentation."""
     unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
     data = member.under_noise(data)
     kept = None if member.kept is None else member.kept.followed_by(data)
@@ -66,11 +60,10 @@ def with_rows(member: Member, data: PreparedData, options: Options, copies: Copi
 
 
 def without_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """Member without some of its rows; the parameters are those of :func:`with_rows`.
+    """Member without some of its rows, as :func:`with_rows`.
 
-    The stored rows are dropped, because a forgotten row cannot be matched to them reliably. Raises
-    ``UnsupportedCombinationError`` if the rows were read from a source, because the rows of each member's training are
-    not stored.
+    The stored rows are dropped, because a forgotten row cannot be matched to them reliably. Rows of a source are
+    refused, because the rows of each member's training are not stored.
     """
     if member.is_streamed:
         raise UnsupportedCombinationError(

@@ -35,21 +35,9 @@ test at 5 %. With noise the factor replaces a level that each kind has chosen fo
 def of_kinds(kinds: Sequence[Densities], row_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Stacking weights (k,) of several kinds of nets, with sum 1, and the best factor of all variances of the mixture.
 
-    The noise level of each kind is that of the kind alone, but the mixture is more accurate. Therefore a factor of at
-    most 1 is selected. For classes and counts it is a factor of the covariance of the outputs, and 1 if its gain is
-    below ``LIKELY``. There, the first kind gets all the weight if the gain of the mixture is below ``DECISIVE``.
-
-    ``kinds`` are the densities of held-out rows with weights (n,), for each kind.
-
-    Examples
-    --------
-    >>> from sklearn_laplace._approximation.row_densities import RowDensities
-    >>> errors = np.array([1.0, -1.0, 1.0, -1.0])
-    >>> def normal(e, variance):
-    ...     return RowDensities(-0.5 * (np.log(2 * np.pi * variance) + e**2 / variance), e**2 / variance, 1)
-    >>> weights, factor = of_kinds([normal(errors, 4.0), normal(errors, 4.0)], np.ones(4))
-    >>> weights, round(factor, 3)
-    (array([0.5, 0.5]), 0.25)
+    The noise level is that of each kind alone, but the mixture is more accurate, so that the factor is at most 1. For
+    classes and counts it is a factor of the covariance of the outputs, and 1 if its gain is below ``LIKELY``. There,
+    the first kind gets all the weight if the gain of the mixture is below ``DECISIVE``.
     """
     logs = np.stack([kind.scaled(1.0) for kind in kinds])
     weights, is_normal = by_stacking(logs, row_weights), all(kind.is_normal for kind in kinds)
@@ -71,12 +59,9 @@ def of_all_nets(factor: float, weights: Sequence[np.ndarray]) -> float:
     r"""Factor of the covariance for a mixture of several nets of each kind, from that for one net of each kind.
 
     As in ``_approximation/calibration.py``, averaging with weights :math:`a_k` removes a fraction of the variance
-    between nets that is proportional to :math:`1 - \sum_k a_k^2`, and the logarithm of the factor with it.
+    between nets that is proportional to :math:`1 - \sum_k a_k^2`, and the logarithm of the factor with it. ``weights``
+    are those of the nets of each kind, of at least two kinds; their total is 1.
 
-    ``weights`` are those of the nets of each kind, at least two kinds; their total is 1.
-
-    Examples
-    --------
     >>> of_all_nets(0.64, [np.array([0.5]), np.array([0.5])])  # one net of each kind
     0.64
     >>> round(of_all_nets(0.64, [np.full(10**5, 0.5e-5)] * 2), 3)  # the square, for many nets
@@ -88,28 +73,13 @@ def of_all_nets(factor: float, weights: Sequence[np.ndarray]) -> float:
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
-    """Weights (k,) in proportion to exp(log evidence).
-
-    Examples
-    --------
-    >>> by_evidence(np.array([-10.0, -10.0, -200.0])).round(2)
-    array([0.5, 0.5, 0. ])
-    """
+    """Weights (k,) in proportion to exp(log evidence)."""
     weights: np.ndarray = softmax(log_evidences)
     return weights
 
 
 def by_stacking(log_densities: np.ndarray, row_weights: np.ndarray) -> np.ndarray:
-    """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats.
-
-    Examples
-    --------
-    >>> log_densities = np.log([[0.9, 0.9, 0.1, 0.1], [0.1, 0.1, 0.9, 0.9]])  # each fits one half of the rows
-    >>> by_stacking(log_densities, np.ones(4)).round(2)
-    array([0.5, 0.5])
-    >>> by_stacking(log_densities, np.array([1.0, 1.0, 0.0, 0.0])).round(2)
-    array([1., 0.])
-    """
+    """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats."""
     shares = row_weights / row_weights.sum()
     weights, before = np.full(len(log_densities), 1 / len(log_densities)), -np.inf
     for _ in range(ITERATIONS):
