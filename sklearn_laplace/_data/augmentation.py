@@ -3,9 +3,8 @@ r"""Data augmentation: replace each row by k random copies, each with a k-th of 
 .. math:: \log p(D \mid \theta) = \sum_n \frac{w_n}{k} \sum_{j=1}^k \log p(y_n \mid f_\theta(a_{nj})), \qquad
           a_{nj} \sim \mathrm{augment}(x_n)
 
-Training, curvature and evidence use the same copies, so that the curvature belongs to the objective that was minimised.
-N remains the number of rows: k copies of a row are no more data than the row. Immer et al. (2022) average over the same
-orbit inside the likelihood instead. The original rows take part only if ``augment`` returns them.
+Training, curvature and evidence use the same copies, and N remains the number of rows. Immer et al. (2022) average over
+the same orbit inside the likelihood instead. The original rows take part only if ``augment`` returns them.
 """
 
 from __future__ import annotations
@@ -23,20 +22,7 @@ from ..errors import UnsupportedCombinationError
 
 
 def check_augment(augment: Any) -> None:
-    """Check for None or a callable with two arguments.
-
-    Raises
-    ------
-    ValueError
-        For any other value.
-
-    Examples
-    --------
-    >>> check_augment("flip")
-    Traceback (most recent call last):
-        ...
-    ValueError: augment='flip' has to be None or a function (X, random_state) -> new X of the same shape.
-    """
+    """``ValueError`` unless the value is None or a callable with two arguments."""
     if augment is None:
         return
     takes_two = callable(augment)
@@ -52,17 +38,7 @@ def check_augment(augment: Any) -> None:
 
 
 def check_forgetting(augment: Any) -> None:
-    """Check that rows can be forgotten: their contribution cannot be removed if random copies replaced them.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If ``augment`` is not None.
-
-    Examples
-    --------
-    >>> check_forgetting(None)
-    """
+    """``UnsupportedCombinationError`` with ``augment``: the contribution of a row's random copies cannot be removed."""
     if augment is not None:
         raise UnsupportedCombinationError(
             "forget cannot be used with augment: the fit replaced rows by random copies, which depend on all rows of "
@@ -73,35 +49,10 @@ def check_forgetting(augment: Any) -> None:
 def augmented_inputs(
     X: np.ndarray, augment: Callable[[np.ndarray, np.random.RandomState], Any], n_draws: int, seed: int
 ) -> np.ndarray:
-    """Random copies of all rows.
+    """Random copies (k · n, d), float64, of rows X (n, d), from k = ``n_draws`` calls of ``augment`` in order.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d), float64
-        Rows to copy.
-    augment : callable
-        Called ``n_draws`` times with a copy of X and the same generator.
-    n_draws : int
-        Number k of copies of each row.
-    seed : int
-        Determines the generator together with X.
-
-    Returns
-    -------
-    ndarray of shape (k · n, d), float64
-        The copies of the first call, then those of the second, and so on.
-
-    Raises
-    ------
-    ValueError
-        If ``augment`` returns another shape, infinite values, non-numeric values, or NaN for X without NaN.
-
-    Examples
-    --------
-    >>> def jitter(X, random_state):
-    ...     return X + random_state.normal(scale=0.1, size=X.shape)
-    >>> augmented_inputs(np.zeros((3, 2)), jitter, 5, seed=0).shape
-    (15, 2)
+    X and ``seed`` determine the generator. Raises ``ValueError`` if ``augment`` returns another shape, infinite or
+    non-numeric values, or NaN for X without NaN.
     """
     random_state = check_random_state(seed ^ zlib.crc32(X.tobytes()))
     gaps = bool(np.isnan(X).any())

@@ -19,15 +19,9 @@ MOMENTS, DURATIONS, CLOCK = "moments", "durations", "clock"
 
 
 def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[np.ndarray, bool | None]:
-    """Objects (n,) with bytes as text; a column of times of one kind as NumPy times, and whether it has a time zone.
+    """Objects (n,) with bytes as text; times of one kind as NumPy times, and whether they have a time zone.
 
     The zone is None if the values are no moments. Columns of several kinds are returned for later checks.
-
-    Examples
-    --------
-    >>> as_text_and_times(np.array([date(1970, 1, 3), None], dtype=object))
-    (array(['1970-01-03T00:00:00.000000',                        'NaT'],
-          dtype='datetime64[us]'), False)
     """
     types = set(map(type, values.tolist()))
     if any(issubclass(kind, bytes) for kind in types):
@@ -64,13 +58,7 @@ def _duration(value: Any) -> Any:
 
 
 def as_levels(values: np.ndarray) -> np.ndarray:
-    """Levels (n,) as text or numbers: other hashable values become their text, if it tells them apart.
-
-    Examples
-    --------
-    >>> as_levels(np.array([date(2024, 1, 31), "a", 1.5, None], dtype=object)).tolist()
-    ['2024-01-31', 'a', 1.5, None]
-    """
+    """Levels (n,) as text or numbers: other hashable values become their text, if it tells them apart."""
     if values.dtype != object or all(_is_level(kind) for kind in set(map(type, values.tolist()))):
         return values
     levels = np.empty(len(values), dtype=object)
@@ -99,15 +87,7 @@ def is_level_like(value: Any) -> bool:
 
 
 def in_pandas(name: str, conversion: str) -> str:
-    """Statement that converts a column; ``conversion`` holds "X[k]" for the column.
-
-    Examples
-    --------
-    >>> in_pandas("column 'a'", "X[k].astype(str)")
-    "X['a'] = X['a'].astype(str)"
-    >>> in_pandas("column 2", "X[k].astype(str)")
-    'X = pandas.DataFrame(X); X[2] = X[2].astype(str)'
-    """
+    """Statement that converts a column; ``conversion`` holds "X[k]" for the column."""
     column = f"X[{name.removeprefix('column ')}]"
     start = "" if column.startswith(("X['", 'X["')) else "X = pandas.DataFrame(X); "
     return f"{start}{column} = {conversion.replace('X[k]', column)}"

@@ -45,55 +45,26 @@ MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    Parameters
-    ----------
-    name : str
-        Name in messages.
-    n_levels : int
-        Number V of levels, including the shared level of rare values and that of missing values; 0 for a numeric
-        column.
-    codes : tuple of (level, int)
-        Code of each level.
-    missing : int
-        Code of a missing level; V if no level was missing in the training.
-    has_missing : bool
-        True if some numbers were missing.
-    is_empty : bool
-        True if all numbers were missing.
-    heavy : bool
-        True if the numbers have heavy tails.
-    zoned : bool or None
-        True for times with a time zone, False for times without; None for other columns.
-    of_text : str
-        What the text of the column is read as: "dates" or "numbers"; empty for categories and other types.
-    missing_share : float
-        Weighted share of missing values.
-    low, high : float or None
-        Smallest and largest number, in days since 1970 for dates; None without numbers.
-    concern : str
-        Reason for a warning about the column; empty if there is none.
-    spread : tuple of float
-        Quantiles of the numbers, or of the codes of levels, in the middle of equal shares of the rows. Empty if some
-        numbers were missing, and if the embedding of unknown levels was learnt from rows.
-    cycles : tuple of float
-        Periods in days by which the net reads dates; empty for other columns.
+    ``n_levels`` V includes the shared levels of rare and of missing values. ``spread`` has quantiles of the numbers, or
+    of the codes, in the middle of equal shares of the rows. It is empty if some numbers were missing, or if the
+    embedding of unknown levels was learnt from rows.
     """
 
-    name: str
-    n_levels: int = 0
+    name: str  # in messages
+    n_levels: int = 0  # 0 for numbers
     codes: tuple[tuple[Any, int], ...] = ()
-    missing: int = 0
-    has_missing: bool = False
-    is_empty: bool = False
-    heavy: bool = False
-    zoned: bool | None = None
-    of_text: str = ""
-    missing_share: float = 0.0
-    low: float | None = None
+    missing: int = 0  # code of a missing level; V if none was missing in the training
+    has_missing: bool = False  # of numbers
+    is_empty: bool = False  # all numbers were missing
+    heavy: bool = False  # numbers with heavy tails
+    zoned: bool | None = None  # times with a time zone, or without; None for other columns
+    of_text: str = ""  # text read as "dates" or "numbers"
+    missing_share: float = 0.0  # weighted
+    low: float | None = None  # smallest number, in days since 1970 for dates; None without numbers
     high: float | None = None
-    concern: str = ""
+    concern: str = ""  # reason for a warning
     spread: tuple[float, ...] = ()
-    cycles: tuple[float, ...] = ()
+    cycles: tuple[float, ...] = ()  # periods in days by which the net reads dates
 
     @property
     def flagged(self) -> bool:
@@ -181,12 +152,9 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool
 
 
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of the levels of rows, shape (n,), float64, and the values that are unknown levels.
+    """Codes of the levels (n,), float64, and the unknown values; ``ValueError`` for text if all levels are numbers.
 
-    Raises
-    ------
-    ValueError
-        For text if all training levels were numbers, and the reverse.
+    Numbers are refused likewise if all levels are text.
     """
     values, known = as_levels(values), dict(column.codes)
     mixed = len({isinstance(level, str) for level in known}) > 1
@@ -205,13 +173,9 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
-    """Warn once of all columns in which most of many values are unknown levels, unless all were ``reported`` before.
+    """Warn once (``TableWarning``) of all columns in which most of many values are ``unknown`` levels.
 
-    ``unknown`` holds the unknown values of each column. Those of the warning are added to ``reported``.
-
-    Warns
-    -----
-    TableWarning
+    There is no warning if all of these were ``reported`` before; those of the warning are added to the set.
     """
     mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
     found = {(column.name, value) for column, values in mostly for value in values}
@@ -268,13 +232,7 @@ def dated(column: Column, days: np.ndarray, *, zoned: bool | None) -> Column:
 
 
 def cycles_of(days: np.ndarray) -> tuple[float, ...]:
-    """Periods of the cycles in which dates vary, given in days since 1970; they have to span two periods.
-
-    Examples
-    --------
-    >>> cycles_of(np.arange(400.0)), cycles_of(np.arange(0.0, 7000.0, 7.0)), cycles_of(np.array([0.0, 0.5, 3.5]))
-    ((7.0,), (365.2425,), (1.0,))
-    """
+    """Periods of the cycles in which dates vary, given in days since 1970; they have to span two periods."""
     days = days[np.isfinite(days)]
     span = np.ptp(days) if len(days) else 0.0
     reached = [period for period in CYCLES if span >= N_PERIODS * period]

@@ -3,8 +3,8 @@ r"""Training values that stand for missing numbers and unknown levels of new row
 Each column has K = 16 values. Gaps of several columns of a row are filled jointly, with K combinations in all. Value
 :math:`(b_1 b_2 b_3 b_4)_2` of a column is in combination i if :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over
 GF(2), for a generator :math:`\alpha` of GF(16), the place p of the column and s = (0, 5, 6, 2). Among 15 columns, the
-halves of any two columns meet equally often. Among five consecutive ones, their quarters do too. This is a Latin
-hypercube on an orthogonal array (Tang 1993). Correlations are at most .09 for five columns and .38 for 15. Random
+halves of any two columns meet equally often; among five consecutive ones, their quarters do too. This is a Latin
+hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15. Random
 orders have .43 and .72, and a further gap may then narrow a prediction.
 """
 
@@ -23,18 +23,10 @@ STEPS = 0, 5, 6, 2
 
 @dataclass(frozen=True, eq=False)
 class Fillings:
-    """Values of columns in rows with gaps.
+    """Values of columns in rows with gaps."""
 
-    Parameters
-    ----------
-    values : Tensor of shape (K, d)
-        Training values, NaN in columns without gaps.
-    unknown : Tensor of shape (d,)
-        Code of unknown levels, NaN for numeric columns.
-    """
-
-    values: Tensor
-    unknown: Tensor
+    values: Tensor  # (K, d), training values; NaN in columns without gaps
+    unknown: Tensor  # (d,), code of unknown levels; NaN for numeric columns
 
     def __len__(self) -> int:
         return len(self.values)
@@ -51,8 +43,6 @@ class Fillings:
 def order(place: int) -> np.ndarray:
     """Order of the 16 values of the column at a place, shape (16,), int64; random from the 16th column on.
 
-    Examples
-    --------
     >>> order(0)
     array([ 0,  8,  4, 12,  7, 15,  3, 11,  2, 10,  6, 14,  5, 13,  1,  9])
     """

@@ -1,9 +1,8 @@
 r"""Known noise per target or per row, in the units of y and in those of the network.
 
-The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. The factor σ belongs to the targets: one number,
-one number per target, or selected by the fit. The factor v belongs to the rows: ``sample_noise_variance``, or 1 if it
-is not given. The network's targets are divided by s, and its dispersion φ is the noise variance of an average row in
-these units. The remaining ratios v′ are known before the fit:
+The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`: σ is one number, one per target, or selected by
+the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by s, and its dispersion φ is the
+noise variance of an average row in these units. The remaining ratios v′ are known before the fit:
 
 .. math:: \sigma_c^2 v_{nc} / s_c^2 = \varphi\, v'_{nc}, \qquad v'_{nc} = v_{nc}\, (u_c / s_c)^2,
 
@@ -28,39 +27,10 @@ FEWEST_ROWS = 2
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Validated noise variances of the rows.
+    """Validated noise variances (n, C), in squared units of y, from a value (n,), for all targets of a row, or (n, C).
 
-    Parameters
-    ----------
-    value : array-like of shape (n,) or (n, C), or None
-        One variance per row for all its targets, or one per row and target, in squared units of y.
-    likelihood : Likelihood
-        Likelihood of the fit.
-    shape : tuple
-        Shape (n, C) of the targets.
-
-    Returns
-    -------
-    ndarray of shape (n, C), or None
-        None if no variances are given.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        For a likelihood whose variance follows from its mean.
-    ValueError
-        For another shape, or values that are not finite or not above zero.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> noise_variances([0.5, 2.0], Gaussian(), (2, 1)).tolist()
-    [[0.5], [2.0]]
-    >>> noise_variances([0.5, 0.0], Gaussian(), (2, 1))
-    Traceback (most recent call last):
-        ...
-    ValueError: sample_noise_variance holds 0 in row 1; expected variances above zero, from 1e-60 to 1e+60, in \
-squared units of y.
+    Raises ``UnsupportedCombinationError`` for a likelihood whose variance follows from its mean, and ``ValueError`` for
+    another shape than ``shape``, or values that are not finite and above zero.
     """
     if value is None:
         return None
@@ -90,26 +60,7 @@ squared units of y.
 
 
 def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
-    """Check that added or removed rows have noise variances if and only if those of the fit had.
-
-    The two cases cannot be mixed, since σ² and σ² v differ in the units of σ.
-
-    Parameters
-    ----------
-    noisy_rows : bool
-        True if the new rows have noise variances.
-    known : bool
-        True if the rows of the fit had noise variances.
-
-    Raises
-    ------
-    ValueError
-        If ``noisy_rows`` and ``known`` differ.
-
-    Examples
-    --------
-    >>> check_noisy_rows(True, True)
-    """
+    """``ValueError`` if either new rows or those of the fit have noise variances: the units of σ² and σ² v differ."""
     if noisy_rows != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
@@ -118,18 +69,7 @@ def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
 
 
 def noise_per_target(sigma: np.ndarray, n_outputs: int) -> np.ndarray:
-    """User-set σ, one number or one per target, as an array of shape (C,).
-
-    Raises
-    ------
-    ValueError
-        If the number of entries is neither 1 nor C.
-
-    Examples
-    --------
-    >>> noise_per_target(np.asarray(0.5), 2)
-    array([0.5, 0.5])
-    """
+    """User-set σ as an array (C,); ``ValueError`` if the number of entries is neither 1 nor C."""
     if sigma.size not in (1, n_outputs):
         raise ValueError(
             f"sigma_noise has {sigma.size} entries; expected 1 or {n_outputs}, one for each target, in units of y."
@@ -140,29 +80,11 @@ def noise_per_target(sigma: np.ndarray, n_outputs: int) -> np.ndarray:
 def unit_noise(
     sigma: np.ndarray | None, variances: np.ndarray | None, scale: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Noise level u of each target for which the network's φ is 1, in the units of y; see the module's docstring.
+    """Noise level u (C,) of each target for which the network's φ is 1, in the units of y; see the module's docstring.
 
-    A common factor of all σ does not change it.
+    A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are proportional to ``variances`` v
+    (n, C), or to the squared ``scale`` s (C,). The result is s itself if v′ is 1 for all rows and targets.
 
-    Parameters
-    ----------
-    sigma : ndarray of shape (C,), or None
-        User-set σ. If None, the fit selects it, and noise variances are proportional to ``variances`` or, without
-        these, to the squared scale.
-    variances : ndarray of shape (n, C), or None
-        Known noise variances v of the rows.
-    scale : ndarray of shape (C,)
-        Scale s of the targets.
-    weights : ndarray of shape (n,)
-        Weights of the rows.
-
-    Returns
-    -------
-    ndarray of shape (C,)
-        The scale itself if v′ is 1 for all rows and targets.
-
-    Examples
-    --------
     >>> unit_noise(np.array([0.1, 3.0]), None, np.array([1.0, 10.0]), np.ones(5)).round(3)
     array([ 0.447, 13.416])
     """
@@ -175,23 +97,11 @@ def unit_noise(
 
 
 def row_reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
-    """Weights of the rows for the mean and the scale of the targets.
+    """Weights (n,) or (n, C) of rows for the mean and scale of the targets: w / (1 + v / median of v), or w without v.
 
-    With row weights w and noise variances v, the reliability is w / (1 + v / median of v); it is w without noise
-    variances. With weights w, a few very noisy rows would determine the scale. With weights 1/v, a few nearly exact
-    rows would. Here very noisy rows get about 1/v, and no row more than twice the weight of a row with median noise.
+    With w alone, a few very noisy rows would determine the scale; with 1/v, a few nearly exact ones. Here very noisy
+    rows get about 1/v, and no row more than twice the weight of a row with median noise.
 
-    Parameters
-    ----------
-    weights : ndarray of shape (n,)
-    variances : ndarray of shape (n, C), or None
-
-    Returns
-    -------
-    ndarray of shape (n,), or (n, C) with variances
-
-    Examples
-    --------
     >>> row_reliability(np.ones(3), np.array([[1e-9], [1.0], [99.0]])).ravel().round(3)
     array([1.  , 0.5 , 0.01])
     """

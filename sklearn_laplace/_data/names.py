@@ -9,13 +9,7 @@ import numpy as np
 
 
 def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
-    """Text of each name, equal for equal numbers of any type; empty without names, and if all names are strings.
-
-    Examples
-    --------
-    >>> keys_of([2020, np.int64(2021)]), keys_of([("a", 1.0)]), keys_of(["a", "b"])
-    (('2020', '2021'), ("('a', 1)",), ())
-    """
+    """Text of each name, equal for equal numbers of any type; empty without names, and if all names are strings."""
     if names is None or all(isinstance(name, str) for name in names):
         return ()
     return tuple(repr(built_in(name)) for name in names)
@@ -30,13 +24,7 @@ def built_in(name: Any) -> Any:
 
 
 def check_names(estimator: Any, names: Sequence[Any] | None, *, reset: bool) -> None:
-    """Keep the names of a fit in ``_column_names``; compare later ones, if both tables have names.
-
-    Raises
-    ------
-    ValueError
-        If names or their order differ.
-    """
+    """Keep the names of a fit in ``_column_names``; ``ValueError`` if those of a later table or their order differ."""
     given, fitted = keys_of(names), estimator._column_names
     if reset:
         if given:

@@ -40,11 +40,6 @@ def is_plain(X: Any) -> bool:
     """True if X needs no encoding: a table of numbers only, or invalid input left to scikit-learn's checks.
 
     Numbers with a categorical data type need an encoding.
-
-    Examples
-    --------
-    >>> is_plain([[1.0, 2]]), is_plain([["a", 2]])
-    (True, False)
     """
     if column_names(X) is not None:
         return all(values.dtype.kind in "biufc" and not _is_category(kind) for values, kind in _arrays(X))
@@ -57,32 +52,11 @@ def is_plain(X: Any) -> bool:
 
 
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
-    """Validate X and y with scikit-learn; X with strings, categories or times is returned unchanged for encoding.
+    """Validate X with scikit-learn, as float64 or unchanged if it needs encoding, and y by ``how`` (``check_X_y``).
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its ``n_features_in_`` and ``feature_names_in_`` are set if ``reset`` is True, and checked otherwise.
-    X, y : array-like
-        Rows and targets. Targets are validated only if ``how`` is given.
-    tables : bool
-        If True, X may hold strings, categories, times and missing values. If False, X has to hold finite numbers.
-    reset : bool
-        True in a fit.
-    **how
-        Options of ``sklearn.utils.check_X_y`` for y.
-
-    Returns
-    -------
-    tuple
-        X as float64, or unchanged if it needs encoding, and the validated y or None.
-
-    Raises
-    ------
-    ValueError
-        If the shape or the values of X or y are invalid.
-    TypeError
-        If X holds no rows or has a data type that cannot be read.
+    Without ``tables``, X has to hold finite numbers. In a fit (``reset``), ``n_features_in_`` and ``feature_names_in_``
+    are set, otherwise checked. Raises ``ValueError`` for invalid shapes or values, and ``TypeError`` if X holds no rows
+    or an unreadable data type.
     """
     if X is None:
         raise ValueError("X is None; pass a table of shape (n_samples, n_features).")
@@ -122,8 +96,6 @@ def _is_ready(estimator: Any, X: Any) -> bool:
 def with_gaps(X: Any) -> Any:
     """Convert a NumPy masked array to an array with missing values; return other input unchanged.
 
-    Examples
-    --------
     >>> with_gaps(np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]]))
     array([[ 1., nan],
            [ 3.,  4.]])
@@ -159,12 +131,7 @@ def _check_unique(names: Sequence[Any] | None) -> None:
 
 
 def _explain_rows(X: Any, y: Any, error: Exception) -> None:
-    """Raise a clearer error if X and y are swapped or have different lengths.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a clearer ``ValueError`` if X and y are swapped or have different lengths."""
     if str(error).startswith("Found input variables with inconsistent"):
         check_lengths(_num_samples(X), y)
     if y is not None and str(error).startswith("Expected 2D array, got 1D") and np.ndim(y) == 2:
@@ -175,15 +142,7 @@ def _explain_rows(X: Any, y: Any, error: Exception) -> None:
 
 
 def _explain(X: Any, error: Exception, tables: bool) -> None:
-    """Raise a clearer error if the shape or a column of X caused the original one.
-
-    Raises
-    ------
-    ValueError
-        With the column, or the reason why the shape is invalid.
-    TypeError
-        If X is sparse, or the data type of a column cannot be read.
-    """
+    """Raise a clearer ``ValueError`` or ``TypeError`` if the shape, sparsity or a column of X caused the first one."""
     if issparse(X):
         raise TypeError(
             "Sparse data was passed for X, but dense data is required: X.toarray(). In a pipeline, set "
@@ -224,13 +183,7 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
 
 
 def column_names(X: Any) -> list[Any] | None:
-    """Column names of a dataframe of any library; None for arrays.
-
-    Examples
-    --------
-    >>> column_names(np.zeros((2, 1))) is None
-    True
-    """
+    """Column names of a dataframe of any library; None for arrays."""
     names = getattr(X, "columns", None)
     return None if names is None or getattr(X, "dtypes", None) is None else list(names)
 
@@ -248,23 +201,10 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
 
 
 def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
-    """Read the columns of a table.
+    """Read the columns of a table: values (n,), float64 or object, whether a data type is categorical, and time zones.
 
-    Parameters
-    ----------
-    X : array-like or dataframe of shape (n, d)
-    text : sequence of bool, optional
-        True for each column that was text in the training; it stays text even if its values look like numbers, and its
-        times are not converted.
-
-    Returns
-    -------
-    values : list of ndarray of shape (n,)
-        Each of dtype float64 or object.
-    is_category : list of bool
-        True for columns with a categorical data type.
-    zoned : list of bool or None
-        True for times with a time zone, False for times without, None for other columns.
+    Columns marked in ``text`` were text in the training: they stay text, even if they look like numbers or times. The
+    zone is True for times with one, False for times without, None for other columns.
     """
     if column_names(X) is None:
         array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
@@ -289,8 +229,6 @@ def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
 
     Numbers are float64, also in lists of rows and in arrays of objects; other values are objects.
 
-    Examples
-    --------
     >>> [(name, values.dtype.kind) for name, values, _ in named_columns([[1.5, "a"], [None, "b"]])]
     [('column 0', 'f'), ('column 1', 'O')]
     """
@@ -313,10 +251,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
     """Columns of a dataframe as arrays (n,), each with its data type.
 
-    Raises
-    ------
-    TypeError
-        If NumPy cannot read a data type, or a column has several values per row.
+    Raises ``TypeError`` if NumPy cannot read a data type, or a column has several values per row.
     """
     for place in range(_width(X)):
         series = _safe_indexing(X, place, axis=1)
@@ -379,12 +314,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
     """Kind of the non-missing values of a column: {str}, {Real}, both if ``mixed``, or an empty set if all are missing.
 
-    Raises
-    ------
-    TypeError
-        For values that are neither strings nor numbers.
-    ValueError
-        For numbers and strings, or times with and without a time zone, in one column.
+    Raises ``TypeError`` for other values, and ``ValueError`` for numbers and strings, or times with and without a zone.
     """
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
@@ -423,12 +353,9 @@ def _refuse_objects(values: np.ndarray, kinds: set[type], name: str) -> None:
 
 
 def _numbers(values: np.ndarray, name: str, *, of_fit: bool = True) -> np.ndarray:
-    """Values of a numeric column as float64, with NaN for missing ones; ``of_fit`` is False for later rows.
+    """Values of a numeric column as float64, NaN for missing ones; ``ValueError`` for strings.
 
-    Raises
-    ------
-    ValueError
-        For strings.
+    ``of_fit`` is False for later rows.
     """
     if values.dtype.kind == "f":
         return values

@@ -18,17 +18,8 @@ LONGEST = 60
 class TableReport:
     """Columns of a fitted estimator, printed as a table, in notebooks as HTML.
 
-    Parameters
-    ----------
-    table : Table
-        Encoding of the columns.
-
-    Attributes
-    ----------
-    rows : list of tuple of str
-        Name, kind, values and share of missing values of each column.
-    notes : list of str
-        Concerns about columns, as in a :class:`~sklearn_laplace.errors.TableWarning`.
+    ``rows`` has name, kind, values and share of missing values of each column; ``notes`` has concerns about columns, as
+    in a :class:`~sklearn_laplace.errors.TableWarning`.
     """
 
     def __init__(self, table: Table) -> None:

@@ -1,6 +1,6 @@
-"""Validated training data: canonical order, merged equal rows, rescaled weights, augmentation.
+"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, augmentation.
 
-Contains plain arrays and functions of them. Likelihood and net are applied later, to tensors.
+Likelihood and net are applied later, to tensors.
 """
 
 from __future__ import annotations
@@ -25,39 +25,17 @@ from .target_scale import TargetScale
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Validated training data.
+    """Validated training data."""
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d), float64
-        Inputs.
-    targets : ndarray of shape (n, C) or (n,)
-        Standardised targets, float64, or class indices.
-    weights : ndarray of shape (n,), float64
-        Row weights.
-    n_outputs : int
-        Number of outputs of the net.
-    scale : TargetScale
-        Map from the units of y to those of the net.
-    noise : ndarray of shape (n, C), optional
-        Known noise variances of the targets, in units of φ.
-    unmerged : PreparedData, optional
-        The rows in the user's order, with equal rows unmerged and rows of weight zero included, for leave-one-out.
-    has_copies : bool
-        True if data augmentation has replaced the rows by copies.
-    table : Table, optional
-        Encoding of the columns of X, for the built-in net.
-    """
-
-    X: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
+    X: np.ndarray  # (n, d), float64
+    targets: np.ndarray  # (n, C), standardised, float64, or class indices (n,)
+    weights: np.ndarray  # (n,), float64
     n_outputs: int
-    scale: TargetScale
-    noise: np.ndarray | None = None
-    unmerged: PreparedData | None = None
-    has_copies: bool = False
-    table: Table | None = None
+    scale: TargetScale  # from the units of y to those of the net
+    noise: np.ndarray | None = None  # (n, C), known noise variances, in units of φ
+    unmerged: PreparedData | None = None  # all rows in the user's order, for leave-one-out
+    has_copies: bool = False  # data augmentation has replaced the rows
+    table: Table | None = None  # encoding of X, for the built-in net
 
     @property
     def total_weight(self) -> float:
@@ -79,12 +57,8 @@ class PreparedData:
     def mean_variance(self) -> float:
         """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
 
-        A single row has no variance. For a total weight below 2, the largest squared target replaces it.
-
-        Raises
-        ------
-        ValueError
-            If targets are not standardised and their variance overflows or underflows in float64.
+        For a total weight below 2, the largest squared target replaces it. Raises ``ValueError`` if targets are not
+        standardised and their variance overflows or underflows in float64.
         """
         if self.targets.ndim == 1:
             return 1.0
@@ -150,11 +124,9 @@ class PreparedData:
         """Factor that rescales weights to a mean of 1 if they only count copies of rows; otherwise 1.
 
         Weights count copies if their mean exceeds 1 and all inputs differ. Equal rows have been merged before, and
-        further measurements would have different noisy targets for the same inputs. Equal weights of all rows carry no
-        more information: a noise level selected on the data cannot distinguish more rows from less noise.
+        further measurements would have other noisy targets for the same inputs. Equal weights carry no more
+        information: more rows cannot be distinguished from less noise.
 
-        Examples
-        --------
         >>> scale = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
         >>> X, y = np.array([[0.0], [1.0]]), np.zeros((2, 1))
         >>> [PreparedData(X, y, np.array(w), 1, scale).weight_unit() for w in ([2.0, 6.0], [0.5, 0.5])]
@@ -227,28 +199,11 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort rows into a canonical order, drop rows of weight zero, and merge equal rows of small data.
+    """Sort rows (n, …) into a canonical order, drop rows of weight zero, and merge equal rows of small data.
 
-    Results are then bitwise independent of the order of the rows, and for small data a weight is equivalent to
-    repeated rows. Training amplifies rounding errors, which could otherwise lead to different modes. Data are small
-    up to a total weight of 10,000. Large data are sorted by :func:`row_keys`.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-    targets : ndarray of shape (n,) or (n, C), numeric
-    weights : ndarray of shape (n,)
-
-    Returns
-    -------
-    tuple of three ndarray
-        X, targets and weights.
-
-    Examples
-    --------
-    >>> X, y, w = canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
-    >>> sorted(zip(X[:, 0].tolist(), y.tolist(), w.tolist()))
-    [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
+    Results are then bitwise independent of the order of the rows, and for small data a weight is equivalent to repeated
+    rows; a training amplifies rounding errors. Data are small up to a total weight of 10,000; larger data are sorted by
+    :func:`row_keys`.
     """
     present = weights > 0
     return _merged(X[present], targets[present], weights[present])
@@ -277,13 +232,11 @@ def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np
 
 
 def row_keys(*parts: np.ndarray) -> np.ndarray:
-    """64-bit hashes, shape (n,), of the concatenated rows of arrays of shape (n,) or (n, k).
+    """64-bit hashes, shape (n,), of the concatenated rows of arrays of shape (n,) or (n, k). Cost O(n k).
 
     Equal rows have equal keys; −0 equals 0, and NaN equals NaN. Two different rows have equal keys with probability
-    2⁻⁶⁴. The order of the keys is unrelated to that of the values. Cost O(n k).
+    2⁻⁶⁴. The order of the keys is unrelated to that of the values.
 
-    Examples
-    --------
     >>> first, second, other = row_keys(np.array([[0.0, np.nan], [-0.0, -np.nan], [1.0, np.nan]]))
     >>> bool(first == second), bool(first == other)
     (True, False)
@@ -306,19 +259,7 @@ def rehashed(keys: np.ndarray) -> np.ndarray:
 
 
 def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:
-    """Replace the rows by random copies and merge equal ones.
-
-    Parameters
-    ----------
-    data : PreparedData
-        Rows to copy.
-    augment : callable or None
-        Function that returns random copies of rows. If None, the data are returned unchanged.
-    n_draws : int
-        Number k of copies of each row; each has a k-th of its weight.
-    seed : int
-        Seed of the copies.
-    """
+    """Replace the rows by ``n_draws`` random copies each and merge equal ones; unchanged if ``augment`` is None."""
     if augment is None:
         return data
     observed = data.targets if data.noise is None else np.column_stack([data.targets, data.noise])

@@ -23,24 +23,12 @@ FAR_TARGET = 1e6
 MOST_ZEROS = 0.5
 """Share of zeros among targets that are never negative, from which there is a hint."""
 LARGEST_COUNT, LEAST_VARIANCE = 100, 0.9
-"""Targets look like counts if they are whole numbers up to this value, and their variance is at least this fraction of
-their mean. The variance of ratings is smaller, and that of counts is at least the mean."""
+"""Targets look like counts if they are whole numbers up to this value, with a variance of at least this fraction of
+their mean. The variance of ratings is smaller."""
 
 
 def count_hint(targets: np.ndarray) -> str:
-    """Advice on targets that look like small counts; empty for other targets.
-
-    Parameters
-    ----------
-    targets : ndarray of shape (n,) or (n, C)
-
-    Examples
-    --------
-    >>> count_hint(np.array([0.0, 3.0, 1.0, 0.0])).split(":")[0]
-    'y holds whole numbers from 0 to 3, as counts do'
-    >>> count_hint(np.array([1.0, 2.0, 3.0, 2.0])), count_hint(np.array([0.0, 1.0]))  # ratings, and two classes
-    ('', '')
-    """
+    """Advice on targets (n,) or (n, C) that look like small counts; empty for other targets."""
     low, high = float(targets.min()), float(targets.max())
     if low < 0 or not 2 <= high <= LARGEST_COUNT or (targets != np.floor(targets)).any():
         return ""
@@ -53,19 +41,7 @@ def count_hint(targets: np.ndarray) -> str:
 
 
 def zeros_hint(targets: np.ndarray) -> str:
-    """Advice on targets that are never negative and mostly zero; empty for other targets.
-
-    Parameters
-    ----------
-    targets : ndarray of shape (n,) or (n, C)
-
-    Examples
-    --------
-    >>> zeros_hint(np.array([0.0, 0.0, 3.7, 1.2])).split(".")[0]
-    'y is 0 in 50% of the rows, and never negative'
-    >>> zeros_hint(np.array([0.0, 0.0, 1.0]))  # two classes
-    ''
-    """
+    """Advice on targets (n,) or (n, C) that are never negative and mostly zero; empty for other targets."""
     share = float((targets == 0).mean(axis=0).max())
     if targets.min() < 0 or not MOST_ZEROS <= share < 1 or len(np.unique(targets)) < 3:
         return ""
@@ -79,8 +55,6 @@ def zeros_hint(targets: np.ndarray) -> str:
 def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
     """Reason for a warning about one target (n, C) that is extremely far from all others; empty if there is none.
 
-    Examples
-    --------
     >>> far_target(np.array([[1.0], [2.0], [1e12], [3.0]]), np.ones(4)).split(".")[0]
     'y holds 1e+12 in row 2, and the other targets lie between 1 and 3'
     """
@@ -100,13 +74,10 @@ def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    r"""Row weights (n,); shares, which sum to at most one, are rescaled to Kish's (1965) effective number of rows.
+    """Row weights (n,); shares, which sum to at most one, are rescaled to Kish's (1965) effective number of rows.
 
-    The number is :math:`(\sum w)^2 / \sum w^2`: n for equal weights, fewer if a few rows have most of the weight.
     Shares, such as those of AdaBoost, would otherwise let the prior dominate the data.
 
-    Examples
-    --------
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
     """
@@ -117,14 +88,12 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
 
 
 def relative_weights(weights: np.ndarray) -> np.ndarray:
-    r"""Row weights (n,) of which only the ratios matter.
+    """Row weights (n,) of which only the ratios matter.
 
     Whole numbers without their common divisor count copies, and so do small multiples of the smallest weight. Other
     weights sum to Kish's effective number of rows. Zeros stay. Ratios are rounded to 30 bits, because a training
-    amplifies the rounding errors of a common factor.
+    amplifies rounding errors.
 
-    Examples
-    --------
     >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
     (array([1., 0., 2.]), array([2., 3.]))
     >>> print(relative_weights(np.array([0.3, 0.4, 0.4])).sum().round(4))
@@ -155,8 +124,6 @@ def _of_effective_sum(shares: np.ndarray) -> np.ndarray:
 def effective_number(weights: np.ndarray) -> int:
     r"""Kish's (1965) effective number of rows, :math:`(\sum w)^2 / \sum w^2`, rounded; n for equal weights.
 
-    Examples
-    --------
     >>> effective_number(np.ones(7)), effective_number(np.array([1.0, 1.0, 0.0, 0.0]))
     (7, 2)
     """
@@ -164,26 +131,10 @@ def effective_number(weights: np.ndarray) -> int:
 
 
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weighted mean and standard deviation of each column, and a mask of constant columns.
+    """Mean and standard deviation (d,) of columns (n, d) with weights (n,) or (n, d), and a mask of constant columns.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n, d)
-    weights : ndarray of shape (n,) or (n, d)
-        Weight of each row or of each value.
+    Columns are constant up to rounding. Raises ``ValueError`` if the range of a column exceeds the largest float64.
 
-    Returns
-    -------
-    tuple of three ndarray of shape (d,)
-        Mean, standard deviation, and True for each column that is constant up to rounding.
-
-    Raises
-    ------
-    ValueError
-        If the range of a column exceeds the largest float64.
-
-    Examples
-    --------
     >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
     (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
     """
@@ -205,26 +156,13 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of the asinh that compresses heavy tails; None for a column without heavy tails.
+    """Centre and width of the asinh that compresses heavy tails, in the units of the column; None without heavy tails.
 
     A column has heavy tails if a value is more than 20 robust standard deviations away from the median. Centre and
-    width are then the median and the robust standard deviation, that of a normal distribution with the same central
-    90 % interval. A positive column whose central 90 % interval spans more than three decades is treated differently.
-    Its centre is zero and its width the lower end of the interval, which amounts to a logarithm. Quantiles are those of
-    the weighted empirical distribution without interpolation, so that a weight of k is equivalent to k copies.
+    width are then the median and the robust standard deviation, that of a normal distribution with the same central 90
+    % interval. If this interval of a positive column spans more than three decades, the centre is zero and the width
+    its lower end, which amounts to a logarithm.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n,)
-    weights : ndarray of shape (n,)
-
-    Returns
-    -------
-    tuple of float, or None
-        Centre and width, in the units of the column.
-
-    Examples
-    --------
     >>> t = np.linspace(0.0005, 0.9995, 1000)
     >>> robust(-np.log(t), np.ones(1000)) is None, robust(np.tan(np.pi * (t - 0.5)), np.ones(1000)) is None
     (True, False)
@@ -241,22 +179,10 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
 
 
 def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Quantiles of the weighted empirical distribution, without interpolation.
+    """Quantiles (q,) of the weighted empirical distribution, without interpolation: a weight of k equals k copies.
 
     Values of weight zero are ignored, also at levels 0 and 1.
 
-    Parameters
-    ----------
-    values, weights : ndarray of shape (n,)
-    levels : ndarray of shape (q,)
-        Levels from 0 to 1.
-
-    Returns
-    -------
-    ndarray of shape (q,)
-
-    Examples
-    --------
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
     array([1., 3., 3.])
     """

@@ -1,12 +1,9 @@
-r"""Encode a table as numbers: the kind, levels, missing values and heavy tails of each column.
+"""Encode a table as numbers: the kind, levels, missing values and heavy tails of each column.
 
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
 become days, dates days since 1970. Text is categorical, unless it holds dates or numbers (``text.py``). A level becomes
-its index among the training levels, and an unseen level gets the next index after them. All later steps receive a
-float64 matrix.
-
-Levels are compared by value, not by type: 1, 1.0 and True are the same level, in integer and float columns. Statistics
-over rows are weighted, and rows of weight zero are ignored.
+its index among the training levels, and an unseen level the next index after them. Levels are compared by value: 1, 1.0
+and True are the same. Statistics over rows are weighted, and rows of weight zero are ignored.
 """
 
 from __future__ import annotations
@@ -47,36 +44,14 @@ FROM_DTYPE = "from_dtype"
 
 @dataclass(frozen=True)
 class Categorical:
-    """User's choice of the categorical columns.
-
-    Parameters
-    ----------
-    by_type : bool
-        If True, columns with string values or a categorical data type are categorical.
-    columns : tuple of str, tuple, int or bool
-        Names, positions, or a mask of categorical columns.
-    """
+    """Choice of the categorical columns: by type (strings, categorical data types), or names, positions or a mask."""
 
     by_type: bool
     columns: tuple[Any, ...] = ()
 
     def positions(self, names: Sequence[Any] | None, d: int) -> set[int]:
-        """Positions of the columns in ``columns``.
+        """Positions of ``columns`` among d; ``ValueError`` if a name or position does not exist, or a mask is not (d,).
 
-        Parameters
-        ----------
-        names : sequence, or None
-            Names of the columns of X, if any.
-        d : int
-            Number of columns of X.
-
-        Raises
-        ------
-        ValueError
-            If a name or position does not exist, or a mask does not have d values.
-
-        Examples
-        --------
         >>> Categorical(False, (True, False)).positions(["a", "b"], 2), Categorical(False, (-1,)).positions(None, 2)
         ({0}, {1})
         """
@@ -115,24 +90,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Table:
-    """Encoding of all columns, determined by the training rows.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        Encoding of each column.
-
-    Examples
-    --------
-    >>> X = np.array([["a", 1.0], ["b", None], ["a", 3.0]], dtype=object)
-    >>> table = Table.of(X, np.ones(3), Categorical(True))
-    >>> table.coded(X)
-    array([[ 0.,  1.],
-           [ 1., nan],
-           [ 0.,  3.]])
-    >>> table.coded(np.array([["c", 2.0]], dtype=object))
-    array([[2., 2.]])
-    """
+    """Encoding of all columns, determined by the training rows."""
 
     columns: tuple[Column, ...]
 
@@ -168,19 +126,7 @@ class Table:
 
     @classmethod
     def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Table:
-        """Determine the encoding from the training rows.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d), dataframe or list of rows
-            Training rows.
-        weights : ndarray of shape (n,)
-            Weights of the rows.
-        categorical : Categorical
-            User's choice of the categorical columns.
-        names : sequence of str, optional
-            Names of the columns, if X no longer has them.
-        """
+        """Determine the encoding from the training rows, with ``names`` if X no longer has them."""
         values, is_category, zoned = read_columns(X)
         names = column_names(X) if names is None else names
         chosen, columns = categorical.positions(names, len(values)), []
@@ -213,24 +159,10 @@ class Table:
                 warn_user(concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
-        """Encode rows as numbers, shape (n, d), float64.
+        """Encode rows as numbers, shape (n, d), float64; warn of mostly unknown categories and first missing numbers.
 
-        Parameters
-        ----------
-        X : ndarray of shape (n, d), dataframe or list of rows
-            Rows.
-        weights : ndarray of shape (n,), optional
-            Weights of the rows.
-        warn : bool
-            If True, warn of columns with mostly unknown categories and of the first missing numbers of a column.
-
-        Raises
-        ------
-        ValueError
-            For infinite numbers. With weights, for missing numbers in a column without missing training values; rows
-            of weight zero may have them.
-        TypeError
-            For values that are neither strings nor numbers.
+        Raises ``TypeError`` for values that are neither strings nor numbers, and ``ValueError`` for infinite numbers.
+        With weights, also for missing numbers in a column that had none, except in rows of weight zero.
         """
         if self.is_numeric and type(X) is np.ndarray and X.dtype == np.float64 and np.isfinite(X).all():
             return X.copy()
@@ -291,14 +223,9 @@ class Table:
 
 @contextmanager
 def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
-    """Add the affected rows of X to the message of a :class:`NonFiniteError`.
+    """Add the affected rows of X, if in memory, to the message of a :class:`NonFiniteError`.
 
-    Parameters
-    ----------
-    X : array-like of shape (n, d), or None
-        Rows given by the user, if they are in memory.
-    table_of : callable
-        Returns the encoding of X, or None for a net that takes X unchanged.
+    ``table_of`` returns the encoding of X, or None for a net that takes X unchanged.
     """
     try:
         yield
@@ -318,13 +245,7 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
 
 
 def check_columns(fitted: Any, previous: Any) -> None:
-    """Check that X has the columns of the previous posterior, if there is one.
-
-    Raises
-    ------
-    ValueError
-        If the number, names or order of the columns differ.
-    """
+    """``ValueError`` if number, names or order of the columns differ from those of the previous posterior, if any."""
     if previous is None:
         return
     names, previous_names = (
@@ -340,23 +261,7 @@ def check_columns(fitted: Any, previous: Any) -> None:
 
 
 def categorical(value: Any) -> Categorical:
-    """Read the option ``categorical_features``: by type, none, or a list of names, positions or a mask.
-
-    Raises
-    ------
-    ValueError
-        For any other value.
-
-    Examples
-    --------
-    >>> categorical("from_dtype").by_type, categorical([0, 2]).columns
-    (True, (0, 2))
-    >>> categorical("colour")
-    Traceback (most recent call last):
-        ...
-    ValueError: categorical_features='colour' has to be 'from_dtype', None, a list of column names or positions, or a \
-mask.
-    """
+    """Read ``categorical_features``: by type, none, or a list of names, positions or a mask; else ``ValueError``."""
     if isinstance(value, str) and value == FROM_DTYPE:
         return Categorical(True)
     sequence = () if value is None else value

@@ -18,29 +18,15 @@ SAME_RATIO = 1e-9
 class TargetScale:
     """Map from the user's targets to the network's, (g(y) − mean) / scale, and the matching map of their noise.
 
-    Without transformations, g(y) = y. "Units of y" are then those of g(y) if there are transformations.
-
-    Parameters
-    ----------
-    mean, scale : ndarray of shape (C,)
-        In the units of y; zeros and ones for classes.
-    unit_noise : ndarray of shape (C,)
-        Noise level σ of each target for which φ is 1, in the units of y. Equal to the scale unless noise ratios are
-        known.
-    noisy_rows : bool
-        If True, each row has a known noise variance.
-    transforms : tuple of TargetTransform
-        Transformation g of each target; empty without transformations.
-    log_slope : float
-        Weighted mean over the training rows of Σ_c log g_c′(y_c).
+    "Units of y" are those of g(y). Without ``transforms``, g(y) = y.
     """
 
-    mean: np.ndarray
-    scale: np.ndarray
-    unit_noise: np.ndarray
-    noisy_rows: bool = False
-    transforms: tuple[TargetTransform, ...] = ()
-    log_slope: float = 0.0
+    mean: np.ndarray  # (C,), in the units of y; zeros for classes
+    scale: np.ndarray  # (C,), in the units of y; ones for classes
+    unit_noise: np.ndarray  # (C,), σ for which φ is 1; equal to the scale unless noise ratios are known
+    noisy_rows: bool = False  # each row has a known noise variance
+    transforms: tuple[TargetTransform, ...] = ()  # g of each target, if any
+    log_slope: float = 0.0  # weighted mean over the rows of Σ_c log g_c′(y_c)
 
     @property
     def log_volume(self) -> float:
@@ -52,13 +38,7 @@ class TargetScale:
         return transformed(self.transforms, y)
 
     def power(self, exponent: int) -> np.ndarray:
-        """Power of the scale, shape (C,); exponent 2 gives the unit of variances.
-
-        Raises
-        ------
-        ValueError
-            If the power overflows or underflows in float64.
-        """
+        """Power of the scale, shape (C,): 2 for the unit of variances; ``ValueError`` if it overflows or underflows."""
         with np.errstate(over="ignore", under="ignore"):
             power: np.ndarray = self.scale**exponent
         if not (np.isfinite(power) & (power > 0)).all():
@@ -71,11 +51,8 @@ class TargetScale:
     def dispersion(self, sigma_noise: np.ndarray) -> float:
         """Dispersion φ of a user-set σ, which is one number or one per target, shape (C,).
 
-        Raises
-        ------
-        ValueError
-            If the noise ratios between the targets differ from those of the curvature. Also if σ is not between 1e-60
-            and 1e60 times the scale of y.
+        Raises ``ValueError`` if the noise ratios between the targets differ from those of the curvature, or if σ is not
+        between 1e-60 and 1e60 times the scale of y.
         """
         root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
         if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
@@ -104,20 +81,7 @@ class TargetScale:
 
 
 def transformed(transforms: tuple[TargetTransform, ...], y: np.ndarray) -> np.ndarray:
-    """Targets (n, C) under one transformation each; the same targets without transformations.
-
-    Raises
-    ------
-    ValueError
-        For a target outside the domain of its transformation.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.distributions.transforms import LogTransform
-    >>> transformed((), np.array([[2.0]])), transformed((LogTransform(0.0, 9.0),), np.array([[1.0], [9.0]])).round(2)
-    (array([[2.]]), array([[0. ],
-           [2.2]]))
-    """
+    """Targets (n, C) under one transformation each, if any; ``ValueError`` for a target outside its domain."""
     if not transforms:
         return y
     values = np.column_stack([transform.apply(column) for transform, column in zip(transforms, y.T, strict=True)])

@@ -1,9 +1,9 @@
 """Text columns that hold dates or numbers, as CSV files contain them, and text columns that do not suit categories.
 
 Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00), which is unambiguous, and if
-few rows share a date. Dates that repeat are categories, since their rows have something in common. Text is read as
-numbers if every value is a number or a common marker of missing values, and there is such a marker. Markers are
-missing values in both cases. All other text is categorical, with a warning if it looks like dates, numbers or names.
+few rows share a date. It is read as numbers if every value is a number or a common marker of missing values, and there
+is such a marker. Markers are missing values in both cases. All other text is categorical, with a warning if it looks
+like dates, numbers or names.
 """
 
 from __future__ import annotations
@@ -61,21 +61,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_marker(text: str) -> bool:
-    """True for a common marker of missing values.
-
-    Examples
-    --------
-    >>> is_marker("?"), is_marker(" N/A "), is_marker("no")
-    (True, True, False)
-    """
+    """True for a common marker of missing values."""
     return text.strip().lower() in MARKERS
 
 
 def days(text: str) -> tuple[float, bool] | None:
     """Days since 1970 of a date in ISO order, and whether it has a time zone; None for any other text.
 
-    Examples
-    --------
     >>> days("1970-01-03"), days("1970/1/2 06:00"), days("1970-01-02T00:00+06:00")
     ((2.0, False), (1.25, False), (0.75, True))
     >>> days("31.12.1970") is None, days("1970-13-01") is None
@@ -95,8 +87,6 @@ def days(text: str) -> tuple[float, bool] | None:
 def number(text: str) -> float | None:
     """Value of a text that is a finite number; None for any other text.
 
-    Examples
-    --------
     >>> number(" -1.5e3 "), number("inf"), number("1_000"), number("x")
     (-1500.0, None, None, None)
     """
@@ -110,19 +100,7 @@ def number(text: str) -> float | None:
 def read_as(texts: Collection[str], n_rows: float) -> str:
     """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories.
 
-    Parameters
-    ----------
-    texts : collection of str
-        Different values of the column.
-    n_rows : float
-        Number of rows, or their total weight if that is larger.
-
-    Examples
-    --------
-    >>> read_as(["2024-01-31", "2024-02-29"], 2), read_as(["2024-01-31", "2024-02-29"], 20)
-    ('dates', '')
-    >>> read_as(["1.5", "?"], 2), read_as(["1.5", "2"], 2), read_as(["a", "?"], 2)
-    ('numbers', '', '')
+    ``n_rows`` is the number of rows, or their total weight if that is larger.
     """
     present = [text for text in texts if not is_marker(text)]
     moments = [days(text) for text in present]
@@ -135,30 +113,10 @@ def read_as(texts: Collection[str], n_rows: float) -> str:
 def converted(
     values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, bool | None]:
-    """Convert text to numbers or to days since 1970.
+    """Numbers (n,), float64, or days since 1970 from objects (n,), NaN if missing; whether dates have a time zone.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n,), object
-        Strings and missing values. Numbers are kept.
-    kind : str
-        ``DATES`` or ``NUMBERS``.
-    name : str
-        Name of the column in messages.
-    weights : ndarray of shape (n,), optional
-        Row weights. Text that cannot be converted is missing in rows of weight zero, and their time zone is ignored.
-
-    Returns
-    -------
-    numbers : ndarray of shape (n,), float64
-        NaN for missing values.
-    zoned : bool or None
-        True if the dates have a time zone, None if there is no text that is a date.
-
-    Raises
-    ------
-    ValueError
-        For text that cannot be converted, and for dates of which only some have a time zone.
+    Raises ``ValueError`` for text that cannot be converted, and for dates of which only some have a zone. Rows of
+    weight zero are exempt: such text is missing there. The zone is None without dates.
     """
     numbers, zoned, known = np.full(len(values), np.nan), None, dict[str, Any]()
     for row, value in enumerate(values):
@@ -189,15 +147,7 @@ def converted(
 
 
 def concern(texts: Iterable[str], name: str) -> str:
-    """Reason for a warning about a categorical column of text; an empty string if there is none.
-
-    Parameters
-    ----------
-    texts : iterable of str
-        Values of the column in the training rows, without missing ones.
-    name : str
-        Name of the column in messages, such as "column 'a'".
-    """
+    """Reason for a warning about a categorical column of text without missing values; empty if there is none."""
     values = list(texts)
     levels, key = dict.fromkeys(values), name.removeprefix("column ")
     read = f"{name} of X is text and is read as {len(levels):,} categories"
