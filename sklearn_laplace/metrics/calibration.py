@@ -5,8 +5,7 @@ r"""Expected calibration error: the difference between predicted probability and
 where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows. :math:`\mathrm{conf}_b` is
 the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for which the event occurred. Bins
 include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width; "quantile" splits the rows into
-bins of equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested. A
-weight of k is equivalent to k copies of the row.
+bins of equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested.
 
 References
 ----------
@@ -32,22 +31,9 @@ as much."""
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """Summary of the rows in each probability bin; empty bins are omitted.
+    """Bins of predicted probability: ends, total weight, mean probability, and frequency of the event; all (n_bins,).
 
-    Parameters
-    ----------
-    lower, upper : ndarray of shape (n_bins,)
-        Lower and upper end of each bin.
-    weight : ndarray of shape (n_bins,)
-        Total weight of the rows in each bin.
-    confidence, frequency : ndarray of shape (n_bins,)
-        Mean probability of the rows in each bin, and the fraction of them for which the event occurred.
-
-    Examples
-    --------
-    >>> bins = reliability_bins([0.55, 0.55, 0.95, 0.95], [True, False, True, True], n_bins=10)
-    >>> bins.confidence, bins.frequency, round(bins.error, 3)
-    (array([0.55, 0.95]), array([0.5, 1. ]), 0.05)
+    Empty bins are omitted.
     """
 
     lower: np.ndarray
@@ -65,33 +51,9 @@ class ReliabilityBins:
 def reliability_bins(
     probability: Any, event: Any, sample_weight: Any = None, *, n_bins: int = 10, strategy: str = "uniform"
 ) -> ReliabilityBins:
-    """Group rows into bins by the predicted probability of an event.
+    """Group rows into bins by the predicted probability of an event, in [0, 1].
 
-    Parameters
-    ----------
-    probability : array-like of shape (n_samples,)
-        Predicted probability of the event, in [0, 1].
-    event : array-like of bool, shape (n_samples,)
-        True if the event occurred.
-    sample_weight : array-like of shape (n_samples,), optional
-    n_bins : int, default=10
-    strategy : {"uniform", "quantile"}
-        Bins of equal width, or of equal weight.
-
-    Returns
-    -------
-    ReliabilityBins
-
-    Raises
-    ------
-    ValueError
-        If a probability is outside [0, 1], the lengths differ, no row has a positive weight, or the strategy is
-        unknown.
-
-    Examples
-    --------
-    >>> reliability_bins([0.1, 0.2, 0.3, 0.9], [0, 0, 1, 1], n_bins=2, strategy="quantile").upper
-    array([0.2, 1. ])
+    A ValueError for other probabilities, different lengths, no positive weight, or an unknown strategy.
     """
     cut = lookup("strategy", strategy, {"uniform": _equal_widths, "quantile": _equal_weights})
     number = count("n_bins", n_bins)
@@ -139,6 +101,7 @@ def expected_calibration_error(
         class is compared with its accuracy. In one dimension, the probability of the second of two labels is compared
         with the frequency of that label.
     sample_weight : array-like of shape (n_samples,), optional
+        A weight of k is equivalent to k copies of the row.
     n_bins : int, default=10
     strategy : {"uniform", "quantile"}
         Bins of equal width, or of equal weight.
@@ -155,7 +118,8 @@ def expected_calibration_error(
     Raises
     ------
     ValueError
-        If the columns do not match the labels, if a row does not sum to one, and as in :func:`reliability_bins`.
+        If the columns do not match the labels, a row does not sum to one, probabilities are outside [0, 1], the lengths
+        differ, no row has a positive weight, or the strategy is unknown.
 
     Examples
     --------
@@ -172,32 +136,10 @@ def expected_calibration_error(
 
 
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of the event that is evaluated for each row, and its outcome.
+    """Probability (n,) of the event that is evaluated for each row, and whether it occurred (n,).
 
     The event is "the most probable class is the true one" for two-dimensional probabilities, and "the true class is the
     second label" for one-dimensional ones.
-
-    Parameters
-    ----------
-    y_true, y_prob, labels
-        As in :func:`expected_calibration_error`.
-
-    Returns
-    -------
-    confidence : ndarray of shape (n_samples,)
-        Probability of the event, in [0, 1].
-    right : ndarray of bool, shape (n_samples,)
-        True if the event occurred.
-
-    Raises
-    ------
-    ValueError
-        As in :func:`expected_calibration_error`.
-
-    Examples
-    --------
-    >>> judged_confidence(["a", "b"], [[0.75, 0.25], [0.5, 0.5]])
-    (array([0.75, 0.5 ]), array([ True, False]))
     """
     if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
         raise ValueError(

@@ -38,23 +38,10 @@ PIT_POINTS = np.arange(1, 100) / 100
 
 @dataclass(frozen=True)
 class Sharpness:
-    """How narrow the predictive distributions are, in the units of y; no measure of calibration.
+    """Spread of the predictive distributions and of the targets, in the units of y; no measure of calibration.
 
-    Parameters
-    ----------
-    mean_std : float
-        Mean predicted standard deviation.
-    root_mean_variance : float
-        Root mean predicted variance: the root mean squared error to expect.
-    std_of_targets : float
-        Standard deviation of the targets, for comparison.
-    widths : dict of float to float
-        Mean width of the central intervals of each level.
-
-    Examples
-    --------
-    >>> Sharpness(1.0, 1.1, 3.0, {0.9: 3.3}).widths[0.9]
-    3.3
+    Mean and root mean square of the predicted standard deviations, the standard deviation of the targets for
+    comparison, and the mean width of the central intervals of each level.
     """
 
     mean_std: float
@@ -217,10 +204,8 @@ class CalibrationReport:
 
         Raises
         ------
-        TypeError
-            If the distribution lacks a method.
-        ValueError
-            As in :meth:`from_estimator`.
+        TypeError, ValueError
+            If the distribution lacks a method, and as in :meth:`from_estimator`.
         """
         random = random_numbers(random_state)
         rows = JudgedRows.of(distribution, y, output, sample_weight, random)
@@ -344,19 +329,7 @@ def _deviation(band: EcdfBand) -> float:
 
 
 def advice(report: CalibrationReport) -> list[str]:
-    """What the failed checks mean, and what to try.
-
-    Parameters
-    ----------
-    report : CalibrationReport
-
-    Examples
-    --------
-    >>> from scipy.stats import norm
-    >>> y = np.random.default_rng(0).normal(size=500)
-    >>> advice(CalibrationReport.from_distribution(norm(0.0, 0.5), y))[0]
-    'error bars are too narrow by a factor of 2.03: recalibrate with SigmaScaling on further rows.'
-    """
+    """What the failed checks mean, and what to try."""
     spread, found = report.spread, []
     if spread.mean_is_off:
         side = "low" if spread.mean > 0 else "high"

@@ -53,27 +53,11 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 
 @dataclass(frozen=True)
 class CrpsDecomposition:
-    """CRPS and its parts, in the units of y: score = miscalibration − discrimination + uncertainty.
+    """CRPS and its parts, in the units of y: score = miscalibration − discrimination + uncertainty; all at least 0.
 
-    Parameters
-    ----------
-    score : float
-        Mean CRPS of the rows; smaller is better.
-    miscalibration, discrimination, uncertainty : float
-        Its parts, each at least 0. Large discrimination and small miscalibration are good.
-    expected, plausible : float
-        Mean miscalibration of simulated targets of a calibrated model, and the largest one, which one calibrated model
-        in 20 exceeds. NaN if it is not simulated, because there are too many rows.
-
-    Examples
-    --------
-    >>> from scipy.stats import norm
-    >>> rng = np.random.default_rng(0)
-    >>> mean = rng.normal(size=300)
-    >>> y = mean + rng.normal(size=300)
-    >>> parts = CrpsDecomposition.of(np.array([norm(mean, 1.0).ppf(level) for level in LEVELS]), y)
-    >>> round(parts.score, 2), round(parts.uncertainty, 2), parts.discrimination > 5 * parts.miscalibration
-    (0.55, 0.81, True)
+    Large discrimination and small miscalibration are good. ``expected`` is the mean miscalibration of simulated targets
+    of a calibrated model. One such model in 20 exceeds ``plausible``. Both are NaN if there are too many rows to
+    simulate.
     """
 
     score: float
@@ -91,18 +75,9 @@ class CrpsDecomposition:
         weights: np.ndarray | None = None,
         draws: Sequence[np.ndarray] = (),
     ) -> CrpsDecomposition:
-        """Decompose the CRPS.
+        """Decompose the CRPS of targets y (n,), from predicted quantiles (41, n) at :data:`LEVELS`.
 
-        Parameters
-        ----------
-        quantiles : ndarray of shape (41, n)
-            Predicted quantiles at :data:`LEVELS`.
-        y : ndarray of shape (n,)
-            Targets.
-        weights : ndarray of shape (n,), optional
-            Positive weights of the rows.
-        draws : sequence of ndarray of shape (n,)
-            Targets drawn from the predictive distributions, for the miscalibration that is due to chance.
+        ``draws`` are targets (n,) of the predictive distributions, for the miscalibration that is due to chance.
         """
         w = np.ones(len(y)) if weights is None else weights
         raw, recalibrated = _score(quantiles, y, w), _score(isotonic_quantiles(quantiles, y, LEVELS, w), y, w)
@@ -120,24 +95,9 @@ class CrpsDecomposition:
 
 
 def isotonic_quantiles(predicted: np.ndarray, y: np.ndarray, levels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Increasing function of the predicted quantiles with the smallest quantile score, at each level.
+    """Increasing function of the predicted quantiles (k, n) with the smallest quantile score at each level.
 
-    Parameters
-    ----------
-    predicted : ndarray of shape (k, n)
-        Predicted quantiles. Rows with equal ones get the same value.
-    y : ndarray of shape (n,)
-    levels : ndarray of shape (k,)
-    weights : ndarray of shape (n,)
-
-    Returns
-    -------
-    ndarray of shape (k, n)
-
-    Examples
-    --------
-    >>> isotonic_quantiles(np.array([[1.0, 2.0, 3.0]]), np.array([5.0, 4.0, 9.0]), np.array([0.5]), np.ones(3))
-    array([[4., 4., 9.]])
+    Rows with equal predictions get the same value.
     """
     k, n = predicted.shape
     order = np.argsort(predicted, axis=1, kind="stable")

@@ -35,25 +35,10 @@ N_SIMULATED, SEED = 5000, 0
 
 @dataclass(frozen=True)
 class EcdfBand:
-    r"""ECDF of values that should be uniform, with its simultaneous band of level .95.
+    r"""Observed fractions :math:`\hat F(z)` of values that should be uniform, with the simultaneous band of level .95.
 
-    Parameters
-    ----------
-    points : ndarray of shape (k,)
-        Points z in (0, 1), in ascending order.
-    observed : ndarray of shape (k,)
-        :math:`\hat F(z)`, the fraction of the values up to each point.
-    low, high : ndarray of shape (k,)
-        Band of the fractions of a uniform sample.
-    pvalue : float
-        Probability of a uniform sample whose ECDF is at least as far outside as this one.
-
-    Examples
-    --------
-    >>> values = np.random.default_rng(0).uniform(size=200)
-    >>> points = np.arange(1, 20) / 20
-    >>> EcdfBand.of(values, points).pvalue > 0.05, EcdfBand.of(values**2, points).pvalue < 0.001
-    (True, True)
+    The points z in (0, 1) are in ascending order. ``pvalue`` is the probability of a uniform sample whose ECDF is at
+    least as far outside as this one.
     """
 
     points: np.ndarray
@@ -64,10 +49,7 @@ class EcdfBand:
 
     @classmethod
     def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> EcdfBand:
-        """Compare values (n,) with the uniform distribution.
-
-        Weighted values have the band of their effective number.
-        """
+        """Compare values (n,) with the uniform distribution; weighted values have the band of their effective size."""
         weights = np.ones(len(values)) if weights is None else weights
         order = np.argsort(values, kind="stable")
         shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()

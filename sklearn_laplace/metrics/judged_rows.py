@@ -35,22 +35,10 @@ LEAST_SPREAD = 1e-6
 
 @dataclass(frozen=True)
 class JudgedRows:
-    """Rows with a positive weight and one target.
+    """The n rows with a positive weight, marked in ``kept`` (n_samples,), and one target of each.
 
-    Parameters
-    ----------
-    kept : ndarray of bool, shape (n_samples,)
-        Rows with a positive weight; n of them.
-    weights, y, mean, std : ndarray of shape (n,)
-        Weights, targets, and moments of the predictive distributions.
-    pit, scores : ndarray of shape (n,)
-        Probability integral transform, and its normal scores.
-    quantiles : ndarray of shape (41, n)
-        Predicted quantiles at the levels of the CRPS.
-    ends : dict of float to ndarray of shape (2, n)
-        Ends of the central intervals of each level.
-    draws : tuple of ndarray of shape (n,)
-        Targets drawn from the predictive distributions.
+    ``scores`` are the normal scores of the ``pit``. ``quantiles`` (41, n) are at the levels of the CRPS. ``ends`` (2,
+    n) are those of the central intervals of each level. ``draws`` (n,) are targets of the predictive distributions.
     """
 
     kept: np.ndarray
@@ -70,12 +58,8 @@ class JudgedRows:
     ) -> JudgedRows:
         """Evaluate the predictive distributions of one target.
 
-        Raises
-        ------
-        TypeError
-            If the distribution lacks a method.
-        ValueError
-            If the shapes do not match, moments are not finite, an output has to be chosen, or there are too few rows.
+        A TypeError if the distribution lacks a method. A ValueError for wrong shapes, moments that are not finite, an
+        output that has to be chosen, or too few rows.
         """
         mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
         if mean.ndim == 0 and y is not None:  # the same distribution for all rows
@@ -170,13 +154,7 @@ def _interpolated(
 
 
 def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.ndarray) -> np.ndarray:
-    """Quantiles (k, n) at levels (k,).
-
-    Raises
-    ------
-    ValueError
-        If one is not finite.
-    """
+    """Quantiles (k, n) at levels (k,); a ValueError if one is not finite."""
     found = np.array([rows(distribution.ppf(level)) for level in levels])
     if not (is_finite := np.isfinite(found).all(1)).all():
         raise ValueError(

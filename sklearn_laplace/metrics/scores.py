@@ -1,23 +1,19 @@
-r"""Metrics of predictive distributions: proper scores for model selection, coverage and width for reporting.
+"""Metrics of predictive distributions: proper scores for model selection, coverage and width for reporting.
 
 Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float. It can be passed to
 scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
-take the estimator rather than arrays, because they need different parts of the predictive distribution: the density,
-quantiles or moments. A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution
-has the highest expected score. The other metrics must not be maximised: a very wide interval has full coverage.
+take the estimator, because they need different parts of the predictive distribution: the density, quantiles or moments.
+A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution has the highest expected
+score. The other metrics must not be maximised: a very wide interval has full coverage.
 
 Options other than the defaults: ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
 With metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function
 cannot request it.
 
-For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution with that mean
-and standard deviation. The distributions of NGBoost and CatBoost are read as :func:`~sklearn_laplace.predictive` does.
-Any classifier with ``predict_proba`` is evaluated by :func:`log_density_scorer`. The
-``return_std_kind`` of a Laplace estimator is ignored: the metrics evaluate the distribution of y, noise included.
-
-The calibration of class probabilities is measured by :func:`expected_calibration_error` (``metrics/calibration.py``).
-It takes labels and probabilities instead of an estimator, as ``make_scorer(…, response_method="predict_proba")``
-requires.
+For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution. The
+distributions of NGBoost and CatBoost are read as :func:`~sklearn_laplace.predictive` does. Any classifier with
+``predict_proba`` is evaluated by :func:`log_density_scorer`. The ``return_std_kind`` of a Laplace estimator is ignored:
+the metrics evaluate the distribution of y, noise included. For class probabilities, see ``metrics/calibration.py``.
 
 Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s; Φ and φ are the
 distribution function and the density of the standard normal; l and u are the ends of the central interval of level
@@ -181,20 +177,15 @@ def neg_interval_score(
 ) -> float | np.ndarray:
     r"""Negative interval score of the central interval: its width plus a penalty for targets outside.
 
-    :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`,
-    with :math:`\alpha = 1 -` ``confidence_level``.
+    :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`, with :math:`\alpha = 1 -`
+    ``confidence_level`` (Gneiting & Raftery 2007, eq. 43).
 
     Parameters
     ----------
-    estimator : fitted regressor
-        As in :func:`log_density_scorer`.
-    X : array-like of shape (n_samples, n_features)
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    sample_weight : array-like of shape (n_samples,), optional
+    estimator, X, y, sample_weight, multioutput
+        As in :func:`neg_crps`, with any predictive distribution.
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
@@ -207,10 +198,6 @@ def neg_interval_score(
         If the estimator is a classifier.
     ValueError
         If ``confidence_level`` is not in (0, 1).
-
-    Notes
-    -----
-    Gneiting & Raftery (2007), eq. 43.
 
     Examples
     --------
@@ -243,28 +230,14 @@ def coverage(
 
     Parameters
     ----------
-    estimator : fitted regressor
-        As in :func:`log_density_scorer`.
-    X : array-like of shape (n_samples, n_features)
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    sample_weight : array-like of shape (n_samples,), optional
-    confidence_level : float, default=0.9
-        Strictly between 0 and 1.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, the value of each output, or weights of a weighted mean.
+    estimator, X, y, sample_weight, confidence_level, multioutput
+        As in :func:`neg_interval_score`, with the same errors.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
         Between 0 and 1. For a calibrated model it is close to c = ``confidence_level``. Its standard error for n
         independent rows is √(c (1 − c) / n). Not to be maximised.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier.
-    ValueError
-        If ``confidence_level`` is not in (0, 1).
 
     Examples
     --------
@@ -293,28 +266,15 @@ def mean_width(
 
     Parameters
     ----------
-    estimator : fitted regressor
-        As in :func:`log_density_scorer`.
-    X : array-like of shape (n_samples, n_features)
+    estimator, X, sample_weight, confidence_level, multioutput
+        As in :func:`neg_interval_score`, with the same errors.
     y : ignored
         Present for compatibility with scikit-learn's scorers.
-    sample_weight : array-like of shape (n_samples,), optional
-    confidence_level : float, default=0.9
-        Strictly between 0 and 1.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
         In the units of y. Smaller is sharper; report it together with :func:`coverage`.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier.
-    ValueError
-        If ``confidence_level`` is not in (0, 1).
 
     Examples
     --------
@@ -337,14 +297,10 @@ def sharpness(
 
     Parameters
     ----------
-    estimator : fitted regressor
-        As in :func:`log_density_scorer`.
-    X : array-like of shape (n_samples, n_features)
+    estimator, X, sample_weight, multioutput
+        As in :func:`neg_interval_score`, with the same errors.
     y : ignored
         Present for compatibility with scikit-learn's scorers.
-    sample_weight : array-like of shape (n_samples,), optional
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
@@ -352,11 +308,6 @@ def sharpness(
         In the units of y; the root mean squared error to expect if the predictive variances are correct. Smaller is
         sharper; report it together with :func:`calibration_gap`. :func:`mean_width` is less sensitive to a few very
         wide rows.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier.
 
     Notes
     -----
@@ -379,17 +330,12 @@ def sharpness(
 def calibration_gap(
     estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, multioutput: Any = AVERAGE
 ) -> float | np.ndarray:
-    r"""Mean absolute difference between nominal and observed coverage over the levels .05, .10, …, .95.
+    """Mean absolute difference between nominal and observed coverage over the levels .05, .10, …, .95.
 
     Parameters
     ----------
-    estimator : fitted regressor
-        As in :func:`log_density_scorer`.
-    X : array-like of shape (n_samples, n_features)
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-    sample_weight : array-like of shape (n_samples,), optional
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, the value of each output, or weights of a weighted mean.
+    estimator, X, y, sample_weight, multioutput
+        As in :func:`neg_interval_score`, with the same errors.
 
     Returns
     -------
@@ -397,11 +343,6 @@ def calibration_gap(
         Between 0 and 1; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
         for n independent rows of a calibrated model. The gap is computed for each output and then averaged, so a too
         narrow output does not compensate for a too wide one.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier.
 
     Examples
     --------
@@ -421,13 +362,7 @@ def calibration_gap(
 
 
 def _distribution(metric: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier, or predicts points only.
-    """
+    """Predictive distribution of a regressor; a TypeError for a classifier, or a model that predicts points only."""
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         raise TypeError(

@@ -48,29 +48,9 @@ N_BINS, LEAST_ROWS = 10, 20
 class Spread:
     """Location and variance of the normal scores, standard normal for a calibrated model.
 
-    Parameters
-    ----------
-    ratio : float
-        Mean squared score: true over predicted variance. Above 1: error bars are too narrow, and the standard
-        deviations should be multiplied by √ratio.
-    low, high : float
-        95 % confidence interval of the ratio.
-    pvalue : float
-        Of the two-sided test that the ratio is 1; below .05 if the interval does not contain 1.
-    detectable : float
-        Ratio that this number of rows finds with probability .8, if the scores are normal. Smaller deviations can stay
-        unnoticed.
-    mean : float
-        Mean score. Above 0: predictions are too low.
-    mean_pvalue : float
-        Of the two-sided test that the mean is 0.
-
-    Examples
-    --------
-    >>> scores = np.random.default_rng(0).normal(size=1000)
-    >>> right, narrow = Spread.of(scores), Spread.of(1.2 * scores)
-    >>> right.is_off, narrow.is_off, round(narrow.ratio / right.ratio, 2)
-    (False, True, 1.44)
+    The mean squared score, ``ratio``, is true over predicted variance; it has a 95 % interval and a two-sided p-value.
+    Above 1, error bars are too narrow by √ratio. With probability .8 this number of rows finds a ``detectable`` ratio,
+    if the scores are normal. If the mean score is above 0, predictions are too low.
     """
 
     ratio: float
@@ -113,28 +93,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class VarianceBins:
-    """Root mean squared error against predicted standard deviation, in bins of the latter.
+    """Root mean squared error against root mean predicted variance (b,), in bins of the predicted standard deviation.
 
-    Parameters
-    ----------
-    n : ndarray of shape (b,)
-        Number of rows in each bin.
-    predicted, observed : ndarray of shape (b,)
-        Root mean predicted variance, and root mean squared error, in the units of y.
-    low, high : ndarray of shape (b,)
-        Simultaneous 95 % band of the observed values of a calibrated model (Bonferroni).
-    ence : float
-        Expected normalised calibration error. It is positive for a calibrated model too.
-    pvalue : float
-        Of the worst bin, for all bins together.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> std = rng.uniform(1, 2, 400)
-    >>> bins = VarianceBins.of(std * rng.normal(size=400), std, 2 * std**4)
-    >>> len(bins.n), bins.is_off
-    (10, False)
+    ``low`` and ``high`` are the simultaneous 95 % band (Bonferroni) of a calibrated model, in the units of y. ``ence``
+    is the expected normalised calibration error, positive for a calibrated model too. ``pvalue`` is that of the worst
+    bin, for all bins together.
     """
 
     n: np.ndarray
@@ -149,15 +112,10 @@ class VarianceBins:
     def of(
         cls, errors: np.ndarray, std: np.ndarray, variance_of_square: np.ndarray, weights: np.ndarray | None = None
     ) -> VarianceBins:
-        """Compare errors with standard deviations.
+        """Compare errors (n,), target minus mean, with predicted standard deviations (n,).
 
-        Parameters
-        ----------
-        errors, std : ndarray of shape (n,)
-            Target minus mean, and predicted standard deviation.
-        variance_of_square : ndarray of shape (n,)
-            Variance of the squared error under the predictive distribution; :math:`2\\sigma^4` for a normal one.
-        weights : ndarray of shape (n,), optional
+        ``variance_of_square`` is the variance of the squared error under the predictive distribution, 2σ⁴ for a normal
+        one.
         """
         w = np.ones(len(std)) if weights is None else weights
         index = equal_bins(std, w, N_BINS)
@@ -182,11 +140,6 @@ def equal_bins(values: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray
     """Bin (n,) of each value, from 0 in ascending order; bins of about equal weight, equal values in the same bin.
 
     There are at most ``most`` bins, and no more than one for 20 rows.
-
-    Examples
-    --------
-    >>> int(equal_bins(np.repeat([1.0, 2.0, 3.0], 20), np.ones(60), 10).max())
-    2
     """
     n_bins = min(most, max(len(values) // LEAST_ROWS, 1))
     place = np.unique(values, return_inverse=True)[1]

@@ -47,21 +47,8 @@ SAME_WIDTH = 1e-9
 class GroupCoverage:
     """Coverage of groups of rows, with bands that hold for all of them together.
 
-    Parameters
-    ----------
-    groups : tuple of Frequency
-        Coverage of each group.
-    pvalue : float
-        Of the worst group, for all groups together (Bonferroni).
-    equality_pvalue : float
-        The same for the coverage of all rows in place of the level: whether the groups differ from each other.
-
-    Examples
-    --------
-    >>> inside = np.repeat([True, False], [90, 60])
-    >>> judged = GroupCoverage.of({"even": np.arange(150) % 2 == 0, "bad": np.arange(150) > 80}, inside, 0.9)
-    >>> judged.worst.name, judged.is_off
-    ('bad', True)
+    ``pvalue`` is that of the worst group, for all groups together (Bonferroni). ``equality_pvalue`` compares with the
+    coverage of all rows in place of the level: whether the groups differ from each other.
     """
 
     groups: tuple[Frequency, ...]
@@ -96,28 +83,8 @@ def leaves(
 ) -> dict[str, np.ndarray] | None:
     """Groups of rows where the calibration differs: names, and masks (n,) of the rows to judge.
 
-    Parameters
-    ----------
-    X : array-like or dataframe of shape (n_samples, d)
-    kept : ndarray of bool, shape (n_samples,)
-        The n rows to use.
-    pit : ndarray of shape (n,)
-    weights : ndarray of shape (n,)
-    random : RandomState
-        Deals the rows into halves.
-
-    Returns
-    -------
-    dict of str to ndarray, or None
-        None if X is not a table, or has fewer than 160 rows. A single group if no split is worth it.
-
-    Examples
-    --------
-    >>> X = np.random.default_rng(0).uniform(size=(800, 2))
-    >>> pit = np.where(X[:, 1] > 0.7, 0.99, 0.5)
-    >>> groups = leaves(X, np.ones(800, bool), pit, np.ones(800), np.random.RandomState(0))
-    >>> [(name, bool((X[rows, 1] > 0.7).all())) for name, rows in groups.items()]
-    [('column 1 ≤ 0.6983', False), ('column 1 > 0.6983', True)]
+    ``kept`` (n_samples,) marks the n rows to use; the others of a table X are left out. None if X is not a table, or
+    has fewer than 160 rows. A single group if no split is worth it.
     """
     if len(pit) < 4 * LEAST_ROWS:
         return None
@@ -139,13 +106,7 @@ def leaves(
 
 
 def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Groups of rows with similar widths of their intervals (n,): names and masks (n,).
-
-    Examples
-    --------
-    >>> list(strata(np.linspace(1.0, 2.0, 40), np.ones(40)))
-    ['width 1 to 1.487', 'width 1.513 to 2']
-    """
+    """Groups of rows with similar widths of their intervals (n,): names and masks (n,)."""
     largest = float(np.abs(widths).max())
     if largest > 0:
         widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))
@@ -156,13 +117,7 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digits_for(values: Sequence[float]) -> int:
-    """Significant digits of texts of these numbers: ``DIGITS``, or as many as tell different numbers apart.
-
-    Examples
-    --------
-    >>> digits_for([1.0, 2.25]), digits_for([1_000_000.0, 1_000_300.0])
-    (4, 7)
-    """
+    """Significant digits of texts of these numbers: ``DIGITS``, or as many as tell different numbers apart."""
     whole = 1 + int(np.log10(max(1.0, *map(abs, values))))
     for digits in (DIGITS, *range(max(whole, DIGITS + 1), MOST_DIGITS)):
         if len({f"{value:.{digits}g}" for value in values}) == len(set(values)):
@@ -209,9 +164,8 @@ class _Feature:
 def _features(X: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
     """Features of the tree.
 
-    Numbers are themselves, with the median for missing ones. Levels of other columns are numbered by their mean target
-    in the growing half, so that a split divides them into good and bad ones. Missing values have a feature of their
-    own.
+    Levels of columns without numbers are numbered by their mean target in the growing half, so that a split divides
+    them into good and bad ones. Missing numbers become the median, and missing values have a feature of their own.
     """
     for name, all_values, is_time in named_columns(X):
         values = all_values[kept]
