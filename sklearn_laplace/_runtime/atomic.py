@@ -1,8 +1,7 @@
-"""Replace a file atomically: the old file stays until the new one is complete.
+"""Replace a file atomically: the new content is written to a temporary file in the same folder, then renamed.
 
-The new content is written to a temporary file in the same folder, which is then renamed. A killed process leaves its
-temporary file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file,
-so a file without a lock is abandoned. On other systems a temporary file counts as abandoned after an hour.
+A killed process leaves its temporary file behind; the next write to the same path removes it. On POSIX systems a writer
+locks its temporary file, so that a file without a lock is abandoned; on other systems, one that is an hour old.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ except ImportError:  # not a POSIX system
 END = ".saving"
 """Suffix of the names of temporary files."""
 LONGEST = 50
-"""Largest number of characters of the target name in a temporary name. A character takes up to four bytes, and a file
-name at most 255."""
+"""Maximum number of characters of the target name in a temporary name: up to four bytes each, of 255 for a file name.
+"""
 ABANDONED = 3600.0
 """Age in seconds after which a temporary file counts as abandoned, on systems without file locks."""
 
@@ -31,8 +30,8 @@ ABANDONED = 3600.0
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file completely or not at all; an existing file is replaced, and left unchanged after an error.
 
-    Raises ``FileNotFoundError`` if the folder does not exist, and ``IsADirectoryError`` if the path is a folder. Raises
-    ``OSError`` if the path is a device or a pipe, the disk is full, or the folder is not writable.
+    Raises ``FileNotFoundError`` if the folder does not exist, ``IsADirectoryError`` if the path is a folder, and
+    ``OSError`` if it is a device or a pipe, the disk is full, or the folder is not writable.
     """
     folder = path.parent
     if not folder.is_dir():

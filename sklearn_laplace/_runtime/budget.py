@@ -1,7 +1,7 @@
 """Limits on the cost of a default fit: multiply-adds, steps and bytes, in two tiers by the number of rows.
 
-Up to 300 rows, a fit should take no longer than a few trainings with Adam, since searches and ensembles run many fits.
-With more rows, it may take longer and comes closer to its mode. ``tests/estimator/test_sklearn.py`` checks the time.
+Up to 300 rows, a fit takes no longer than a few trainings with Adam, since searches and ensembles run many fits. With
+more rows it comes closer to its mode. ``tests/estimator/test_sklearn.py`` checks the time.
 """
 
 from __future__ import annotations
@@ -20,60 +20,40 @@ SINGLE_THREAD_FLOPS = 2e8
 SINGLE_THREAD_PASS = 1e7
 """Rows × weights of one forward pass up to which further threads do not save time in a training without exact steps."""
 FULL_BATCH_ROWS = 10_000
-"""Maximum number of rows for full-batch steps in Kronecker form if exact steps are too expensive.
-
-The cost of such a step grows with the rows. Training by mini-batches takes 5,000 steps for any number of rows.
-"""
+"""Maximum number of rows for full-batch steps in Kronecker form if exact steps are too expensive: their cost grows with
+the rows, and that of mini-batches does not."""
 FLOAT32_ROWS = 10_000
 """Total weight up to which ``dtype="auto"`` means float64."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one tier: costs in multiply-adds, memory in bytes.
+    """Limits of one tier: costs in multiply-adds, memory in bytes."""
 
-    ``exact_step`` limits one exact Gauss–Newton step for a training by such steps. ``exact_posterior`` and
-    ``posterior_bytes`` limit an exact structure under ``hessian_structure="auto"``, the former its pass over the data
-    plus its eigendecomposition.
-
-    Cheap steps alternate with evidence steps at most ``gauss_newton_steps`` times, expensive ones
-    ``dear_gauss_newton_steps`` times; at most ``refine_steps`` L-BFGS steps follow. If Gauss–Newton steps are too
-    expensive, the built-in net takes ``epoch_steps`` gradient steps, with ``evidence_steps`` evidence steps during the
-    epochs. A ``batch_size`` of −1 means all rows.
-    """
-
-    exact_step: float
-    exact_posterior: float
-    posterior_bytes: int
-    gauss_newton_steps: int
-    dear_gauss_newton_steps: int
-    refine_steps: int
-    epoch_steps: int
-    batch_size: int
-    evidence_steps: int
+    exact_step: float  # of a Gauss–Newton step in the training
+    exact_posterior: float  # pass over the data and eigendecomposition of an automatic exact structure
+    posterior_bytes: int  # of an automatic exact structure
+    gauss_newton_steps: int  # cheap ones, each alternating with an evidence step
+    dear_gauss_newton_steps: int  # expensive ones
+    refine_steps: int  # L-BFGS, after the Gauss–Newton steps
+    epoch_steps: int  # gradient steps of the built-in net if Gauss–Newton steps are too expensive
+    batch_size: int  # −1: all rows
+    evidence_steps: int  # during the epochs
 
 
 def budget_for(n_rows: int) -> Budget:
-    """Limits for a number of rows.
-
-    Examples
-    --------
-    >>> budget_for(200).refine_steps, budget_for(2000).refine_steps
-    (30, 120)
-    """
+    """Limits for a number of rows."""
     return SMALL if n_rows <= SMALL_ROWS else LARGE
 
 
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper one of the two exact structures.
+    """Multiply-adds of one exact step, and the cheaper exact structure.
 
-    ``n_dual`` is the dual dimension M: rows times columns of the output factor. ``provides`` has the forms in which a
-    row's curvature contribution is available; without "rows" there is no dual form.
+    The dual dimension M is rows × columns of the output factor. ``provides`` has the forms of a row's curvature
+    contribution; without "rows" there is no dual form.
 
-    Examples
-    --------
     >>> cost, structure = exact_cost([ParameterBlock("0", 50, 11, factored=True)], n_dual=100)
     >>> structure.__name__
     'Functional'
@@ -85,13 +65,10 @@ def exact_cost(
 
 
 def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> float:
-    """Multiply-adds of one step in Kronecker form, for N rows and K columns of the output factor.
+    """Multiply-adds of one step in Kronecker form, N Σ (K O² + I²) + 2 Σ (O³ + I³): sums and eigendecompositions.
 
-    The sums of the factors take N Σ (K O² + I²), their eigendecompositions 2 Σ (O³ + I³). O and I are the numbers of
-    outputs and inputs of a layer.
+    A layer has O outputs and I inputs; N rows have K columns of the output factor each.
 
-    Examples
-    --------
     >>> kron_cost([ParameterBlock("0", 50, 11, factored=True)], n_rows=100, n_columns=1)
     514762.0
     """
@@ -112,19 +89,10 @@ def automatic_structure(
     unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
-    """Most accurate structure within the budget: the cheaper exact one, else ``kron``, else ``diag``.
+    """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
 
-    ``n_dual`` and ``provides`` are those of :func:`exact_cost`; ``n_rows`` selects the tier of the budget. The
-    structure has to accept one of the forms, and to support a ``unit``, such as "layer", within which prior precisions
-    are equal. ``fits`` returns True if a structure class fits in memory.
-
-    Examples
-    --------
-    >>> blocks, forms = [ParameterBlock("0", 50, 11, factored=True)], frozenset({"rows", "layers"})
-    >>> automatic_structure(blocks, 100, 100, forms, "layer", lambda structure: True).__name__
-    'Functional'
-    >>> automatic_structure(blocks, 100, 100, forms, "layer", lambda structure: structure is Kron).__name__
-    'Kron'
+    It accepts one of the forms that the curvature ``provides``, and supports the ``unit``, such as "layer", within
+    which prior precisions are equal.
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)

@@ -19,10 +19,7 @@ AVAILABLE: dict[str, Callable[[], bool]] = {
 
 
 def present_device(name: str) -> torch.device:
-    """Return the device of this name; the CPU if this machine does not have its kind.
-
-    Raises ``ValueError`` if the name is not a valid device name.
-    """
+    """Device of this name, or the CPU if this machine lacks its kind; ``ValueError`` if the name is not a valid one."""
     if not isinstance(name, str) or not DEVICES.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
     device = torch.device(name)

@@ -1,7 +1,7 @@
 """The process group of a fit whose rows are divided among several processes (``torch.distributed``).
 
 Every rank calls the same method with its own rows, and takes the same decisions: sums are all-reduced, and choices that
-depend on time are those of rank 0. Without an initialised process group, there is one rank, and nothing is sent.
+depend on time are those of rank 0. Without a process group there is one rank, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that fit one model together: the number of this process, from 0, and the number of processes.
-
-    Examples
-    --------
-    >>> group = Group.current()
-    >>> group.size, group.gathered("rows"), group.of_first(3.0)
-    (1, ['rows'], 3.0)
-    """
+    """Ranks that fit one model together: the number of this process, from 0, and the number of processes."""
 
     rank: int = 0
     size: int = 1
@@ -79,10 +72,9 @@ class Group:
         return values[0]
 
     def raise_together(self, error: BaseException | None) -> None:
-        """Raise an error on all ranks if one of them has failed, so that no rank waits for another.
+        """Raise an error on all ranks if one has failed, so that none waits for another.
 
-        A rank raises its own ``error``. If only other ranks have failed, it raises a ``RuntimeError`` with the message
-        of the first one.
+        A rank raises its own error, or else a ``RuntimeError`` with the message of the first rank that has failed.
         """
         messages = self.gathered(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:

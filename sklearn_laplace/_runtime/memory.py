@@ -1,9 +1,9 @@
 """Memory budget for the structure of a posterior and one chunk of rows.
 
-The default is the memory available to the process: that of the machine, or less in a container (control groups) or
-under a limit of the address space. ``memory_budget`` replaces it. A structure above the budget is refused before it is
-allocated, and rows pass through the network in sufficiently small chunks. The budget does not include the data, the
-net, its training by epochs, and temporary arrays of up to 32 MB.
+The default is the memory available to the process: of the machine, a container (control groups) or a limit of the
+address space. A structure above the budget is refused before it is allocated, and rows pass through the network in
+sufficiently small chunks. The budget excludes the data, the net, its training by epochs, and temporary arrays of up to
+32 MB.
 """
 
 from __future__ import annotations
@@ -51,12 +51,8 @@ UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**
 class MemoryBudget:
     """Limit on memory in bytes: set by the user, or the memory available to the process.
 
-    Examples
-    --------
     >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).by_user
     (1500000000, 2097152, True)
-    >>> MemoryBudget(10**6).chunk_rows(1000, 500_000, torch.device("cpu"))
-    12
     """
 
     size: int
@@ -64,10 +60,7 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, value: object) -> MemoryBudget:
-        """Budget of a user-set value: bytes, a string with a unit, or None for the memory available to the process.
-
-        Raises ``ValueError`` for any other value.
-        """
+        """Budget of bytes, a string with a unit, or None for the memory available to the process; or ``ValueError``."""
         if value is None:
             return cls(_physical_memory())
         amount, unit = value, 1
@@ -94,8 +87,6 @@ class MemoryBudget:
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:
         """Number of workers of ``each`` bytes that fit in memory, at least 1 and at most ``n_jobs``.
 
-        Examples
-        --------
         >>> MemoryBudget(1000).workers(8, each=300), MemoryBudget(1000).workers(8, each=3000)
         (3, 1)
         """
@@ -125,11 +116,10 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Check, before any allocation, that a structure fits in memory; return its memory in bytes.
+        """Bytes of a structure; ``MemoryBudgetError`` before any allocation if it does not fit.
 
-        ``n_dual`` is the number of rows times ``n_columns``, the columns of the output factor of one row. ``options``
-        are further arguments of ``structure.memory``. Raises ``MemoryBudgetError`` if the structure, the dense matrix
-        that a rule may need, or a single row does not fit.
+        The dense matrix that a rule may need and a single row have to fit too. ``n_dual`` is rows × ``n_columns``, the
+        columns of the output factor of one row.
         """
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
@@ -196,8 +186,6 @@ def free_bytes(device: torch.device) -> int:
 def held(*values: Any) -> int:
     """Bytes of all tensors in tuples and dataclasses; memory shared by several tensors counts once.
 
-    Examples
-    --------
     >>> import torch
     >>> matrix = torch.zeros(4, 4, dtype=torch.float64)
     >>> held(matrix, (matrix, matrix[0]))
@@ -209,21 +197,7 @@ def held(*values: Any) -> int:
 
 @contextmanager
 def naming_the_budget(budget: object) -> Iterator[None]:
-    """Turn a failed allocation into a :class:`MemoryBudgetError` that contains the budget and the remedies.
-
-    It replaces NumPy's MemoryError and the RuntimeError of torch's allocators.
-
-    Examples
-    --------
-    >>> with naming_the_budget("2GB"):
-    ...     raise MemoryError("Unable to allocate 4.00 GiB for an array")
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.MemoryBudgetError: memory ran out (Unable to allocate 4.00 GiB for an array), though \
-memory_budget allows 2.0 GB. The budget excludes the data, the net, its epochs and other memory of the process. Allow \
-the process more memory, or use a smaller memory_budget, hessian_structure='kron' or 'diag', \
-subset_of_weights='last_layer', or fewer rows at a time.
-    """
+    """Turn a failed allocation of NumPy or torch into a :class:`MemoryBudgetError` with the budget and the remedies."""
     try:
         yield
     except MemoryBudgetError:
@@ -246,10 +220,7 @@ def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> 
 
 
 def _physical_memory(root: Path = Path("/")) -> int:
-    """Memory available to this process in bytes: that of the machine, its container or its address space.
-
-    ``root`` contains ``proc`` and ``sys``.
-    """
+    """Bytes available to this process in its machine, container or address space; ``root`` has ``proc`` and ``sys``."""
     try:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on every system

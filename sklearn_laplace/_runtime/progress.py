@@ -12,11 +12,8 @@
     └── …
 
 With ``prior_precision="cv"`` or ``"validation"``, the fit has two subtasks instead: ``prior_precision``, with a subtask
-per ``fold`` or ``candidate``, and ``fit``. A task that fails begins but does not end, as in scikit-learn. Return values
-of callbacks are ignored.
-
-The tasks of a fit share a :class:`Clock`. It ends the training after ``max_time`` or Ctrl-C, and determines whether
-each task prints a line.
+per ``fold`` or ``candidate``, and ``fit``. A task that fails begins but does not end, as in scikit-learn. The tasks of
+a fit share a :class:`Clock`, which ends the training after ``max_time`` or Ctrl-C, and prints lines.
 """
 
 from __future__ import annotations
@@ -47,24 +44,16 @@ INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl
 
 @dataclass
 class Clock:
-    """Time limit of a training: ``max_time`` seconds from the creation of the clock; None for no limit.
+    """Time limit of a training from the creation of the clock; it also prints a line per stage."""
 
-    With ``verbose`` of 1 or more, each stage prints a line; with 2 or more, each epoch as well. With ``has_bar``,
-    trainings by steps draw a progress bar. The ranks of a ``group`` stop together: the clock of rank 0 decides.
-
-    ``was_cut`` is True if a training has ended early, ``is_interrupted`` after the first Ctrl-C. ``best`` is the
-    largest mean log density of held-out rows so far, in nats per row; −inf without any. ``begun`` is the time of
-    creation, in seconds of ``time.perf_counter``.
-    """
-
-    max_time: float | None = None
-    verbose: int = 0
-    has_bar: bool = False
-    group: Group = field(default_factory=Group)
-    was_cut: bool = False
-    is_interrupted: bool = False
+    max_time: float | None = None  # seconds; None: no limit
+    verbose: int = 0  # 1: a line per stage; 2: per epoch as well
+    has_bar: bool = False  # trainings by steps draw a progress bar
+    group: Group = field(default_factory=Group)  # its ranks stop together: rank 0 decides
+    was_cut: bool = False  # a training has ended early
+    is_interrupted: bool = False  # after the first Ctrl-C
     begun: float = field(default_factory=time.perf_counter)
-    best: float = -math.inf
+    best: float = -math.inf  # largest mean log density of held-out rows so far, in nats per row
 
     @property
     def elapsed(self) -> float:
@@ -77,20 +66,12 @@ class Clock:
         return math.inf if self.max_time is None else self.max_time - self.elapsed
 
     def is_over(self) -> bool:
-        """True if the training has to end now; it then counts as cut.
-
-        Examples
-        --------
-        >>> Clock().is_over(), Clock(max_time=0.0).is_over()
-        (False, True)
-        """
+        """True if the training has to end now; it then counts as cut."""
         return self.lacks(0.0)
 
     def lacks(self, seconds: float) -> bool:
         """True if at most the given number of seconds is left; the training then counts as cut.
 
-        Examples
-        --------
         >>> Clock().lacks(1e6), Clock(max_time=5.0).lacks(1e6)
         (False, True)
         """
@@ -100,10 +81,7 @@ class Clock:
         return False
 
     def say(self, text: str) -> None:
-        """Print a line with the time since the creation of the clock.
-
-        Written at once, so that lines of several threads or processes do not mix.
-        """
+        """Print a line with the time since the creation, at once, so that lines of several processes do not mix."""
         sys.stdout.write(f"{self.elapsed:7.1f} s  {text}\n")
         sys.stdout.flush()
 
@@ -142,25 +120,14 @@ class Clock:
 
 @dataclass
 class Task:
-    """Part of a fit, used as a context manager: it begins on entry and ends on exit.
-
-    ``path`` has the names of the enclosing tasks and of this task. ``estimator`` is set if it has callbacks;
-    ``context`` is then scikit-learn's ``CallbackContext`` of the task. ``score`` is the mean log density of held-out
-    rows that the task has reached, in nats per row, to be set before it ends. ``rounds`` is the number
-    of equally long rounds of tasks like this one that follow it; 0 if unknown.
-
-    Examples
-    --------
-    >>> with Task().subtask("training", 2) as task, task.subtask("mode"):
-    ...     pass
-    """
+    """Part of a fit, used as a context manager: it begins on entry and ends on exit."""
 
     clock: Clock = field(default_factory=Clock)
-    path: tuple[str, ...] = ()
-    estimator: Any = None
-    context: Any = None
-    score: float | None = None
-    rounds: int = 0
+    path: tuple[str, ...] = ()  # names of the enclosing tasks and of this task
+    estimator: Any = None  # if it has callbacks
+    context: Any = None  # scikit-learn's CallbackContext of the task, with an estimator
+    score: float | None = None  # mean log density of held-out rows, in nats per row, set before the end
+    rounds: int = 0  # number of equally long rounds that follow; 0 if unknown
 
     def subtask(
         self, name: str, most: int | None = 0, *, place: tuple[int, int] | None = None, n_jobs: int = 1
@@ -206,8 +173,6 @@ class Task:
 def about(seconds: float) -> str:
     """Text on the time that is left.
 
-    Examples
-    --------
     >>> about(0.2), about(71.4)
     ('about 1 s left', 'about 72 s left')
     """
@@ -215,24 +180,12 @@ def about(seconds: float) -> str:
 
 
 def without_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of an estimator without those of callbacks.
-
-    Examples
-    --------
-    >>> without_callbacks({"net": None, "_skl_callbacks": []})
-    {'net': None}
-    """
+    """Attributes of an estimator without those of callbacks."""
     return {name: value for name, value in state.items() if name not in (CALLBACKS, *OF_A_FIT)}
 
 
 def callbacks_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of an estimator set by ``set_callbacks``.
-
-    Examples
-    --------
-    >>> callbacks_of({"net": None, "_skl_callbacks": []})
-    {'_skl_callbacks': []}
-    """
+    """Attributes of an estimator set by ``set_callbacks``."""
     return {name: value for name, value in state.items() if name == CALLBACKS}
 
 

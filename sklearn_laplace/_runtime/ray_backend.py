@@ -85,10 +85,7 @@ def _sharing(base: type) -> type:
 
 
 class _FromStore:
-    """Batch of calls that fetches its stored arguments before it runs.
-
-    ``get`` maps a reference of class ``kind`` to its value.
-    """
+    """Batch of calls that fetches its stored arguments (references of class ``kind``) by ``get`` before it runs."""
 
     def __init__(self, batch: Any, get: Callable[[Any], Any], kind: type) -> None:
         self.batch, self.get, self.kind = batch, get, kind

@@ -16,22 +16,11 @@ EVERY = 5.0
 
 
 class Steps:
-    """Steps of a training: ends them in time, and shows their progress if that is wanted.
+    """Steps of a training: ends them in time, and shows their progress if that is wanted; does neither without a task.
 
-    Without a task, steps never end early and show nothing. ``total`` is None if the number of steps is unknown; a line
-    is printed every ``each`` steps. ``unit`` is "step" or "epoch", ``label`` the name of the training within its stage.
-    ``log_volume`` is the log of the factor from the network's units of all outputs to those of y.
-
-    Without ``prints``, another part prints the lines. ``is_shown`` is True if lines are printed or a bar is drawn.
-
-    Examples
-    --------
-    >>> from .progress import Clock
-    >>> with Steps(Task(Clock(verbose=2), ("training",)), 4, each=2) as steps:  # doctest: +ELLIPSIS
-    ...     for loss in (4.0, 2.0, 1.0, 0.5):
-    ...         steps.advance(loss)
-        0.0 s  training: step 2 of 4, loss 3
-        0.0 s  training: step 4 of 4, loss 0.75
+    ``total`` may be unknown; a line is printed every ``each`` steps, unless another part ``prints`` it. ``unit`` is
+    "step" or "epoch", ``label`` the name of the training within its stage. ``log_volume`` is the log of the factor from
+    the network's units of all outputs to those of y.
     """
 
     def __init__(
@@ -94,10 +83,7 @@ class Steps:
             self._show()
 
     def score(self, mean_square: Tensor, n_outputs: int) -> None:
-        """Show the log density of held-out rows under normal noise of constant level.
-
-        ``mean_square`` (K,) is the mean squared error of held-out rows for each net, in the network's units.
-        """
+        """Show the log density of held-out rows under normal noise of the mean squared errors (K,), network units."""
         if self.is_shown:
             level = max(float(mean_square.mean()), 1e-300)
             density = -0.5 * n_outputs * (math.log(2 * math.pi * level) + 1) - self.log_volume

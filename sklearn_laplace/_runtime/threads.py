@@ -1,12 +1,9 @@
 """Use one torch thread for small problems, and in every forked process.
 
-Matrix products of a few hundred rows gain nothing from a second thread. On a busy machine they lose much, because every
-parallel region waits for a thread without a core. torch stores the number of threads per calling thread, so that it is
-set and restored in the calling thread.
-
-In a forked process, OpenMP's worker threads do not exist, but its pool still lists them, and the next parallel region
-waits forever. With one torch thread there is no parallel region. A thread started in the forked process has a new pool
-and inherits the number of torch threads.
+Matrix products of a few hundred rows gain nothing from a second thread, and lose much on a busy machine: every parallel
+region waits for a thread without a core. In a forked process, OpenMP's worker threads do not exist, but its pool still
+lists them, and the next parallel region waits forever; with one thread there is no such region. torch stores the number
+of threads per calling thread; a thread started in the forked process has a new pool and inherits the number.
 """
 
 from __future__ import annotations
@@ -24,17 +21,7 @@ if sys.platform != "win32":
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
-    """Run the block with one torch thread, unless ``wanted`` is False; a process forked inside keeps one thread.
-
-    Examples
-    --------
-    >>> before = torch.get_num_threads()
-    >>> with single_thread(True):
-    ...     torch.get_num_threads()
-    1
-    >>> torch.get_num_threads() == before
-    True
-    """
+    """Run the block with one torch thread, unless ``wanted`` is False; a process forked inside keeps one thread."""
     before, process = torch.get_num_threads(), os.getpid()
     if not wanted or before == 1:
         yield
