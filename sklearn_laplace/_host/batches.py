@@ -15,21 +15,18 @@ from .rows import TrainingRows
 
 
 class WeightedTargets(Tensor):
-    """Targets of a batch, with what the loss takes in their place; scoring callbacks see the targets alone.
+    """Targets of a batch, as scoring callbacks take them, with what the loss takes instead."""
 
-    ``observed`` are the targets combined with their known noise; ``weights`` have shape (n,).
-    """
-
-    observed: Tensor
-    weights: Tensor
+    observed: Tensor  # targets combined with their known noise
+    weights: Tensor  # (n,)
 
 
 class SlicingIterator:
-    """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch.
+    """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch, without collating.
 
-    Rows are not collated one by one. Without a seed, the order of the rows and the draws from torch's global generator
-    are those of ``torch.utils.data.DataLoader``, so that a net trains as by skorch alone. With a seed, a generator of
-    its own draws the permutations, and a single full batch is not permuted.
+    Without a seed, order and draws from torch's global generator are those of ``torch.utils.data.DataLoader``, so that
+    a net trains as by skorch alone. With a seed, its own generator draws the permutations, and a full batch is not
+    permuted.
     """
 
     def __init__(

@@ -41,10 +41,7 @@ class EpochTasks(Callback):
 
 
 class Watch(Callback):
-    """Callback that checks the loss after each epoch and calls ``between`` every ``period`` epochs.
-
-    ``between`` takes the net; ``is_over`` returns True if the training has to end.
-    """
+    """Callback that checks the loss after each epoch, calls ``between(net)`` every ``period`` epochs, and may stop."""
 
     def __init__(
         self, is_over: Callable[[], bool], between: Callable[[NeuralNet], None] | None = None, period: int = 1
@@ -72,10 +69,7 @@ class Watch(Callback):
 
 
 class Annealing(Callback):
-    """Callback that lowers the learning rate to zero by a cosine over all batches.
-
-    For a module without a training of its own.
-    """
+    """Callback that lowers the learning rate to zero by a cosine over all batches, for a module without own epochs."""
 
     def on_train_begin(self, net: NeuralNet, X: Any = None, y: Any = None, **kwargs: Any) -> None:
         """Count the batches."""
@@ -107,8 +101,7 @@ def _one_row(net: NeuralNet, n_rows: int) -> ValueError:
 def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
     """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run.
 
-    ``watch`` runs evidence steps, and raises ``NonFiniteLossError`` if the loss becomes NaN or infinite. ``ValueError``
-    is raised if batch norm gets a batch of one row.
+    Raises ``NonFiniteLossError`` if the loss becomes NaN or infinite, ``ValueError`` if batch norm gets a single row.
     """
     if net.max_epochs <= 0:
         return 0
@@ -132,11 +125,10 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
 
 
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
-    """Split the rows once by the net's ``train_split``, for its training and for the selection of hyperparameters.
+    """Rows (m,), int64, held out by the net's ``train_split``, which is replaced by one that returns this split.
 
-    Returns the rows (m,), int64, that the net is not trained on; none without a ``train_split``, which is replaced by
-    one that returns this split. NumPy's global generator is seeded while rows are drawn, and its state is restored.
-    Raises ``ValueError`` if the validation rows are not rows of the fit.
+    NumPy's global generator is seeded for the draw, and restored. Raises ``ValueError`` if validation rows are not rows
+    of the fit.
     """
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
     if not net.train_split or net.max_epochs <= 0:

@@ -42,10 +42,7 @@ OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 
 
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
-    """Check that the criterion of the user's net agrees with the likelihood that will replace it.
-
-    Refuses a criterion of another likelihood, and a Poisson loss of rates instead of log rates.
-    """
+    """Check that the criterion of the user's net agrees with the likelihood that replaces it (Poisson: log rates)."""
     known = CRITERIA[type(likelihood)]
     criterion = net.criterion
     if not (names_criterion(net, known) or names_criterion(net, (MAPLoss,))):
@@ -67,10 +64,7 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
 
 
 def _check_criterion_options(net: NeuralNet) -> None:
-    """Check that a criterion has no options that the likelihood does not have, such as weights of classes.
-
-    The error names the option and what to use instead.
-    """
+    """Check that a criterion has no options that the likelihood lacks, such as weights of classes."""
     criterion = net.criterion
     is_class = inspect.isclass(criterion)
     if issubclass(criterion if is_class else type(criterion), MAPLoss):
@@ -109,10 +103,7 @@ def _is_neutral(value: object, neutral: object) -> bool:
 
 
 def check_iterator(net: NeuralNet) -> None:
-    """Check that training batches are consecutive or shuffled rows.
-
-    Refuses a sampler, which would change the weights of the rows, and a function that changes batches.
-    """
+    """Refuse a sampler, which would change the weights of the rows, and a function that changes batches."""
     refused = {"sampler", "batch_sampler", "collate_fn"}
     given = net.get_params_for("iterator_train") if net.iterator_train is DataLoader else {}
     for name in sorted(refused & {name for name, value in given.items() if value is not None}):
@@ -153,8 +144,7 @@ def both_probabilities(logit: Tensor) -> Tensor:
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
     """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU.
 
-    False if the net cannot be built or evaluated; building it for training then raises the error. ``n_classes`` is the
-    number of outputs passed to a module class that takes it.
+    False if the net cannot be built or evaluated; its training then raises the error.
     """
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
@@ -199,13 +189,7 @@ def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def is_list(net: Any) -> bool:
-    """True for several trained nets in a list or tuple.
-
-    Examples
-    --------
-    >>> is_list([]), is_list(nn.Sequential())
-    (True, False)
-    """
+    """True for several trained nets in a list or tuple."""
     return isinstance(net, list | tuple)
 
 
@@ -233,8 +217,8 @@ def check_split(net: Any, weights: np.ndarray) -> None:
 def check_net(net: Any) -> None:
     """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones.
 
-    Raises ``TypeError`` for an object of any other type, also in a list. Raises ``ValueError`` for an empty list and
-    for a list with the same net twice, and ``NotFittedError`` for a frozen net that is not fitted.
+    Raises ``TypeError`` for any other type, also in a list, ``ValueError`` for an empty list or a net twice in one, and
+    ``NotFittedError`` for a frozen net that is not fitted.
     """
     if is_list(net):
         _check_list(net)
@@ -353,7 +337,7 @@ def has_own_iterator(net: Any) -> bool:
 
 
 def device_of(net: Any) -> str | None:
-    """Device set in a skorch net, also a frozen one, or in all nets of a list; None for any other net.
+    """Device set in a skorch net, frozen or not, or in all nets of a list; None for any other net.
 
     Raises ``ValueError`` if the nets of a list are on different devices.
     """

@@ -19,7 +19,7 @@ from .batches import WeightedTargets
 class LateAdam(torch.optim.Adam):
     """Adam optimiser that is initialised before the first epoch instead of with the net.
 
-    Initialisation imports torch's compiler, which takes longer than most trainings by Gauss–Newton steps alone.
+    Its import of torch's compiler takes longer than most trainings by Gauss–Newton steps alone.
     """
 
     def __init__(self, params: list[Any], lr: float) -> None:
@@ -56,8 +56,7 @@ class MAPLoss(nn.Module):
     ) -> None:
         """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows.
 
-        Without a call there is no penalty. ``network`` has the layout of the weights of the ``module`` being trained
-        and the transform of the outputs. ``past`` is the fit on earlier rows.
+        ``network`` has the layout of the weights of ``module`` and the transform of the outputs.
         """
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())

@@ -1,8 +1,7 @@
-r"""Build a skorch net for training. NeuralNet is used as it is, never subclassed.
+r"""Build a skorch net for training, with skorch's training loop. NeuralNet is used as it is, never subclassed.
 
-The net is a clone of the user's skorch net, or a new one around a torch module. It gets the MAP objective as loss, an
-iterator that slices instead of collating, the sizes of the data, and separate seeds. Its training loop is skorch's. The
-loss is the MAP objective in mean form,
+The net is a clone of the user's skorch net, or a new one around a torch module. It gets an iterator that slices instead
+of collating, the sizes of the data, separate seeds, and as loss the MAP objective in mean form,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
           + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
@@ -58,9 +57,8 @@ def build_net(
 ) -> NeuralNet:
     """Skorch net configured for training, not yet initialised: a clone of the user's net, or a new one around a module.
 
-    A net is cloned and a module instance copied; neither is changed. ``module_parameters`` are arguments of a module
-    class. ``max_epochs``, ``lr`` and ``batch_size`` replace the values of the net if they are not None. ``seed`` is
-    that of the order of mini-batches; None for torch's global generator, which skorch uses.
+    ``source`` is not changed. ``max_epochs``, ``lr`` and ``batch_size`` replace values of the net if they are not None.
+    ``seed`` is that of the order of mini-batches; None for torch's global generator, as in skorch.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
@@ -114,10 +112,9 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
 
 
 def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype | None, sizes: Sizes) -> None:
-    """Initialise the net, and check its inputs and outputs by one forward pass of example inputs (n, …).
+    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of example inputs (n, …).
 
-    It is converted to ``dtype``, unless that is None. Raises ``ValueError`` if the module cannot be built, does not
-    accept the inputs, or has another number of outputs than ``sizes``.
+    Raises ``ValueError`` if the module cannot be built, refuses the inputs, or has another number of outputs.
     """
     try:
         net.initialize()
@@ -135,13 +132,11 @@ def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype | None, sizes
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy of the user's module whose weights are drawn again if they are torch's default initial weights.
+    """Copy of the user's module; weights that are torch's defaults are drawn again from torch's global generator.
 
-    Draws from torch's global generator. The weights are kept if a parameter is fixed, if a submodule with parameters
-    has no ``reset_parameters``, or if a weight is out of the range of torch's initialisation, as after a training.
+    The weights are kept if a parameter is fixed, if a submodule with parameters has no ``reset_parameters``, or if a
+    weight is out of the range of torch's initialisation, as after a training.
 
-    Examples
-    --------
     >>> module = nn.Linear(2, 1)
     >>> bool((renewed(module).weight == module.weight).all())
     False

@@ -14,17 +14,13 @@ from ..laplace.likelihoods._base import with_noise
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Training rows as tensors on one device.
+    """Training rows as tensors on one device."""
 
-    ``inputs`` have shape (n, d), ``weights`` (n,). ``targets`` are standardised, of shape (n, C), or class indices (n,)
-    of a net with ``n_logits`` outputs. ``noise`` (n, C) are known noise variances, in units of φ.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor
-    noise: Tensor | None = None
-    n_logits: int = 0
+    inputs: Tensor  # (n, d)
+    targets: Tensor  # (n, C), standardised, or class indices (n,)
+    weights: Tensor  # (n,)
+    noise: Tensor | None = None  # (n, C), known noise variances, in units of φ
+    n_logits: int = 0  # outputs of the net for classes
 
     @cached_property
     def observed(self) -> Tensor:
@@ -63,17 +59,14 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the training data that a net needs, with the sum N_w of the weights and the device of the rows.
-
-    ``of_classes`` is True if the targets are class indices.
-    """
+    """Sizes of the training data that a net needs."""
 
     n_inputs: int
     n_outputs: int
     n_rows: int
-    total_weight: float
+    total_weight: float  # sum N_w of the weights
     device: torch.device
-    of_classes: bool
+    of_classes: bool  # the targets are class indices
 
     @classmethod
     def of(cls, rows: TrainingRows) -> Sizes:

@@ -1,8 +1,8 @@
 """Standardisation of X in the first linear layers of the user's net.
 
-A linear layer with a bias whose input is X, or a range of the columns of X, standardises that input. This leaves the
-functions that the net can represent, and the names of its parameters, as they are; gradients with respect to X stay in
-the units of X. Any other use of X in the net, such as the indices of an embedding, gets the values themselves.
+A linear layer with a bias whose input is X, or a range of its columns, standardises that input. The functions that the
+net can represent, the names of its parameters, and the units of gradients with respect to X stay the same. Any other
+use of X, such as the indices of an embedding, gets the values themselves.
 """
 
 from __future__ import annotations
@@ -20,13 +20,7 @@ from ..nets.mlp import Standardise
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
     """Linear layers with a bias that take X itself, by name, each with its columns of X.
 
-    They are found by one forward pass of rows x (n, …); the module is in eval mode and is not changed.
-
-    Examples
-    --------
-    >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
-    >>> first_layers(net, torch.zeros(4, 2))
-    {'0': slice(0, 2, None)}
+    They are found by a forward pass of rows x (n, …) in eval mode; the module is not changed.
     """
     found: dict[str, list[slice | None]] = {}
     original, handles = x.clone(), []
@@ -62,13 +56,10 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Let linear layers of the net's own copy of the user's module standardise their inputs, in place.
+    """Let the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X.
 
-    ``layers`` is the result of :func:`first_layers`, and ``statistics`` are means and scales of the columns of X. In
-    the state ``known`` of another net, statistics of a layer replace the given ones.
+    Statistics of a layer in the state ``known`` of another net replace the given ones.
 
-    Examples
-    --------
     >>> net = nn.Linear(1, 1)
     >>> standardise_layers(net, {"": slice(0, 1)}, ([5.0], [2.0]), {})
     >>> bool(torch.allclose(net(torch.tensor([[5.0]])), net.bias))
@@ -87,11 +78,5 @@ def standardise_layers(
 
 
 def statistic_of(layer: str, which: str) -> str:
-    """Name of a statistic of a standardised layer in the state of its net.
-
-    Examples
-    --------
-    >>> statistic_of("body.0", "mean")
-    'body.0.standardise.mean'
-    """
+    """Name of a statistic of a standardised layer in the state of its net, such as "body.0.standardise.mean"."""
     return f"{layer}.standardise.{which}".lstrip(".")
