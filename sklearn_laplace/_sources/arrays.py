@@ -17,14 +17,7 @@ PART_ROWS = 8 * BLOCK_ROWS
 
 @dataclass(frozen=True)
 class ArraySource(RowSource):
-    """Arrays or dataframes of n rows: X (n, d), y (n,) or (n, C) or None, and row weights (n,) or None.
-
-    Examples
-    --------
-    >>> source = ArraySource(np.arange(6.0)[:, None], np.zeros(6))
-    >>> source.n_rows, [len(block) for block in source.all_blocks()]
-    (6, [6])
-    """
+    """Arrays or dataframes of n rows: X (n, d), y (n,) or (n, C) or None, and row weights (n,) or None."""
 
     X: Any
     y: Any = None

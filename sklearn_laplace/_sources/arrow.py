@@ -23,27 +23,22 @@ NO_FILES = "X={!r} has no files; expected a folder, a file or a pattern of Parqu
 
 @dataclass(frozen=True)
 class ArrowSource(RowSource):
-    """Rows of a dataset of pyarrow: row groups or files, and the number of rows of each.
-
-    ``columns``, ``targets`` and ``weight`` are names of columns. ``single`` is True if y is one column, given by its
-    name and not in a list.
-    ``stamps`` have size and time of the file of each fragment, or None for rows in memory.
-    """
+    """Rows of a dataset of pyarrow: row groups or files, and the number of rows of each."""
 
     fragments: tuple[Any, ...]
     counts: tuple[int, ...]
-    stamps: tuple[object, ...]
+    stamps: tuple[object, ...]  # size and time of the file of each fragment; None in memory
     columns: tuple[str, ...]
-    targets: tuple[str, ...]
+    targets: tuple[str, ...]  # names of columns, as weight
     weight: str | None
-    single: bool
+    single: bool  # y is one column, not in a list
 
     @classmethod
     def of(cls, dataset: Any, y: Any, sample_weight: Any) -> ArrowSource:
         """Source of the rows of a dataset, with the names of its columns of targets and of weights.
 
-        Raises ``TypeError`` if ``y`` or ``sample_weight`` is no name of a column, and ``ValueError`` if there is no
-        such column, no row, or an unreadable file.
+        Raises ``TypeError`` if these are no names, and ``ValueError`` if there is no such column, no row, or an
+        unreadable file.
         """
         single = isinstance(y, str)
         targets = () if y is None else (y,) if single else _names(y)
@@ -77,12 +72,8 @@ class ArrowSource(RowSource):
     def blocks(self, part: int) -> Iterator[Block]:
         """Yield the rows of a part in order.
 
-        Raises
-        ------
-        ValueError
-            If a column is missing in the file, or the file cannot be read.
-        OSError
-            If the file was changed or removed.
+        Raises ``ValueError`` for a missing column or an unreadable file, ``OSError`` if the file was changed or
+        removed.
         """
         fragment, stamp = self.fragments[part], self.stamps[part]
         names = [*self.columns, *self.targets, *([] if self.weight is None else [self.weight])]
@@ -180,8 +171,8 @@ def is_dataset(X: Any) -> bool:
 def dataset_of(path: Any) -> Any:
     """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file.
 
-    Raises ``ImportError`` if pyarrow is not installed, and ``FileNotFoundError`` if there is no such file.
-        Raises ``ValueError`` if the first file is not one of Parquet.
+    Raises ``ImportError`` without pyarrow, ``FileNotFoundError`` without files, and ``ValueError`` if the first file is
+    not one of Parquet.
     """
     try:
         from pyarrow import dataset

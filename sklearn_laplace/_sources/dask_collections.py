@@ -15,22 +15,17 @@ from .source import Block, RowSource
 
 @dataclass(frozen=True)
 class DaskSource(RowSource):
-    """Rows of a dask dataframe or array, whose partitions are computed one at a time.
+    """Rows of a dask dataframe or array, whose partitions are computed one at a time."""
 
-    ``partitions`` are delayed X, targets and weights; targets and weights may be None. ``targets`` and ``weight`` are
-    names of columns, if these are in X.
-    """
-
-    partitions: tuple[tuple[Any, Any, Any], ...]
-    targets: Any
-    weight: str | None
+    partitions: tuple[tuple[Any, Any, Any], ...]  # delayed X, targets and weights, or None
+    targets: Any  # names of columns, if in X
+    weight: str | None  # name of a column, if in X
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any) -> DaskSource:
         """Source of the rows of a collection; targets and weights are collections too, or names of columns.
 
-        Raises ``TypeError`` if they are neither, and ``ValueError`` if there is no such column, or the numbers of
-        partitions differ.
+        Raises ``TypeError`` if they are neither, ``ValueError`` for an unknown column or other numbers of partitions.
         """
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
@@ -63,8 +58,7 @@ class DaskSource(RowSource):
     def lengths(self) -> Sequence[int]:
         """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it.
 
-        Raises ``ValueError`` if there is no row, or if X, targets and weights of a partition differ in their numbers of
-        rows.
+        Raises ``ValueError`` if there is no row, or if X, targets and weights of a partition differ in length.
         """
         from dask.base import compute
         from dask.delayed import delayed
@@ -126,10 +120,9 @@ def is_collection(value: Any) -> bool:
 
 
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
-    """Predict each partition of a collection: a lazy array of dask, or a tuple of them.
+    """Predict each partition of a collection: a lazy array of dask, or a tuple of them, as ``function`` returns.
 
-    ``function`` maps the model, which is sent to the workers once, and a table of rows to an array with one entry per
-    row, or to a tuple of such arrays.
+    ``function`` maps the model, which is sent to the workers once, and a table to arrays with one entry per row.
     """
     import dask.array as da
     from dask.base import compute

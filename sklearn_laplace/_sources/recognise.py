@@ -18,15 +18,14 @@ from .source import RowSource, SomeParts
 ENDINGS = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
 SAMPLE_ROWS = 200_000
-"""Number of rows up to which the rows of a source are read into memory, and sampled from a larger one."""
+"""Number of rows up to which a source is read into memory, and that are sampled from a larger one."""
 
 
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
     """Source of the rows that the arguments stand for; None for rows in memory.
 
     X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of columns of X.
-    Arrays of several ranks of a ``group`` are shards of one table. Raises ``ImportError`` if the library that reads X
-    is missing.
+    Arrays of several ranks are shards of one table. Raises ``ImportError`` if the library that reads X is missing.
     """
     if _is_path(X):
         X = dataset_of(X)
@@ -51,7 +50,7 @@ def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
     """Rows of this rank, and the position in the whole table of the first row of each of its parts.
 
     A source that is the same on all ranks is divided by its parts. Otherwise, each rank has its own rows. Raises
-    ``ValueError`` if some ranks have the same source, and others do not.
+    ``ValueError`` if only some ranks have the same source.
     """
     identities = group.gathered(source.identity)
     if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):

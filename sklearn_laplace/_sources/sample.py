@@ -1,8 +1,7 @@
 """A uniform sample of the rows of a source, which does not depend on how the ranks have divided the rows.
 
-A row belongs to the sample if the hash of its position in the whole table is small. Samples of parts of the table can
-therefore be merged: the result is the sample of the whole, row by row. One pass over the rows draws it, and counts the
-rows, their weights, and the labels of a classification.
+A row belongs to the sample if the hash of its position in the whole table is small, so that samples of parts can be
+merged. One pass over the rows draws it, and counts the rows, their weights, and the labels of a classification.
 """
 
 from __future__ import annotations
@@ -29,25 +28,20 @@ Tally = Callable[[Block], Mapping[Any, float]]
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample of the rows of all ranks, in the order of the table.
-
-    ``is_all`` is True if these are all rows. ``n_rows`` and ``total_weight`` are those of all ranks, and ``shard`` has
-    the rows of this rank. ``labels`` has the sum of the weights of each label on all ranks; it is empty without labels.
-    """
+    """Sample of the rows of all ranks, in the order of the table."""
 
     rows: Block
-    is_all: bool
-    n_rows: int
-    total_weight: float
-    shard: RowSource
-    labels: Mapping[Any, float] = field(default_factory=dict)
+    is_all: bool  # these are all rows
+    n_rows: int  # of all ranks
+    total_weight: float  # of all ranks
+    shard: RowSource  # rows of this rank
+    labels: Mapping[Any, float] = field(default_factory=dict)  # sum of the weights of each label on all ranks, if any
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
-    """Draw the sample, of approximately ``most`` rows, by one pass over the rows of this rank.
+    """Draw about ``most`` rows by one pass over those of this rank; ``tally`` finds the labels of all rows.
 
-    ``tally`` finds the labels of all rows, also of those that are not in the sample. Raises ``ValueError`` if a rank
-    has no rows, or if there are more than ``MOST_LABELS`` labels.
+    Raises ``ValueError`` if a rank has no rows, or if there are more than ``MOST_LABELS`` labels.
     """
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))

@@ -18,10 +18,7 @@ BLOCK_ROWS = 2**14
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a source, as the user passed them: X (n, d), y (n,) or (n, C), and row weights (n,).
-
-    Targets are None in a source without targets.
-    """
+    """Some rows of a source, as the user passed them: X (n, d), y (n,) or (n, C) or None, and row weights (n,)."""
 
     X: Any
     y: Any = None
@@ -88,13 +85,7 @@ class SomeParts(RowSource):
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """Rows of several blocks as one block.
-
-    Examples
-    --------
-    >>> joined([Block(np.ones((2, 1)), np.zeros(2)), Block(np.ones((1, 1)), np.zeros(1))]).X.shape
-    (3, 1)
-    """
+    """Rows of several blocks as one block."""
     first = blocks[0]
     y, weights = (
         None if getattr(first, name) is None else np.concatenate([np.asarray(getattr(block, name)) for block in blocks])
