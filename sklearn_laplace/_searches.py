@@ -20,16 +20,11 @@ PLACES = "fit", "_fit_and_score"
 
 @dataclass
 class Shared:
-    """State that the fits of a search share.
+    """State that the fits of a search share."""
 
-    ``given`` has the categories of the warnings that candidates have given, and all messages. ``kept`` has results by
-    their keys, the latest last, each with its size in bytes; beyond a total size of ``most``, the oldest ones are
-    dropped.
-    """
-
-    given: set[Any] = field(default_factory=set)
-    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)
-    most: int = MOST_BYTES
+    given: set[Any] = field(default_factory=set)  # categories of the warnings of candidates, and all messages
+    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results with bytes, latest last
+    most: int = MOST_BYTES  # total bytes, beyond which the oldest results are dropped
 
     def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:
         """Result for a key, computed if it is not kept; and True if it was. ``size`` returns its bytes."""
@@ -45,15 +40,11 @@ class Shared:
 
 @dataclass(frozen=True)
 class Search:
-    """A running search, and the state that its fits share.
+    """A running search, and the state that its fits share."""
 
-    ``search`` is None in a worker process, where it is not known. ``is_candidate`` is False for the final fit of the
-    best candidate.
-    """
-
-    search: Any
+    search: Any  # None in a worker process, where it is not known
     shared: Shared
-    is_candidate: bool
+    is_candidate: bool  # False for the final fit of the best candidate
 
     def may_warn(self, message: str, category: type[Warning]) -> bool:
         """True for the first candidate's warning of a category; for the final fit, if the message is new."""
