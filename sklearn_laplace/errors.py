@@ -271,26 +271,6 @@ class WeakPriorWarning(UserWarning):
     """
 
 
-class IncompleteWarning(UserWarning):
-    """The attributions of ``explain_std`` do not add up to the epistemic variance that they explain.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> import numpy as np
-    >>> from sklearn_laplace import LaplaceRegressor
-    >>> X = np.linspace(0, 6, 20)[:, None]
-    >>> y = np.sin(X[:, 0])
-    >>> model = LaplaceRegressor(activation="relu", prior_precision=1.0, sigma_noise=0.1, random_state=0)
-    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
-    ...     warnings.simplefilter("error", IncompleteWarning)
-    ...     model.fit(X, y).explain_std([[30.0]])
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.IncompleteWarning: …
-    """
-
-
 class TiedScoresWarning(UserWarning):
     """A search compares candidates that differ in their error bars by a score that does not depend on them.
 

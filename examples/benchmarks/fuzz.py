@@ -161,7 +161,6 @@ CALLS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "X_std": LEVELS,
     },
     "predict_std": {"X": INPUTS, "kind": KIND, "X_std": LEVELS},
-    "explain_std": {"X": INPUTS, "baseline": INPUTS},
     "predict_interval": {"X": INPUTS, "confidence_level": LEVELS, "method": KIND},
     "predict_quantiles": {"X": INPUTS, "quantiles": LEVELS},
     "predict_dist": {"X": INPUTS},

@@ -37,16 +37,16 @@ class TargetScale:
         """g(y) for targets of shape (n, C)."""
         return transformed(self.transforms, y)
 
-    def power(self, exponent: int) -> np.ndarray:
-        """Power of the scale, shape (C,): 2 for the unit of variances; ``ValueError`` if it overflows or underflows."""
+    def squared(self) -> np.ndarray:
+        """Square of the scale, shape (C,): the unit of variances; ``ValueError`` if it overflows or underflows."""
         with np.errstate(over="ignore", under="ignore"):
-            power: np.ndarray = self.scale**exponent
-        if not (np.isfinite(power) & (power > 0)).all():
+            square: np.ndarray = self.scale**2
+        if not (np.isfinite(square) & (square > 0)).all():
             raise ValueError(
-                f"y has the scale {self.scale.tolist()}, whose power {exponent} is out of range; variances need a "
-                "scale between 1e-162 and 1e+154. Request standard deviations, or fit with another unit for y."
+                f"y has the scale {self.scale.tolist()}, whose square is out of range; variances need a scale between "
+                "1e-162 and 1e+154. Request standard deviations, or fit with another unit for y."
             )
-        return power
+        return square
 
     def dispersion(self, sigma_noise: np.ndarray) -> float:
         """Dispersion φ of a user-set σ, which is one number or one per target, shape (C,).

@@ -28,7 +28,7 @@ from .._data.reading import check_rows
 from .._data.report import TableReport
 from .._data.table import Table, naming_rows
 from .._ensemble.ensemble import Ensemble
-from .._ensemble.input_gradients import InputGradients, baseline_of, cause_of_gap, check_varied, deviations, some
+from .._ensemble.input_gradients import InputGradients, check_varied, deviations
 from .._host.given_net import is_list
 from .._options import prior as _prior
 from .._options.options import Options
@@ -42,8 +42,7 @@ from .._runtime.threads import single_thread
 from .._training.random_weights import tempering
 from .._validation.arguments import explained
 from .._validation.values import choice
-from .._warn import warn_user
-from ..errors import IncompleteWarning, UnsupportedCombinationError
+from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
@@ -375,82 +374,6 @@ class FittedModel(ABC):
             hyper = replace(hyper, temperature=tempered)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
 
-    def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
-        """Attribution of the epistemic variance of each row to the columns, by integrated gradients.
-
-        The gradient of the variance is averaged over the straight path from a baseline to the row. It is multiplied by
-        the difference of row and baseline in each column (Sundararajan, Taly & Yan 2017).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to explain; numeric columns without missing values.
-        baseline : array-like of shape (n_features,), optional
-            Start of the path. Default: the weighted mean of the training rows.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features), (n_samples, n_features, n_outputs) or (n_samples, n_features, \
-n_classes)
-            In squared units of y. The sum over the columns is ``predict_std(X, kind="epistemic")**2`` minus that of the
-            baseline. For classes the variance is that of each logit minus the mean logit, as in :meth:`score_samples`.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            With a transformation of the targets.
-        ValueError
-            For categorical columns, missing values, or a baseline of another shape. Also without a baseline if the fit
-            keeps no rows: after :meth:`forget`, and with ``augment`` or a previous posterior as ``prior``.
-
-        Warns
-        -----
-        IncompleteWarning
-            If the attributions of a row do not add up, because its variance jumps on the path, or dates pass through
-            many cycles. With ``activation="relu"`` it jumps at every kink.
-
-        Notes
-        -----
-        An attribution is negative if the value of the column makes the prediction more certain than the value in the
-        baseline. It is zero for a column without influence on the prediction.
-
-        The integral is computed at 16 points or more. With pieces (``n_bins``) there are 4 points between any two
-        places where a column passes from one piece to the next. The number is doubled up to 64 times the initial one,
-        until the error of the sum is below 10⁻⁶ of the variances at both ends. Each point costs as much as a gradient
-        in :meth:`predict`.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, X[:, 0])
-        >>> first, second = model.explain_std([[9.0, 0.0]])[0]  # far from the data in the first column
-        >>> bool(first > 10 * abs(second))
-        True
-
-        A linear net with another baseline:
-
-        >>> X = np.random.default_rng(0).normal(size=(30, 2))
-        >>> model = LaplaceRegressor(hidden_layer_sizes=(), sigma_noise=0.1, n_members=1, random_state=0)
-        >>> shares = model.fit(X, X[:, 0] - X[:, 1]).explain_std([[5.0, 0.0], [5.0, 5.0]], baseline=[0.0, 0.0])
-        >>> shares.shape, bool(shares[0, 0] > 0), bool(shares[0, 1] == 0)
-        ((2, 2), True, True)
-        """
-        check_is_fitted(self)
-        self._check_transformed(explain_std=True)
-        with self._asked(X) as (x, options):
-            check_varied(x, self._table)
-            start = baseline_of(baseline, self._kept, self.n_features_in_).to(x)
-            attributions, missed = InputGradients(self._ensemble, options).attributions(start, x)
-        if missed:
-            warn_user(
-                f"the attributions of {len(missed)} rows do not add up to the difference of their epistemic variances "
-                f"(rows {some(missed)}): {cause_of_gap(start, x[missed], self._table)}",
-                IncompleteWarning,
-            )
-        return self._per_column(attributions, 2)
-
     def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
         """Moments under errors in X, gradient of the mean, and gradient of the standard deviation of a kind.
 
@@ -462,9 +385,9 @@ n_classes)
             noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape), names)).to(x.device)
             return InputGradients(self._ensemble, options).sloped(x, noise, kind)
 
-    def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:
-        """Convert values (n, d, C) to a power of the units of y; a single output has no last axis."""
-        scaled: np.ndarray = values.cpu().numpy() * self._scale.power(power)
+    def _per_column(self, values: Tensor) -> np.ndarray:
+        """Convert values (n, d, C) to units of y; a single output has no last axis."""
+        scaled: np.ndarray = values.cpu().numpy() * self._scale.scale
         return scaled[..., 0] if self._single_output else scaled
 
     def _check_transformed(self, **requests: Any) -> None:

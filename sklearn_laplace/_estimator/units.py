@@ -77,5 +77,5 @@ class InUnits:
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over the rows, one matrix per output."""
         with self._asked(X) as (x, options):
-            covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.power(2)
+            covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.squared()
         return covariance[..., 0] if self._single_output else covariance

@@ -187,15 +187,6 @@ class Pieces(Compress):
         masks = [self.column == k for k in range(len(self.centre))]
         return [[*self.left[mask].tolist(), *ends[mask][-1:].tolist()] for mask in masks]
 
-    @property
-    def bends(self) -> list[Tensor]:
-        """Inner edges of each column, in the column's units, increasing, float64."""
-        bends = []
-        for edges, centre, width in zip(self.edges, self.centre, self.width, strict=True):
-            inner = torch.tensor(edges[1:-1], dtype=torch.float64, device=self.left.device)
-            bends.append(inner if bool(width.isinf()) else centre + width * inner.sinh())
-        return bends
-
     def plain(self, x: Tensor) -> Tensor:
         """Pieces of columns (n, d), shape (n, Σ K), float64."""
         return self.pieces(x)

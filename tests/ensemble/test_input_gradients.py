@@ -1,4 +1,4 @@
-"""Derivatives in the inputs: gradients of mean and std, uncertain inputs, attributions of uncertainty."""
+"""Derivatives in the inputs: gradients of mean and std, uncertain inputs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import pandas as pd
 import pytest
 import torch
 from nets import Hidden
-from scipy.integrate import trapezoid
 from sklearn import config_context
 from sklearn.pipeline import make_pipeline
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble.input_gradients import InputGradients
-from sklearn_laplace.errors import IncompleteWarning, UnsupportedCombinationError
+from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.options import Kron, LowRank, LowRankDiag, MonteCarlo
 
 QUICK = {
@@ -45,17 +44,6 @@ class Normed(nn.Module):
     def forward(self, x):
         x = (x - torch.tensor([5.0, 0.0, 3.0], dtype=x.dtype)) / torch.tensor([1.0, 10.0, 0.1], dtype=x.dtype)
         return self.scale * self.out(torch.tanh(self.norm(self.into(x))))
-
-
-class FirstColumn(nn.Module):
-    """Uses only the first of three columns."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def forward(self, x):
-        return self.net(x[:, :1] - 5)
 
 
 def fitted(y=Y, **options):
@@ -263,9 +251,8 @@ def test_categories_and_gaps_have_no_gradients():
     """The error names the column; rows without missing values have gradients even if training rows had gaps."""
     table = pd.DataFrame({"size": X[:, 0], "town": np.where(X[:, 1] > 0, "Ulm", "Bonn")})
     model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(table, Y)
-    for ask in (lambda: model.predict(table, return_mean_grad=True), lambda: model.explain_std(table)):
-        with pytest.raises(ValueError, match="column 'town' of X holds categories"):
-            ask()
+    with pytest.raises(ValueError, match="column 'town' of X holds categories"):
+        model.predict(table, return_mean_grad=True)
     gaps = X.copy()
     gaps[3, 1] = np.nan
     model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(gaps, Y)
@@ -316,99 +303,3 @@ def test_uncertain_inputs_of_classes_are_refused(classifier):
     """To first order, input noise does not change the variance of a class indicator."""
     with pytest.raises(UnsupportedCombinationError, match=r"X_std needs numeric targets: .* predict_proba over draws"):
         classifier.predict_std(X_NEW, X_std=0.1)
-
-
-# ---------------------------------------------------------------------- attributions of uncertainty
-
-
-@pytest.mark.parametrize("name", ["model", "mixture"])
-def test_shares_of_the_columns_add_up(name, request):
-    """Completeness of integrated gradients: shares sum to the difference of the epistemic variances."""
-    model = request.getfixturevalue(name)
-    rows = np.vstack([X_NEW, X[:1] + 5 * UNITS])
-    shares = model.explain_std(rows)
-    start = X.mean(0, keepdims=True)
-    expected = model.predict_std(rows, kind="epistemic") ** 2 - model.predict_std(start, kind="epistemic") ** 2
-    assert shares.shape == (5, 3, *expected.shape[1:])
-    np.testing.assert_allclose(shares.sum(1), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("heavy", [False, True])
-def test_shares_of_nets_of_pieces_add_up(heavy):
-    """The variance has kinks at bin edges, where the path is split; the trapezoid rule gives the same shares."""
-    rows = X.copy()
-    if heavy:
-        rows[:3, 1] *= 1e4  # compressed before it is binned
-    model = LaplaceRegressor(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5).fit(rows, Y)
-    start, end = rows[7], rows[9] + 2 * UNITS
-    shares = model.explain_std(end[None], baseline=start)[0]
-    expected = np.diff(model.predict_std(np.stack([start, end]), kind="epistemic") ** 2)[0]
-    assert shares.sum() == pytest.approx(expected, rel=1e-4)
-    places = np.linspace(0, 1, 4001)
-    way = start + places[:, None] * (end - start)
-    std, slope = (model.predict(way, **GRADIENTS)[k] for k in (1, 3))
-    epistemic = model.predict_std(way, kind="epistemic")
-    slopes = 2 * std[:, None] * slope  # of the total variance; equal to the epistemic one under constant noise
-    assert epistemic.std() > 0
-    np.testing.assert_allclose(
-        shares, (end - start) * trapezoid(slopes, places, axis=0), rtol=1e-2, atol=1e-3 * abs(expected)
-    )
-
-
-def test_shares_of_classes_are_of_what_score_samples_says(classifier):
-    """exp(−score_samples) is the class mean of the variances that the shares decompose."""
-    shares = classifier.explain_std(X_NEW)
-    assert shares.shape == (4, 3, 3)
-    expected = np.exp(-classifier.score_samples(X_NEW)) - np.exp(-classifier.score_samples(X.mean(0)[None]))
-    np.testing.assert_allclose(shares.sum(1).mean(1), expected, rtol=1e-5)
-
-
-def test_shares_of_a_linear_net_in_closed_form():
-    """v is quadratic, so the mean gradient is the one at the midpoint: a = (x − x⁰) ∘ ∇v((x + x⁰) / 2)."""
-    model = fitted(hidden_layer_sizes=())
-    start = X[5]
-    way = X_NEW - start
-    slope = central_differences(lambda x: model.predict_std(x, kind="epistemic") ** 2, (X_NEW + start) / 2, 1e-3)
-    np.testing.assert_allclose(model.explain_std(X_NEW, baseline=start), way * slope, rtol=1e-5, atol=1e-8)
-
-
-def test_a_column_that_nothing_depends_on_gets_nothing():
-    """An unused column gets exactly nothing; a column pruned by automatic relevance, next to nothing.
-
-    The rows are as far from the data in the irrelevant column as in the relevant one.
-    """
-    shares = fitted(net=FirstColumn()).explain_std(X[:2] + 5 * UNITS)
-    np.testing.assert_array_equal(shares[:, 1:], 0.0)
-    assert np.all(np.abs(shares[:, 0]) > 0)
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(150, 2))
-    y = np.sin(2 * rows[:, 0]) + 0.1 * generator.normal(size=150)
-    pruned = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK, prior="ard").fit(rows, y)
-    pruned = pruned.explain_std([[3.5, 3.5]])[0]
-    assert abs(pruned[1]) < 0.15 * pruned[0]  # with a common prior precision its share is the larger one
-
-
-def test_shares_are_weighted_and_know_other_baselines(model):
-    """The default baseline is the weighted mean; with the row as its own baseline all shares are zero."""
-    weights = np.where(np.arange(60) < 30, 2.0, 1.0)
-    weighted = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(X, Y, sample_weight=weights)
-    start = np.average(X, axis=0, weights=weights)
-    np.testing.assert_allclose(weighted.explain_std(X_NEW), weighted.explain_std(X_NEW, baseline=start), rtol=1e-9)
-    np.testing.assert_array_equal(model.explain_std(X_NEW[:1], baseline=X_NEW[0]), 0.0)
-
-
-def test_a_variance_that_jumps_is_warned_of():
-    """With relu the variance jumps at kinks, which no gradient captures."""
-    model = fitted(activation="relu")
-    with pytest.warns(IncompleteWarning, match=r"of \d+ rows do not add up .* at every kink of activation='relu'"):
-        model.explain_std(X[:1] + 3 * UNITS)
-
-
-def test_a_baseline_has_to_fit(model):
-    """A baseline is one row; if the fit stores no rows, there is no default."""
-    with pytest.raises(ValueError, match=r"baseline has shape \(2,\); expected \(3,\), one value for each column"):
-        model.explain_std(X_NEW, baseline=[0.0, 1.0])
-    forgetful = fitted(hessian_structure="full").forget(X[:1], Y[:1])
-    with pytest.raises(ValueError, match=r"this fit stores no rows .* Pass baseline="):
-        forgetful.explain_std(X_NEW)
-    assert forgetful.explain_std(X_NEW, baseline=X[0]).shape == (4, 3)

@@ -92,7 +92,6 @@ def test_every_method_of_a_regressor(kind, k):
     assert loo_mean.shape == loo_std.shape == (N, *tail)
     gradient = model.predict(ROWS, return_mean_grad=True)[1]
     assert gradient.shape == (NEW, 3, *tail)
-    assert model.explain_std(ROWS[:1]).shape == (1, 3, *tail)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

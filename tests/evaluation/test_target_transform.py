@@ -296,7 +296,6 @@ def test_what_is_not_available_is_refused(model):
         "return_mean_grad": lambda: model.predict(X_NEW, return_mean_grad=True),
         "X_std": lambda: model.predict_std(X_NEW, X_std=0.1),
         "kind='epistemic'": lambda: model.sample_y(X_NEW, kind="epistemic"),
-        "explain_std": lambda: model.explain_std(X_NEW),
     }
     for name, request in requests.items():
         with pytest.raises(UnsupportedCombinationError, match=rf"{name} is not available with target_transform='log'"):

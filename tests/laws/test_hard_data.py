@@ -200,7 +200,7 @@ def test_targets_of_any_magnitude_are_targets(power):
     np.testing.assert_allclose(other.sample_y(NEW, 2) / unit, one.sample_y(NEW, 2), rtol=1e-9)
     shift = one.log_predictive_density(X, y) - other.log_predictive_density(X, y * unit)
     np.testing.assert_allclose(shift, np.log(unit), rtol=1e-9)
-    with pytest.raises(ValueError, match=r"whose power 2 is out of range.*another unit for y"):
+    with pytest.raises(ValueError, match=r"whose square is out of range.*another unit for y"):
         other.predict(NEW, return_cov=True)
     with pytest.raises(ValueError, match=r"times the scale of y.*in the units of y"):
         LaplaceRegressor(sigma_noise=0.1).fit(X, y * unit)

@@ -713,34 +713,6 @@ def quiet(call: Callable[[], Any]) -> Any:
         return call()
 
 
-def test_attributions_add_up_with_each_activation_in_the_message():
-    """And with a nearer baseline."""
-    rows, kinked = X[:1] + 3 * np.eye(3), fit(activation="relu", hidden_layer_sizes=(4,))
-    with pytest.warns(errors.IncompleteWarning, match="or a nearer baseline") as caught:
-        kinked.explain_std(rows)
-    advised = re.findall(r"'(\w+)'", str(caught[0].message).partition("Use ")[2])
-    assert len(advised) == 4
-    for activation in advised:
-        quiet(lambda: fit(activation=activation, hidden_layer_sizes=(4,)).explain_std(rows))  # noqa: B023
-    quiet(lambda: kinked.explain_std(rows[:1], baseline=rows[0] + 1e-6))
-
-
-def test_attributions_of_dates_add_up_from_a_nearer_baseline():
-    """Between far dates, the waves of a day pass too often for the integral, under a smooth activation as well."""
-    rng, origin = np.random.default_rng(0), pd.Timestamp(0)
-    when = pd.Series(origin + pd.to_timedelta(19_000 + rng.uniform(0, 900, 120), unit="D"))
-    table = pd.DataFrame({"when": when, "x": rng.normal(size=120)})
-    model = fit(
-        table, np.sin(2 * np.pi * when.dt.hour / 24), activation="tanh", hidden_layer_sizes=(4,), sigma_noise=0.3
-    )
-    with pytest.warns(errors.IncompleteWarning, match="dates of column 'when' vary in cycles") as caught:
-        model.explain_std(table[:3])
-    assert re.search("one with the date of the row, in days since 1970", str(caught[0].message))
-    baseline = [(when[0] - origin) / pd.Timedelta(days=1), 0.0]
-    shares = quiet(lambda: model.explain_std(table[:1], baseline=baseline))
-    assert abs(shares[0, 0]) < 1e-6 * abs(shares[0, 1])  # up to rounding of the date
-
-
 def test_a_search_by_the_scorer_in_the_message_has_no_ties():
     net = template(nets.Hidden, module__n_in=3)
     model = LaplaceRegressor(net, map_prior_precision=1.0, random_state=0)

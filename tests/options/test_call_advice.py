@@ -176,11 +176,6 @@ CASES = {
         "model.predict(X, {}, {}, return_std_grad=True)",
     ),
     "X_std": ("model.predict(X, X_std=0.1)", r"Add (return_std=True)", "model.predict(X, X_std=0.1, {})"),
-    "baseline": (
-        "fit(augment=augment).explain_std(X)",
-        r"Pass (baseline=)",
-        "fit(augment=augment).explain_std(X, {}X[0])",
-    ),
     "noise of classes": (
         "classifier.log_marginal_likelihood(sigma_noise=1.0)",
         r"(Omit) sigma_noise",

@@ -53,7 +53,6 @@ def answers(regressor, classifier, *, exact):
         regressor.predict_std(X, X_std=0.1),
         regressor.sample_y(X, n_samples=2),
         regressor.score_samples(X),
-        regressor.explain_std(X[:2]),
         regressor.log_marginal_likelihood(prior_precision=2.0),
         regressor.log_predictive_density(X, Y),
         classifier.predict_proba(X),
