@@ -29,39 +29,10 @@ PANEL = 4.6, 3.9
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """Return the axes to draw on.
+    """The n Axes of a display to draw on; for a single given Axes, only that of the first panel.
 
-    Parameters
-    ----------
-    display : str
-        Name of the display, for error messages.
-    ax : None, Axes or sequence of n Axes
-        None: a new figure with n panels. A single Axes: only the first panel is drawn.
-    n : int
-        Number of panels of the display.
-    panel : (float, float)
-        Width and height of a new panel in inches.
-
-    Returns
-    -------
-    list of Axes
-        The n Axes, or only the single Axes that was given.
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is not installed.
-    TypeError
-        If ``ax`` is not made of Axes.
-    ValueError
-        If ``ax`` does not hold n Axes.
-
-    Examples
-    --------
-    >>> panels("CoverageDisplay", "left", 2)
-    Traceback (most recent call last):
-        ...
-    TypeError: ax='left' is not supported; CoverageDisplay.plot needs None, a matplotlib Axes or a sequence of 2 Axes.
+    ``panel`` is the size of a new panel in inches. Other values of ``ax`` are a TypeError, another number of Axes is a
+    ValueError.
     """
     with _naming_the_package(display):
         from matplotlib.axes import Axes
@@ -94,39 +65,10 @@ def _naming_the_package(display: str) -> Iterator[None]:
 
 
 def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
-    """Return the axes of a display whose panels have different sizes.
+    """The Axes of a display whose panels have different sizes, in the order in which ``rooms`` names them first.
 
-    Parameters
-    ----------
-    display : str
-        Name of the display, for error messages.
-    ax : None, Axes or sequence of Axes
-        As in :func:`panels`.
-    figure : None, Figure or SubFigure
-        Figure to divide if ``ax`` is None; None: a new figure.
-    rooms : sequence of rows of str
-        Name of the panel at each place of the figure.
-    size : (float, float)
-        Width and height of a new figure in inches.
-
-    Returns
-    -------
-    list of Axes
-        The Axes in the order in which their names come first.
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is not installed.
-    TypeError, ValueError
-        If ``ax`` or ``figure`` is of another type, or both are given.
-
-    Examples
-    --------
-    >>> mosaic("OverviewDisplay", None, "left", [["a", "b"]], (9.0, 4.0))
-    Traceback (most recent call last):
-        ...
-    TypeError: figure='left' is not supported; OverviewDisplay.plot needs None or a matplotlib Figure or SubFigure.
+    ``rooms`` has the name of the panel at each place of the figure. ``figure`` is divided if ``ax`` is None; a new one
+    has the size in inches.
     """
     with _naming_the_package(display):
         from matplotlib.figure import FigureBase
@@ -148,23 +90,11 @@ def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], s
 
 
 def tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Mix a colour with white; ``share`` is the share of the colour. Returns red, green and blue in [0, 1].
-
-    Examples
-    --------
-    >>> tint("#000000", 0.25)
-    (0.75, 0.75, 0.75)
-    """
+    """Mix a colour with white, as red, green and blue in [0, 1]; ``share`` is the share of the colour."""
     red, green, blue = (1 - share * (1 - int(colour[k : k + 2], 16) / 255) for k in (1, 3, 5))
     return red, green, blue
 
 
 def labelled(name: str | None, text: str) -> str:
-    """Prefix a label with the name of the model, if there is one.
-
-    Examples
-    --------
-    >>> labelled("net", "90 %"), labelled(None, "90 %")
-    ('net: 90 %', '90 %')
-    """
+    """Prefix a label with the name of the model, if there is one."""
     return text if name is None else f"{name}: {text}"

@@ -15,20 +15,7 @@ from .._validation.values import count
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
-    """Convert values to a finite float64 array with at least one row.
-
-    Raises
-    ------
-    ValueError
-        If there are no rows, values are not finite, or the number of rows is not ``n_rows``.
-
-    Examples
-    --------
-    >>> numbers("mean", [1.0, 2.0], 3)
-    Traceback (most recent call last):
-        ...
-    ValueError: mean has 2 rows; expected 3, one for each target.
-    """
+    """Values as a finite float64 array of ``n_rows``, at least one; otherwise a ValueError."""
     array: np.ndarray = check_array(values, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name=name)
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(f"{name} has {len(array)} rows; expected {n_rows}, one for each target.")
@@ -36,13 +23,7 @@ def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
 
 
 def regression(display: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor, possibly inside wrappers.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier, or has no predictive distribution.
-    """
+    """Predictive distribution of a regressor, possibly inside wrappers; a TypeError if it has none."""
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
     if is_classifier(step):
@@ -54,13 +35,7 @@ def regression(display: str, estimator: Any, X: Any) -> Any:
 
 
 def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities (n, K) and class labels (K,) of a classifier, possibly inside wrappers.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is not a classifier.
-    """
+    """Class probabilities (n, K) and class labels (K,) of a classifier, possibly inside wrappers."""
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
     if not is_classifier(step):
@@ -72,20 +47,7 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
-    """Index of the output to draw, for predictions of a given shape.
-
-    Raises
-    ------
-    ValueError
-        If there are several outputs and none is chosen, or the chosen output does not exist.
-
-    Examples
-    --------
-    >>> output_index("CoverageDisplay", None, (10, 3))
-    Traceback (most recent call last):
-        ...
-    ValueError: the model has 3 outputs and CoverageDisplay draws a single output; pass output=0 to 2.
-    """
+    """Index of the output to draw; a ValueError if it does not exist, or none is chosen of several."""
     n = shape[1] if len(shape) > 1 else 1
     if output is None and n > 1:
         raise ValueError(f"the model has {n} outputs and {display} draws a single output; pass output=0 to {n - 1}.")
@@ -97,21 +59,13 @@ def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> in
 
 
 def column(values: np.ndarray, index: int) -> np.ndarray:
-    """Values of one output, shape (n,), from an array of shape (n,) or (n, k).
-
-    Examples
-    --------
-    >>> column(np.array([[1.0, 2.0], [3.0, 4.0]]), 1)
-    array([2., 4.])
-    """
+    """Values of one output, shape (n,), from an array of shape (n,) or (n, k)."""
     return values if values.ndim == 1 else values[:, index]
 
 
 def target_name(y: Any, output: int) -> str:
     """Name of a column of y for axis labels: that of a series or dataframe, "y" for arrays.
 
-    Examples
-    --------
     >>> target_name(np.zeros(3), 0), target_name(np.zeros((3, 2)), 1)
     ('y', 'y, output 1')
     """
@@ -124,13 +78,7 @@ def target_name(y: Any, output: int) -> str:
 
 
 def sample(n: int, most: int | None) -> np.ndarray:
-    """Indices of at most ``most`` of n rows, in order; a random sample that is the same in each call.
-
-    Examples
-    --------
-    >>> sample(3, None), len(sample(1000, 20))
-    (array([0, 1, 2]), 20)
-    """
+    """Indices of at most ``most`` of n rows, in order; a random sample that is the same in each call."""
     if most is None or n <= count("max_rows", most):
         return np.arange(n)
     return np.sort(np.random.default_rng(0).choice(n, most, replace=False))

@@ -42,10 +42,8 @@ class CalibrationReportDisplay:
     Attributes
     ----------
     report : CalibrationReport
-    axes_ : list of Axes
-        Axes of the panels that are drawn, set by :meth:`plot`.
-    figure_ : Figure or SubFigure
-        Set by :meth:`plot`.
+    axes_, figure_
+        Axes of the panels that are drawn, and their figure; set by :meth:`plot`.
 
     Examples
     --------
@@ -80,10 +78,6 @@ class CalibrationReportDisplay:
             As in :meth:`CalibrationReport.from_estimator <sklearn_laplace.metrics.CalibrationReport.from_estimator>`.
         ax, figure
             As in :meth:`plot`.
-
-        Returns
-        -------
-        CalibrationReportDisplay
         """
         return cls(CalibrationReport.from_estimator(estimator, X, y, **options)).plot(ax, figure=figure)
 
@@ -97,16 +91,10 @@ class CalibrationReportDisplay:
         figure : Figure or SubFigure, optional
             Figure to draw in. By default a new one.
 
-        Returns
-        -------
-        self
-
         Raises
         ------
-        ImportError
-            If matplotlib is not installed.
-        TypeError, ValueError
-            If ``ax`` or ``figure`` is of another type, or both are given.
+        ImportError, TypeError, ValueError
+            Without matplotlib, or if ``ax`` or ``figure`` is of another type, or both are given.
         """
         self.axes_ = mosaic(type(self).__name__, ax, figure, ROOMS, SIZE)
         self.figure_ = self.axes_[0].figure

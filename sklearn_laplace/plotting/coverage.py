@@ -47,7 +47,6 @@ class CoverageDisplay:
     Attributes
     ----------
     pit : ndarray of shape (n_samples,)
-        Probability integral transform of each row.
     nominal, observed : ndarray of shape (99,)
         Nominal levels .01, …, .99, and the observed fraction of the rows at each level.
     band : ndarray of shape (99, 2)
@@ -57,10 +56,8 @@ class CoverageDisplay:
         Mean absolute difference between nominal and observed fractions.
     edges, density : ndarray of shape (n_bins + 1,) and (n_bins,)
         Bin edges and heights of the histogram. The expected height is 1 for a calibrated model.
-    ax_, pit_ax_, figure_
-        Axes and figure, set by :meth:`plot`. ``pit_ax_`` is None if the histogram is not drawn.
-    line_, bars_
-        Calibration curve, and bars of the histogram or None; set by :meth:`plot`.
+    ax_, pit_ax_, figure_, line_, bars_
+        Axes, figure, calibration curve and bars, set by :meth:`plot`; None for a histogram that is not drawn.
 
     Examples
     --------
@@ -127,16 +124,8 @@ class CoverageDisplay:
             Index of the output to draw; required if there are several.
         random_state : int, RandomState or None, default=0
             Seed of the uniform draws for counts.
-        name : str, optional
-            Name of the model in the legend.
-        ax : None, Axes or sequence of two Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        CoverageDisplay
+        name, ax, **plot_options
+            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -175,10 +164,6 @@ class CoverageDisplay:
             Predictive distribution of each target, as returned by ``predict_dist``.
         kind, n_bins, output, random_state, name, ax, **plot_options
             As in :meth:`from_estimator`.
-
-        Returns
-        -------
-        CoverageDisplay
         """
         pit = _transform(y_true, distribution, output, random_state)
         return cls(pit, kind=kind, n_bins=n_bins, estimator_name=name).plot(ax=ax, **plot_options)
@@ -186,7 +171,7 @@ class CoverageDisplay:
     def plot(
         self, ax: Any = None, *, pit: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -198,15 +183,6 @@ class CoverageDisplay:
             Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
             Keyword arguments of matplotlib's ``plot`` for the curve.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         axes = panels(type(self).__name__, ax, 2 if pit else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure

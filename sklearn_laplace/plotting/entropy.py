@@ -50,10 +50,8 @@ class EntropyDisplay:
     area_out, area_wrong : float
         Area under the ROC curve of the entropy, for out of distribution against in distribution, and for wrong against
         right. NaN if one of the two groups is missing.
-    ax_, figure_
-        Axes and figure, set by :meth:`plot`.
-    lines_
-        Line of each curve, a dict set by :meth:`plot`.
+    ax_, figure_, lines_
+        Axes, figure, and a dict with the line of each curve; set by :meth:`plot`.
 
     Examples
     --------
@@ -103,16 +101,8 @@ class EntropyDisplay:
             True labels of X. If given, correct and incorrect predictions are compared.
         X_out : array-like of shape (n_out, n_features), optional
             Rows from another distribution.
-        name : str, optional
-            Name of the model in the legend.
-        ax : None or Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        EntropyDisplay
+        name, ax, **plot_options
+            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -155,10 +145,6 @@ class EntropyDisplay:
         name, ax, **plot_options
             As in :meth:`from_estimator`.
 
-        Returns
-        -------
-        EntropyDisplay
-
         Raises
         ------
         ValueError
@@ -187,7 +173,7 @@ class EntropyDisplay:
         return cls(groups, n_classes=n_classes, estimator_name=name).plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -197,15 +183,6 @@ class EntropyDisplay:
             Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
             Keyword arguments of matplotlib's ``plot`` for every curve.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 4.2))
         self.figure_ = self.ax_.figure

@@ -59,16 +59,11 @@ class FeatureRelevanceDisplay:
 
     Attributes
     ----------
-    relevance : ndarray of shape (n_features,)
-        Relevance of each column.
-    feature_names : list of str
-        Name of each column.
+    relevance, feature_names : ndarray of shape (n_features,) and list of str
     order : ndarray of shape (n_shown,)
         Indices of the columns that are drawn, the most relevant first.
-    ax_, figure_
-        Axes and figure, set by :meth:`plot`.
-    bars_
-        Bars in the order of ``order``, set by :meth:`plot`.
+    ax_, figure_, bars_
+        Axes, figure, and bars in the order of ``order``; set by :meth:`plot`.
 
     Examples
     --------
@@ -125,16 +120,8 @@ class FeatureRelevanceDisplay:
             the earlier pipeline steps.
         max_features : int, default=20
             Largest number of columns to draw.
-        name : str, optional
-            Name of the model in the title.
-        ax : None or Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        FeatureRelevanceDisplay
+        name, ax, **plot_options
+            Name of the model in the title, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -197,10 +184,6 @@ class FeatureRelevanceDisplay:
         feature_names, max_features, name, ax, **plot_options
             As in :meth:`from_estimator`; by default the column names of X.
 
-        Returns
-        -------
-        FeatureRelevanceDisplay
-
         Raises
         ------
         ValueError
@@ -253,7 +236,7 @@ class FeatureRelevanceDisplay:
         return cls((best - np.mean(worse, 1)).clip(0), feature_names=names, **options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, bar_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -263,15 +246,6 @@ class FeatureRelevanceDisplay:
             Name of the model in the title; by default ``estimator_name``.
         bar_kwargs : dict, optional
             Keyword arguments of matplotlib's ``barh``.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         n = len(self.order)
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 1.3 + 0.27 * max(n, LEAST_BARS)))

@@ -43,10 +43,8 @@ class OverviewDisplay:
     ----------
     predictions, calibration, relevance
         Display of each panel; its attributes are the numbers that are drawn.
-    axes_ : list of Axes
-        Axes of the panels that are drawn, set by :meth:`plot`.
-    figure_ : Figure or SubFigure
-        Set by :meth:`plot`.
+    axes_, figure_
+        Axes of the panels that are drawn, and their figure; set by :meth:`plot`.
 
     Examples
     --------
@@ -109,10 +107,6 @@ class OverviewDisplay:
         figure, ax
             Where to draw, as in :meth:`plot`.
 
-        Returns
-        -------
-        OverviewDisplay
-
         Raises
         ------
         ValueError
@@ -154,16 +148,10 @@ class OverviewDisplay:
         figure : Figure or SubFigure, optional
             Figure to draw in. By default a new one.
 
-        Returns
-        -------
-        self
-
         Raises
         ------
-        ImportError
-            If matplotlib is not installed.
-        TypeError, ValueError
-            If ``ax`` or ``figure`` is of another type, or both are given.
+        ImportError, TypeError, ValueError
+            Without matplotlib, or if ``ax`` or ``figure`` is of another type, or both are given.
         """
         displays = [self.predictions, self.calibration, *([] if self.relevance is None else [self.relevance])]
         self.axes_ = mosaic(type(self).__name__, ax, figure, *ROOMS[len(displays)])

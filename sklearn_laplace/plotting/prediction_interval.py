@@ -60,21 +60,14 @@ class PredictionIntervalDisplay:
 
     Attributes
     ----------
-    x, mean : ndarray of shape (n,)
-        Positions and predicted means, in ascending order of x.
-    lower, upper : ndarray of shape (n, n_levels)
-        Ends of the intervals, in ascending order of x and of the levels.
-    confidence_level : ndarray of shape (n_levels,)
-        Levels in ascending order.
+    x, mean, lower, upper : ndarray of shape (n,) and (n, n_levels)
+        Positions, predicted means and ends of the intervals, in ascending order of x and of the levels.
+    confidence_level, coverage : ndarray of shape (n_levels,)
+        Levels in ascending order, and their coverage or None.
     x_points, y_points : ndarray of shape (n_points,) or None
-        Coordinates of the data points.
-    coverage : ndarray of shape (n_levels,) or None
-        Fraction of the data points inside the intervals of each level.
-    ax_, figure_
-        Axes and figure, set by :meth:`plot`.
-    line_, bands_, points_
-        Line of the mean, list of the intervals from the widest to the narrowest, and data points or None; set by
-        :meth:`plot`.
+    ax_, figure_, line_, bands_, points_
+        Axes, figure, line of the mean, list of the intervals from the widest to the narrowest, and data points or None;
+        set by :meth:`plot`.
 
     Examples
     --------
@@ -164,16 +157,8 @@ class PredictionIntervalDisplay:
             Number of grid points.
         max_rows : int, optional
             Largest number of rows to draw. Of more rows a random sample is drawn; the coverage is that of all rows.
-        name : str, optional
-            Name of the model in the legend.
-        ax : None or Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        PredictionIntervalDisplay
+        name, ax, **plot_options
+            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -261,10 +246,6 @@ class PredictionIntervalDisplay:
             If True, the rows are points of one curve along x.
         x_name, name, ax, **plot_options
             As in :class:`PredictionIntervalDisplay` and :meth:`from_estimator`.
-
-        Returns
-        -------
-        PredictionIntervalDisplay
         """
         mean = numbers("mean", mean)
         x, default = (_ranks(mean), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
@@ -279,7 +260,7 @@ class PredictionIntervalDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -289,15 +270,6 @@ class PredictionIntervalDisplay:
             Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
             Keyword arguments of matplotlib's ``plot`` for the mean.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(7.0, 4.2))
         self.figure_ = self.ax_.figure

@@ -44,18 +44,12 @@ class PriorPathDisplay:
 
     Attributes
     ----------
-    prior_precision : ndarray of shape (n_points,)
-        Grid of prior precisions.
-    scores : dict of str to ndarray of shape (n_points,)
-        Each score on the grid.
+    prior_precision, scores, chosen
+        As the parameters, as arrays.
     best : dict of str to float
         Prior precision on the grid that maximises each score.
-    chosen : float
-        Prior precision of the fit.
-    ax_, axes_, figure_
-        First panel, list of all panels, and figure; set by :meth:`plot`.
-    lines_
-        Line of each score, a dict set by :meth:`plot`.
+    ax_, axes_, figure_, lines_
+        First panel, list of all panels, figure, and a dict with the line of each score; set by :meth:`plot`.
 
     Examples
     --------
@@ -108,16 +102,8 @@ class PriorPathDisplay:
             A Laplace estimator, possibly inside pipelines and searches. Its ``prior_path_`` is computed.
         scores : str or sequence of str, optional
             Scores to draw, as in :class:`PriorPathDisplay`; by default all available scores.
-        name : str, optional
-            Name of the model in the legend.
-        ax : None, Axes or sequence of n_scores Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        PriorPathDisplay
+        name, ax, **plot_options
+            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -151,7 +137,7 @@ class PriorPathDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -161,15 +147,6 @@ class PriorPathDisplay:
             Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
             Keyword arguments of matplotlib's ``plot`` for every curve.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         self.axes_ = panels(type(self).__name__, ax, len(self.scores))
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure

@@ -54,10 +54,8 @@ class ReliabilityDisplay:
         Bin edges and heights of the histogram: fractions of the rows in bins of equal width, for either strategy.
     band : ndarray of shape (n_nonempty_bins, 2)
         Consistency bars: range of the accuracy of a calibrated model with probability .9, for each bin.
-    ax_, histogram_ax_, figure_
-        Axes and figure, set by :meth:`plot`. ``histogram_ax_`` is None if the histogram is not drawn.
-    line_, bars_
-        Line of the diagram, and bars of the histogram or None; set by :meth:`plot`.
+    ax_, histogram_ax_, figure_, line_, bars_
+        Axes, figure, line of the diagram and bars, set by :meth:`plot`; None for a histogram that is not drawn.
 
     Examples
     --------
@@ -124,16 +122,8 @@ class ReliabilityDisplay:
             As in :class:`ReliabilityDisplay`.
         pos_label : label, optional
             Class whose probability is evaluated. By default the most probable class of each row.
-        name : str, optional
-            Name of the model in the legend.
-        ax : None, Axes or sequence of two Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        ReliabilityDisplay
+        name, ax, **plot_options
+            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -175,10 +165,6 @@ class ReliabilityDisplay:
             Class label of each column; by default the sorted labels of ``y_true``.
         n_bins, strategy, pos_label, sample_weight, name, ax, **plot_options
             As in :meth:`from_estimator`.
-
-        Returns
-        -------
-        ReliabilityDisplay
         """
         confidence, right = judged_confidence(y_true, y_prob, labels)
         names: dict[str, Any] = {}
@@ -201,7 +187,7 @@ class ReliabilityDisplay:
         name: str | None = None,
         line_kwargs: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -213,15 +199,6 @@ class ReliabilityDisplay:
             Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
             Keyword arguments of matplotlib's ``plot`` for the line.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         axes = panels(type(self).__name__, ax, 2 if histogram else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure

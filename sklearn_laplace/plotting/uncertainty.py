@@ -51,15 +51,12 @@ class UncertaintyDisplay:
         Mean of each curve. Smaller values mean that the uncertainty ranks the errors better.
     error : float
         Error of all rows.
-    group_aleatoric, group_epistemic : ndarray of shape (n_groups,)
-        Mean variances of each group, in ascending order of the total variance. With fewer rows than ``n_groups``, each
-        row is a group.
-    epistemic_share : ndarray of shape (n_groups,)
-        Epistemic fraction of the total variance of each group.
-    ax_, share_ax_, figure_
-        Axes and figure, set by :meth:`plot`. ``share_ax_`` is None if the shares are not drawn.
-    lines_, bars_
-        Dict of the lines of the curves, and the two bar containers or None; set by :meth:`plot`.
+    group_aleatoric, group_epistemic, epistemic_share : ndarray of shape (n_groups,)
+        Mean variances of each group, in ascending order of the total variance, and the epistemic fraction of it. With
+        fewer rows than ``n_groups``, each row is a group.
+    ax_, share_ax_, figure_, lines_, bars_
+        Axes, figure, dict of the lines of the curves, and two bar containers; set by :meth:`plot`. ``share_ax_`` and
+        ``bars_`` are None if the shares are not drawn.
 
     Examples
     --------
@@ -133,16 +130,8 @@ class UncertaintyDisplay:
             Number of groups of rows, as in :class:`UncertaintyDisplay`.
         output : int, optional
             Index of the output to draw; required for a regressor with several.
-        name : str, optional
-            Name of the model in the legend.
-        ax : None, Axes or sequence of two Axes
-            Axes to draw on, as in :meth:`plot`.
-        **plot_options
-            Further parameters of :meth:`plot`.
-
-        Returns
-        -------
-        UncertaintyDisplay
+        name, ax, **plot_options
+            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
@@ -191,10 +180,6 @@ class UncertaintyDisplay:
             "squared": root mean squared error of numbers. "zero_one": fraction of wrong labels.
         n_groups, name, ax, **plot_options
             As in :meth:`from_estimator`.
-
-        Returns
-        -------
-        UncertaintyDisplay
         """
         loss, is_squared = lookup("error", error, {"squared": (_squared, True), "zero_one": (_wrong, False)})
         losses = loss(y_true, y_pred)
@@ -204,7 +189,7 @@ class UncertaintyDisplay:
     def plot(
         self, ax: Any = None, *, shares: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw the display.
+        """Draw the display; an ImportError without matplotlib.
 
         Parameters
         ----------
@@ -216,15 +201,6 @@ class UncertaintyDisplay:
             Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
             Keyword arguments of matplotlib's ``plot`` for the curve of the total variance.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
         """
         axes = panels(type(self).__name__, ax, 2 if shares else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure
