@@ -154,8 +154,7 @@ def dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
 
 
 def density_for(likelihood: Likelihood) -> Density:
-    """Predictive density for the selection by held-out rows; for classes under the probit link, as a fit's link may
-    change.
+    """Predictive density for the selection by held-out rows: classes use the probit link, as a fit's link may change.
 
     It is underconfident for many classes, which offsets the wider posterior that nets trained on fewer rows prefer.
     """
