@@ -19,7 +19,7 @@ from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
 from ._estimator.labels import classes_of, labels_of, positions, tally, weighted_total
 from ._estimator.report import Report, classification_report
-from ._estimator.sources import Reading, check_options
+from ._estimator.sources import Reading, by_block, check_options
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
 from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all, variance_of_kind
@@ -319,6 +319,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
         return PreparedData(X, index, weights, n_outputs, scale)
 
+    @by_block
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities.
 
@@ -359,6 +360,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
             return self._ensemble.mean_of(probabilities).cpu().numpy()
 
+    @by_block
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`.
 
@@ -382,6 +384,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         """
         return np.log(self.predict_proba(X).clip(min=np.finfo(float).tiny))
 
+    @by_block
     def predict(self, X: Any) -> np.ndarray:
         """Class with the largest :meth:`predict_proba`.
 
@@ -413,6 +416,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> Parts: ...
     @overload
     def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any: ...
+    @by_block
     def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any:
         """Standard deviation of each class probability, or of each class indicator.
 
@@ -507,6 +511,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_entropy(self, X: Any, *, kind: Literal["all"]) -> Parts: ...
     @overload
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any: ...
+    @by_block
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
         r"""Entropy of the class, and its epistemic and aleatoric parts, in nats.
 

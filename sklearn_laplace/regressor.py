@@ -21,6 +21,7 @@ from ._estimator.cross_validation import GivenRows
 from ._estimator.drawing import overview
 from ._estimator.predictive import NumericPredictive
 from ._estimator.report import Report, output_position, regression_report
+from ._estimator.sources import by_block
 from ._estimator.target_choice import settled_transform, transformed_targets
 from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
@@ -334,6 +335,7 @@ default="auto"
         return_std_grad: bool = False,
         X_std: Any = None,
     ) -> np.ndarray | tuple[np.ndarray, ...]: ...
+    @by_block
     def predict(
         self,
         X: Any,
@@ -421,6 +423,7 @@ default="auto"
     def predict_std(self, X: Any, *, kind: Literal["all"], X_std: Any = None) -> Parts: ...
     @overload
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any: ...
+    @by_block
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any:
         """Standard deviation of the prediction, in units of y.
 
@@ -506,6 +509,7 @@ default="auto"
         mixture = NormalMixture(means, stds, parts.weights.cpu().numpy())
         return TransformedMixture(mixture, transforms) if transforms else mixture
 
+    @by_block
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> np.ndarray:
         """Quantiles of :meth:`predict_dist`.
 
@@ -538,6 +542,7 @@ default="auto"
         """
         return self._not_below(quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles)))
 
+    @by_block
     def predict_interval(
         self,
         X: Any,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self
 
 import numpy as np
@@ -46,9 +46,9 @@ from .._runtime.group import Group
 from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
 from .._sources.recognise import source_of
-from .._sources.sample import Sample
-from .._sources.source import Block
-from .._storage.stored import StoredEstimator
+from .._sources.sample import Sample, Tally
+from .._sources.source import Block, RowSource
+from .._storage.stored import set_state, state_of, stored
 from .._training.checkpoint import NoCheckpoint, checkpoint_of
 from .._training.folds import N_FOLDS
 from .._validation.arguments import explained
@@ -58,11 +58,12 @@ from .._validation.values import random_numbers
 from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
-from .sources import SourceFits, blocks_of_ranks, check_options
+from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream_of
 
 
+@stored
 @explained
-class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, ShownEstimator, BaseEstimator, ABC):
+class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, ABC):
     """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
@@ -75,6 +76,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
     _kind: str
     _weight_unit = 1.0
     _is_quick = False
+    _tally: Tally | None = None
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> Any:
@@ -91,6 +93,12 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_ensemble" in vars(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_of(self)
+
+    def __setstate__(self, state: Any) -> None:
+        set_state(self, state)
 
     def fit(
         self,
@@ -177,6 +185,10 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
             return self._fit_source(source)
         return self._fit_rows(X, y, sample_weight, sample_noise_variance, X_val, y_val)
 
+    def _fit_source(self, source: RowSource) -> Self:
+        fit_source(self, source)
+        return self
+
     def _fit_rows(
         self,
         X: Any,
@@ -240,7 +252,7 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
                 kept=data.unmerged,
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
-                stream=None if sample is None else self._stream(sample, data),
+                stream=None if sample is None else stream_of(self, sample, data),
                 saved=saved,
             )
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
@@ -530,6 +542,16 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 
     # ------------------------------------------------------------------ rows and options
 
+    def _prepare_sample(self, sample: Sample) -> PreparedData:
+        """Prepare the rows of a sample of a source."""
+        return self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
+
+    def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
+        """How the other rows are prepared, and the sums of the weights."""
+        weights = sample.rows.sample_weight
+        of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
+        return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
+
     @abstractmethod
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         """Validate the data and convert the targets to the network's units."""
@@ -603,5 +625,5 @@ class LaplaceEstimator(SourceFits, FittedModel, ReportedFit, StoredEstimator, Sh
 @cache
 def _names_of(kind: type[LaplaceEstimator]) -> list[str]:
     """Names of the parameters, cached: reading them from the signature would take a tenth of a one-row prediction."""
-    names: list[str] = super(LaplaceEstimator, kind)._get_param_names()
+    names: list[str] = super(LaplaceEstimator, kind)._get_param_names()  # type: ignore[misc]
     return names

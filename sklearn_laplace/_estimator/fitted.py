@@ -39,6 +39,7 @@ from .._options.variants import expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
 from .._runtime.threads import single_thread
+from .._storage.stored import joined, split
 from .._training.random_weights import tempering
 from .._validation.arguments import explained
 from .._validation.values import choice
@@ -110,8 +111,6 @@ class FittedModel(ABC):
 
     get_params: Callable[..., dict[str, Any]]
     n_features_in_: int
-    _split: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
-    _joined: Callable[..., Any]
 
     @property
     def table_(self) -> TableReport:
@@ -180,8 +179,8 @@ class FittedModel(ABC):
 
     def _around(self, ensemble: Ensemble, **parameters: Any) -> Self:
         """Copy the estimator with another ensemble and other parameters, without callbacks."""
-        present, fitted = self._split()
-        copy: Self = self._joined({**present, **parameters}, {**fitted, "_ensemble": ensemble})
+        present, fitted = split(self)
+        copy: Self = joined(type(self), {**present, **parameters}, {**fitted, "_ensemble": ensemble})
         return copy
 
     # ------------------------------------------------------------------ leave-one-out

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
-from types import FunctionType
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import clone
 
 from .._data.rows import PreparedData
-from .._data.target_scale import TargetScale
 from .._options.variants import expanded
 from .._runtime.group import Group
 from .._sources.arrow import ArrowSource
 from .._sources.dask_collections import DaskSource, is_collection, lazily
 from .._sources.recognise import SAMPLE_ROWS, shard_of, source_of
-from .._sources.sample import Sample, Tally, sample_of
+from .._sources.sample import Sample, sample_of
 from .._sources.source import Block, RowSource, joined
 from .._training.stream import RowStream
 from .._validation.announcements import experimental
@@ -27,11 +25,6 @@ from .cross_validation import rule_for
 from .on_workers import client_of, fit_on_workers
 
 F = TypeVar("F", bound=Callable[..., Any])
-PREDICTIONS = {
-    *("predict", "predict_std", "predict_interval", "predict_quantiles"),
-    *("predict_proba", "predict_log_proba", "predict_entropy"),
-}
-"""Methods that predict one result per row, and accept a source as X."""
 
 
 def check_options(**arguments: Any) -> None:
@@ -122,65 +115,41 @@ class Reading:
     of_all: float
 
 
-class SourceFits:
-    """Fits and predictions of an estimator whose rows are read from a source."""
+def fit_source(estimator: Any, source: RowSource) -> None:
+    """Fit to the rows of a source; all ranks of a process group end with the model of rank 0."""
+    group = Group.current()
+    with estimator._unchanged_on_failure():
+        if isinstance(source, DaskSource) and (client := client_of()) is not None:
+            experimental("a fit on the workers of a dask cluster")
+            estimator._take(fit_on_workers(clone(estimator), source, client))
+            return
+        if not group.is_alone and group.rank == 0:
+            experimental("a fit of several ranks of torch.distributed")
+        estimator._prior_scores = None
+        estimator._options()
+        sample = sample_of(source, group, SAMPLE_ROWS, estimator._tally)
+        rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
+        if sample.is_all:
+            estimator._fit_rows(*rows)
+        else:
+            check_streamed(rule_for(expanded(estimator.get_params(deep=False)), None, None))
+            estimator._fit(lambda: estimator._prepare_sample(sample), *rows, sample=sample)
+        if not group.is_alone:
+            estimator._take(group.of_first(estimator))
 
-    _prior_scores: Any
-    _tally: Tally | None = None
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        methods = {name: vars(cls).get(name) for name in PREDICTIONS}
-        for name, method in methods.items():
-            if isinstance(method, FunctionType):
-                setattr(cls, name, by_block(method))
+def stream_of(estimator: Any, sample: Sample, data: PreparedData) -> RowStream:
+    """The whole table of a sample, whose prepared rows are given."""
+    reader = type(estimator)(**estimator.get_params(deep=False))  # a failed fit restores the other while it reads
+    reader._take(estimator)
+    reading = reader._reading(sample, data.scale)
+    unit = data.total_weight / reading.of_sample
+    warned = set[int]()
 
-    def _fit_source(self: Any, source: RowSource) -> Any:
-        """Fit to the rows of a source; all ranks of a process group end with the model of rank 0."""
-        group = Group.current()
-        with self._unchanged_on_failure():
-            if isinstance(source, DaskSource) and (client := client_of()) is not None:
-                experimental("a fit on the workers of a dask cluster")
-                self._take(fit_on_workers(clone(self), source, client))
-                return self
-            if not group.is_alone and group.rank == 0:
-                experimental("a fit of several ranks of torch.distributed")
-            self._prior_scores = None
-            self._options()
-            sample = sample_of(source, group, SAMPLE_ROWS, self._tally)
-            rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
-            if sample.is_all:
-                self._fit_rows(*rows)
-            else:
-                check_streamed(rule_for(expanded(self.get_params(deep=False)), None, None))
-                self._fit(lambda: self._prepare_sample(sample), *rows, sample=sample)
-            if not group.is_alone:
-                self._take(group.of_first(self))
-        return self
+    def read(block: Block) -> PreparedData:
+        rows = reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
+        if data.table is not None:
+            data.table.warn_of_far(rows.X, warned)
+        return rows
 
-    def _prepare_sample(self: Any, sample: Sample) -> PreparedData:
-        """Prepare the rows of a sample."""
-        prepared: PreparedData = self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
-        return prepared
-
-    def _reading(self: Any, sample: Sample, scale: TargetScale) -> Reading:
-        """How the other rows are prepared, and the sums of the weights."""
-        weights = sample.rows.sample_weight
-        of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
-        return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
-
-    def _stream(self: Any, sample: Sample, data: PreparedData) -> RowStream:
-        """The whole table of a sample, whose prepared rows are given."""
-        reader = type(self)(**self.get_params(deep=False))  # a thread reads ahead while a failed fit restores self
-        reader._take(self)
-        reading = reader._reading(sample, data.scale)
-        unit = data.total_weight / reading.of_sample
-        arguments, warned = (sample.n_rows, reading.of_all * unit, Group.current()), set[int]()
-
-        def read(block: Block) -> PreparedData:
-            rows = reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
-            if data.table is not None:
-                data.table.warn_of_far(rows.X, warned)
-            return rows
-
-        return RowStream(sample.shard, read, *arguments)
+    return RowStream(sample.shard, read, sample.n_rows, reading.of_all * unit, Group.current())

@@ -33,7 +33,7 @@ from .._runtime.autograd import ordinary_tensors
 from .._storage.describe import Describer, name_of
 from .._storage.registry import known
 from .._storage.restore import OF_TREE, Reader, parsed, reading
-from .._storage.stored import STATE_FORMAT, StoredEstimator, check_format
+from .._storage.stored import STATE_FORMAT, check_format
 from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
@@ -49,6 +49,7 @@ MOST_TREE = 2**26
 """Bytes of a tree."""
 MOST_ENTRIES = 2_000_000
 """Commas and opening brackets of a tree; each may take 70 bytes of memory."""
+ESTIMATORS = (LaplaceRegressor, LaplaceClassifier)
 PIPELINE = """save was given a Pipeline; it writes a LaplaceRegressor or a LaplaceClassifier alone. Write the \
 other steps with skops, and put both together:
     skops.io.dump(pipeline[:-1], "steps.skops")
@@ -101,9 +102,9 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     >>> bool((found.predict_std(X) == model.predict_std(X)).all())
     True
     """
-    if isinstance(estimator, Pipeline) and isinstance(estimator.steps[-1][1], StoredEstimator):
+    if isinstance(estimator, Pipeline) and isinstance(estimator.steps[-1][1], ESTIMATORS):
         raise TypeError(PIPELINE)
-    if not isinstance(estimator, StoredEstimator):
+    if not isinstance(estimator, ESTIMATORS):
         raise TypeError(
             f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. Of a "
             "search, save the best_estimator_."

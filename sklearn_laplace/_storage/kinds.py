@@ -7,7 +7,6 @@ its class runs. An attribute never replaces a method or a property of the class.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -85,19 +84,6 @@ class Reads(Protocol):
         """True if a value is plain data."""
 
 
-class Described(ABC):
-    """An object that is stored by parts of its own choice."""
-
-    @abstractmethod
-    def _described(self) -> dict[str, Any]:
-        """The parts."""
-
-    @classmethod
-    @abstractmethod
-    def _restored(cls, reader: Reads, parts: dict[str, Any]) -> Any:
-        """An object of these parts, after their types have been checked."""
-
-
 @dataclass(frozen=True)
 class Kind:
     """Take an object apart, and make one of a class from values."""
@@ -106,11 +92,16 @@ class Kind:
     make: Callable[[Reads, Any, dict[str, Any]], Any]
 
 
+ESTIMATORS: dict[type, Kind] = {}
+"""How estimators are stored, by their base class; ``stored`` adds it."""
+
+
 def kind_of(kind: type) -> Kind | None:
     """How instances of a class are stored; None for those that are more than their attributes."""
     is_known = kind in tags()
-    if issubclass(kind, Described):
-        return Kind(lambda value: value._described(), lambda reader, kind, parts: kind._restored(reader, parts))
+    for base, of_estimator in ESTIMATORS.items():
+        if issubclass(kind, base):
+            return of_estimator
     if issubclass(kind, nn.Module):
         return None if _has_own_state(kind, nn.Module) else Kind(_of_module, _module)
     if issubclass(kind, NeuralNet):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from .._ensemble.ensemble import Ensemble
-from .._ensemble.member import Member
 from .._host.given_net import move_to_present_device
 from .._runtime.memory import MemoryBudget
 from .._runtime.progress import callbacks_of, without_callbacks
 from ..errors import StateError
 from .describe import pack, requirements
-from .kinds import Described, Reads, check_types, new, shadows
+from .kinds import ESTIMATORS, Kind, Reads, check_types, new, shadows
 from .ranges import check_range
 from .registry import FITTED, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
+T = TypeVar("T")
 STATE_FORMAT = 4
 """Number of the format of a description, in pickles and in files."""
 OLDER = {"2": "0.1.0", "3": "0.1.0"}
@@ -33,72 +33,78 @@ ROUNDING = 1e-9
 """Tolerance of the sum of weights."""
 
 
-class StoredEstimator(Described):
-    """An estimator whose fitted attributes are pickled as a description; parameters are pickled as they are."""
+def split(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and fitted attributes of an estimator."""
+    names, state = estimator.get_params(deep=False), without_callbacks(BaseEstimator.__getstate__(estimator))
+    return {name: state.pop(name) for name in list(state) if name in names}, state
 
-    get_params: Callable[..., dict[str, Any]]
-    _get_param_names: ClassVar[Callable[[], list[str]]]
 
-    def _members(self) -> tuple[Member, ...]:
-        """All members; none if the estimator is not fitted."""
-        return vars(self)["_ensemble"].members if "_ensemble" in vars(self) else ()
+def joined(kind: type, parameters: Mapping[str, Any], fitted: Mapping[str, Any]) -> Any:
+    """A new estimator of parameters and fitted attributes."""
+    estimator = new(kind, {})
+    _settle(estimator, {**parameters, **fitted})
+    return estimator
 
-    def _split(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Parameters and fitted attributes."""
-        names, state = self.get_params(deep=False), without_callbacks(BaseEstimator.__getstate__(self))
-        return {name: state.pop(name) for name in list(state) if name in names}, state
 
-    @classmethod
-    def _joined(cls, parameters: Mapping[str, Any], fitted: dict[str, Any]) -> Any:
-        """A new estimator of parameters and fitted attributes."""
-        joined = new(cls, {})
-        joined._settle(parameters, fitted)
-        return joined
+def _settle(estimator: Any, attributes: Mapping[str, Any]) -> None:
+    """Set attributes, and move the nets of a fitted estimator to a device of this machine."""
+    for name, value in attributes.items():
+        setattr(estimator, name, value)
+    for member in attributes["_ensemble"].members if "_ensemble" in attributes else ():
+        move_to_present_device(member.net)
 
-    def _settle(self, parameters: Mapping[str, Any], fitted: dict[str, Any]) -> None:
-        """Take on parameters and fitted attributes."""
-        for name, value in {**parameters, **fitted}.items():
-            setattr(self, name, value)
-        for member in self._members():
-            move_to_present_device(member.net)
 
-    def _described(self) -> dict[str, Any]:
-        parameters, fitted = self._split()
-        return {"parameters": parameters, "fitted": fitted}
+def stored(kind: type[T]) -> type[T]:
+    """Class decorator: descriptions may contain estimators of this class, as parameters and fitted attributes."""
+    ESTIMATORS[kind] = Kind(_described, _restored)
+    return kind
 
-    @classmethod
-    def _restored(cls, reader: Reads, parts: dict[str, Any]) -> Any:
-        check_types(reader, cls, parts, lambda name: dict[str, object])
-        parameters, fitted = parts["parameters"], parts["fitted"]
-        if unknown := sorted(set(parameters) ^ set(cls._get_param_names())):
-            raise StateError(
-                f"the {cls.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
-                f"{unknown}. Read it with the version that wrote it, or fit again."
-            )
-        check_types(reader, cls, parameters, lambda name: PARAMETER)
-        check_fitted(reader, cls, fitted)
-        # A fit unpickles the content of its cache, and replaces the file of its checkpoint.
-        return cls._joined({**parameters, **_machine_limits(parameters), "memory": None, "checkpoint": None}, fitted)
 
-    def __getstate__(self) -> dict[str, Any]:
-        parameters, fitted = self._split()
-        packed = pack(fitted)
-        state = {"requirements": requirements(type(self).__name__, packed["own"]), "format": STATE_FORMAT}
-        return {**state, "parameters": parameters, "fitted": packed, **callbacks_of(vars(self))}
+def _described(estimator: BaseEstimator) -> dict[str, Any]:
+    parameters, fitted = split(estimator)
+    return {"parameters": parameters, "fitted": fitted}
 
-    def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, dict) or "format" not in state:
-            content = sorted(state) if isinstance(state, dict) else type(state).__name__
-            raise StateError(f"this is not the state of a {type(self).__name__}: found {content!r:.200}. Fit again.")
-        check_format("this model", state["format"])
-        with reading("the state"):
-            reader = Reader.of(state["fitted"])
-            fitted, parameters = reader.value(), dict(state["parameters"])
-            check_fitted(reader, type(self), fitted)
-            if unknown := set(parameters) - set(type(self)._get_param_names()):
-                raise StateError(f"a {type(self).__name__} has no parameters {sorted(map(str, unknown))}.")
-            self._settle(parameters, fitted)
-        self._settle(callbacks_of(state), {})
+
+def _restored(reader: Reads, kind: Any, parts: dict[str, Any]) -> Any:
+    check_types(reader, kind, parts, lambda name: dict[str, object])
+    parameters, fitted = parts["parameters"], parts["fitted"]
+    if unknown := sorted(set(parameters) ^ set(kind._get_param_names())):
+        raise StateError(
+            f"the {kind.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
+            f"{unknown}. Read it with the version that wrote it, or fit again."
+        )
+    check_types(reader, kind, parameters, lambda name: PARAMETER)
+    check_fitted(reader, kind, fitted)
+    # A fit unpickles the content of its cache, and replaces the file of its checkpoint.
+    return joined(kind, {**parameters, **_machine_limits(parameters), "memory": None, "checkpoint": None}, fitted)
+
+
+def state_of(estimator: BaseEstimator) -> dict[str, Any]:
+    """State of an estimator for a pickle: parameters as they are, and a description of the fitted attributes."""
+    parameters, fitted = split(estimator)
+    packed = pack(fitted)
+    state = {"requirements": requirements(type(estimator).__name__, packed["own"]), "format": STATE_FORMAT}
+    return {**state, "parameters": parameters, "fitted": packed, **callbacks_of(vars(estimator))}
+
+
+def set_state(estimator: Any, state: Any) -> None:
+    """Give an empty estimator the state that :func:`state_of` has returned.
+
+    Raises ``StateError`` for anything else.
+    """
+    kind = type(estimator)
+    if not isinstance(state, dict) or "format" not in state:
+        content = sorted(state) if isinstance(state, dict) else type(state).__name__
+        raise StateError(f"this is not the state of a {kind.__name__}: found {content!r:.200}. Fit again.")
+    check_format("this model", state["format"])
+    with reading("the state"):
+        reader = Reader.of(state["fitted"])
+        fitted, parameters = reader.value(), dict(state["parameters"])
+        check_fitted(reader, kind, fitted)
+        if unknown := set(parameters) - set(kind._get_param_names()):
+            raise StateError(f"a {kind.__name__} has no parameters {sorted(map(str, unknown))}.")
+        _settle(estimator, {**parameters, **fitted})
+    _settle(estimator, callbacks_of(state))
 
 
 def check_format(source: str, version: Any) -> None:
@@ -111,11 +117,11 @@ def check_format(source: str, version: Any) -> None:
         )
 
 
-def check_fitted(reader: Reads, kind: type, fitted: Any) -> None:
+def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
     """Check names, types and ranges of fitted attributes; a user's subclass may have attributes of its own."""
     check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
     is_own = not kind.__module__.startswith(f"{PACKAGE}.")
-    names = set(kind._get_param_names()) if issubclass(kind, StoredEstimator) else set()
+    names = set(kind._get_param_names()) if issubclass(kind, tuple(ESTIMATORS)) else set()
     for name in fitted:
         is_extra = is_own and not (_is_ours(kind, name) or name in names or not without_callbacks({name: 0}))
         if shadows(kind, name) or not (name in FITTED or is_extra):
