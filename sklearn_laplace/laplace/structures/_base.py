@@ -40,28 +40,11 @@ class WeightSharing(Enum):
 
 @dataclass(frozen=True)
 class Eigenbasis:
-    """H = V diag(l) Vᵀ, accessible by products with V only.
+    """H = V diag(l) Vᵀ, accessible by products with V only."""
 
-    Parameters
-    ----------
-    values : Tensor of shape (r,)
-        Eigenvalues l; the other P − r eigenvalues are zero.
-    rows : callable
-        Maps a FactoredJacobian to J V, shape (n, K, r), float64.
-    vector : callable
-        Maps v (P,) to Vᵀ v (r,).
-
-    Examples
-    --------
-    >>> import torch
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> Full(torch.diag(torch.tensor([1.0, 3.0])).double(), (2,)).eigenbasis().values.tolist()
-    [1.0, 3.0]
-    """
-
-    values: Tensor
-    rows: Callable[[FactoredJacobian], Tensor]
-    vector: Callable[[Tensor], Tensor]
+    values: Tensor  # l, (r,); the other P − r eigenvalues are zero
+    rows: Callable[[FactoredJacobian], Tensor]  # to J V, (n, K, r), float64
+    vector: Callable[[Tensor], Tensor]  # v (P,) to Vᵀ v (r,)
 
 
 class Curvature(ABC):
@@ -112,24 +95,12 @@ class Curvature(ABC):
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
         """Bytes of the structure and its posterior. Subclasses have keywords for their options.
 
-        Parameters
-        ----------
-        blocks : sequence of ParameterBlock
-        n_dual : int
-            Number of rows times number of columns of the output factor. Only the size of a dual structure depends on
-            it.
+        ``n_dual`` is the number of rows times the number K of columns of S. Only a dual structure depends on it.
         """
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """Number of elements that :meth:`add_` creates per row, in addition to the factors of the row.
-
-        Parameters
-        ----------
-        blocks : sequence of ParameterBlock
-        n_columns : int
-            Number K of columns of the output factor.
-        """
+        """Number of elements that :meth:`add_` creates per row, besides the factors of the row, for K columns of S."""
         return 0
 
     @abstractmethod
@@ -179,10 +150,7 @@ class Curvature(ABC):
     def rotation(self, groups: Tensor) -> Rotation | None:
         """Map from rows to the covariances of their outputs, or None if no basis serves all prior precisions.
 
-        Parameters
-        ----------
-        groups : Tensor of shape (P,), int64
-            Prior group of each parameter.
+        ``groups`` (P,) is the prior group of each parameter.
         """
         return None
 
@@ -296,13 +264,7 @@ class Posterior(ABC):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor in nested dataclasses and tuples.
-
-    Examples
-    --------
-    >>> [tensor.item() for tensor in tensors_in((torch.tensor(1), (torch.tensor(2), "three")))]
-    [1, 2]
-    """
+    """Yield every tensor in nested dataclasses and tuples."""
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value):

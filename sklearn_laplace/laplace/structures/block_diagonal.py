@@ -23,13 +23,6 @@ from .full import Full
 class BlockDiagonal(Curvature):
     """One dense curvature per block.
 
-    Parameters
-    ----------
-    parts : tuple of Full
-        Curvature of each block.
-    sizes : tuple of int
-        Number of parameters in each block.
-
     Examples
     --------
     >>> import torch
@@ -39,7 +32,7 @@ class BlockDiagonal(Curvature):
     """
 
     parts: tuple[Full, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # parameters of each block
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
     takes: ClassVar[frozenset[str]] = frozenset({"bias"})
 
@@ -101,18 +94,10 @@ class BlockDiagonal(Curvature):
 
 @dataclass(frozen=True)
 class BlockPosterior(Posterior):
-    """Independent blocks, each with its own posterior.
-
-    Parameters
-    ----------
-    parts : tuple of Posterior
-        Posterior of each block.
-    sizes : tuple of int
-        Number of parameters in each block.
-    """
+    """Independent blocks, each with its own posterior."""
 
     parts: tuple[Posterior, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # parameters of each block
 
     @property
     def device(self) -> torch.device:

@@ -20,15 +20,7 @@ from ._base import Curvature, Posterior
 class Diag(Curvature):
     """The diagonal of H.
 
-    Parameters
-    ----------
-    diagonal : Tensor of shape (P,), float64
-        The sum as accumulated; entries may be negative.
-    sizes : tuple of int
-        Number of parameters in each block.
-    semidefinite : bool
-        True if the diagonal is a sum of squares. A sum of matrix diagonals may have negative entries; all results treat
-        these as zero.
+    A sum of diagonals of given matrices may have negative entries, which all results treat as zero.
 
     Examples
     --------
@@ -37,9 +29,9 @@ class Diag(Curvature):
     [0.5, 0.25]
     """
 
-    diagonal: Tensor
-    sizes: tuple[int, ...]
-    semidefinite: bool = True
+    diagonal: Tensor  # (P,), float64, as accumulated
+    sizes: tuple[int, ...]  # parameters of each block
+    semidefinite: bool = True  # True for a sum of squares
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
 
     @classmethod
@@ -96,21 +88,11 @@ class Diag(Curvature):
 
 @dataclass(frozen=True)
 class DiagPosterior(Posterior):
-    """Independent weights.
+    """Independent weights."""
 
-    Parameters
-    ----------
-    total : Tensor of shape (P,)
-        Posterior precisions s·h + δ.
-    precision : Tensor of shape (P,)
-        Prior precisions δ.
-    sizes : tuple of int
-        Number of parameters in each block.
-    """
-
-    total: Tensor
-    precision: Tensor
-    sizes: tuple[int, ...]
+    total: Tensor  # posterior precisions p = s·h + δ, (P,)
+    precision: Tensor  # δ, (P,)
+    sizes: tuple[int, ...]  # parameters of each block
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +109,7 @@ class DiagPosterior(Posterior):
         return self.total.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """v / √p for each row v, with p the posterior precisions."""
+        """v / √p for each row v."""
         return vectors * self.total.rsqrt()
 
     def solve(self, vector: Tensor) -> Tensor:
@@ -139,10 +121,7 @@ class DiagPosterior(Posterior):
         return jacobian.weighted_inner(1 / self.total)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Covariance with each weight's precision reduced by the row's contribution.
-
-        Dense rows are formed for one block at a time.
-        """
+        """Covariance with each precision reduced by the row's contribution, from dense rows of one block at a time."""
         total = torch.zeros((), dtype=torch.float64, device=self.total.device)
         pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
         for part, precision, least in pieces:

@@ -31,23 +31,12 @@ from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision
 
 @dataclass(frozen=True)
 class EKFACBlock:
-    """Second moments of one layer in its basis. A dense tensor has one output.
-
-    Parameters
-    ----------
-    block : ParameterBlock
-    output_basis : Tensor of shape (O, O)
-        U_B, orthogonal.
-    input_basis : Tensor of shape (I, I)
-        U_A, orthogonal.
-    values : Tensor of shape (O, I)
-        Λ.
-    """
+    """Second moments of one layer in its basis. A dense tensor has one output."""
 
     block: ParameterBlock
-    output_basis: Tensor
-    input_basis: Tensor
-    values: Tensor
+    output_basis: Tensor  # U_B, orthogonal, (O, O)
+    input_basis: Tensor  # U_A, orthogonal, (I, I)
+    values: Tensor  # Λ, (O, I)
 
     def times(self, vector: Tensor) -> Tensor:
         """U_B (Λ ∘ (U_Bᵀ V U_A)) U_Aᵀ for v of shape (O·I,), with V the matrix (O, I) of v."""
@@ -59,13 +48,6 @@ class EKFACBlock:
 class EKFAC(Curvature):
     """Kronecker eigenvectors with exact second moments.
 
-    Parameters
-    ----------
-    kron : Kron
-        Kronecker factors from the first pass.
-    parts : tuple of EKFACBlock
-        Second moments from the second pass; empty during the first pass.
-
     Examples
     --------
     >>> import torch
@@ -73,8 +55,8 @@ class EKFAC(Curvature):
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
 
-    kron: Kron
-    parts: tuple[EKFACBlock, ...] = ()
+    kron: Kron  # from the first pass
+    parts: tuple[EKFACBlock, ...] = ()  # from the second pass
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     holds: ClassVar[frozenset[str]] = frozenset({"layer"})
     is_monoid: ClassVar[bool] = False

@@ -28,15 +28,7 @@ MANY_COLUMNS = 8
 class Full(Curvature):
     """The dense curvature, of which only the lower block triangle is filled.
 
-    Parameters
-    ----------
-    lower : Tensor of shape (P, P), float64
-        The sum as accumulated; it may be indefinite.
-    sizes : tuple of int
-        Number of parameters in each block.
-    semidefinite : bool
-        True if the curvature is a sum of outer products. A sum of given matrices may have negative eigenvalues; all
-        results treat these as zero.
+    A sum of given matrices may have negative eigenvalues, which all results treat as zero.
 
     Examples
     --------
@@ -46,9 +38,9 @@ class Full(Curvature):
     [0.0, 0.0]
     """
 
-    lower: Tensor
-    sizes: tuple[int, ...]
-    semidefinite: bool = True
+    lower: Tensor  # (P, P), float64, as accumulated
+    sizes: tuple[int, ...]  # parameters of each block
+    semidefinite: bool = True  # True for a sum of outer products
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
 
     @classmethod
@@ -105,10 +97,7 @@ class Full(Curvature):
         return type(self)(self.lower + other.lower, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both matrices.
-
-        If both are sums of outer products, its smallest eigenvalue is checked, O(P³).
-        """
+        """Difference of both matrices. For sums of outer products its smallest eigenvalue is checked, O(P³)."""
         semidefinite = self.semidefinite and other.semidefinite
         difference = type(self)(self.lower - other.lower, self.sizes, semidefinite)
         if semidefinite:
@@ -161,22 +150,13 @@ class Full(Curvature):
 class FullPosterior(Posterior):
     """A dense root R of the covariance. A prediction is one product with it, O(n K P²), or O(n P²) for many columns.
 
-    Parameters
-    ----------
-    half : Tensor of shape (P, P)
-        R, or the lower Cholesky factor L of the posterior precision.
-    logdet : Tensor, 0-d
-        log |P|.
-    precision : Tensor of shape (P,)
-        Prior precisions δ.
-    triangular : bool
-        True if ``half`` is L. R = L⁻ᵀ is then computed on first use, since a training needs :meth:`solve` only.
+    R = L⁻ᵀ is computed from L on first use, since a training needs :meth:`solve` only.
     """
 
-    half: Tensor
-    logdet: Tensor
-    precision: Tensor
-    triangular: bool
+    half: Tensor  # R, or the Cholesky factor L of the precision, (P, P)
+    logdet: Tensor  # log |P|, 0-d
+    precision: Tensor  # δ, (P,)
+    triangular: bool  # True if ``half`` is L
 
     @cached_property
     def root(self) -> Tensor:

@@ -6,9 +6,9 @@ The curvature consists of the weighted rows SᵀJ, stored as factors. With :math
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-For a linear layer the Gram matrix is the elementwise product of the Gram matrices of its inputs and its cotangents.
-This requires constant precisions within each input column of the layer. Otherwise it is a sum of such products, one per
-output. The structure is cheaper than ``full`` if rows × outputs are fewer than the parameters.
+For a linear layer with one precision per input column, the Gram matrix is the elementwise product of those of its
+inputs and its cotangents, otherwise a sum of such products over the outputs. The structure is cheaper than ``full`` if
+rows × outputs are fewer than the parameters.
 """
 
 from __future__ import annotations
@@ -36,13 +36,6 @@ SAME_RATIOS = 1e-14
 class Functional(Curvature):
     """All weighted rows, stored as factors.
 
-    Parameters
-    ----------
-    blocks : tuple of ParameterBlock
-    pieces : tuple of FactoredJacobian
-        Weighted rows of each batch, float64.
-    device : torch.device
-
     Examples
     --------
     >>> import torch
@@ -51,7 +44,7 @@ class Functional(Curvature):
     """
 
     blocks: tuple[ParameterBlock, ...]
-    pieces: tuple[FactoredJacobian, ...]
+    pieces: tuple[FactoredJacobian, ...]  # weighted rows of each batch, float64
     device: torch.device
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
     forgets: ClassVar[bool] = False
@@ -65,7 +58,7 @@ class Functional(Curvature):
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
         """Bytes of factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K dual rows.
 
-        A layer with several positions is stored dense, with O·I in place of O + I.
+        A layer with several positions is dense: O·I in place of O + I.
         """
         row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (row_size + 3 * n_dual)
@@ -116,10 +109,7 @@ class Functional(Curvature):
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
-        """J diag(1/ratios) Jᵀ for ratios (P,).
-
-        The last matrix is cached, because damped and exact posteriors use the same ratios.
-        """
+        """J diag(1/ratios) Jᵀ for ratios (P,), cached because damped and exact posteriors use the same ratios."""
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
             factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
             self._kept[:] = ratios, _gram(factors, factors, columns)
@@ -173,29 +163,14 @@ class Functional(Curvature):
 
 @dataclass(frozen=True)
 class FunctionalPosterior(Posterior):
-    """The posterior by Woodbury's formula.
-
-    Parameters
-    ----------
-    blocks : tuple of ParameterBlock
-    factors : tuple of LayerFactor or DenseFactor
-        The training rows SᵀJ.
-    precision : Tensor of shape (P,)
-        Prior precisions δ.
-    scale : float
-        Factor s of the curvature.
-    gram : Tensor of shape (M, M)
-        Ĵ Ĵᵀ.
-    factor : Tensor of shape (M, M)
-        Lower Cholesky factor of C.
-    """
+    """The posterior by Woodbury's formula."""
 
     blocks: tuple[ParameterBlock, ...]
-    factors: tuple[Factor, ...]
-    precision: Tensor
+    factors: tuple[Factor, ...]  # the training rows SᵀJ
+    precision: Tensor  # δ, (P,)
     scale: float
-    gram: Tensor
-    factor: Tensor
+    gram: Tensor  # Ĵ Ĵᵀ, (M, M)
+    factor: Tensor  # lower Cholesky factor of C, (M, M)
 
     @property
     def device(self) -> torch.device:
@@ -218,7 +193,7 @@ class FunctionalPosterior(Posterior):
     def apply_root(self, vectors: Tensor) -> Tensor:
         """Product with the symmetric root in the whitened space: D^−½ (I − V diag(1 − (1 + s l)^−½) Vᵀ) v.
 
-        l and U are the eigenvalues and eigenvectors of the Gram matrix, and V = Ĵᵀ U l^−½.
+        The Gram matrix is U diag(l) Uᵀ, and V = Ĵᵀ U l^−½.
         """
         values, basis = self._spectrum
         shrink = (1 - (1 + self.scale * values).rsqrt()) / values
@@ -242,8 +217,8 @@ class FunctionalPosterior(Posterior):
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
         """Woodbury's formula for the removal of a row, within the span of the training rows.
 
-        There the covariance is a sum of squares. :meth:`covariance` is a difference. Under a weak prior it has too few
-        accurate digits to compute one minus the leverage.
+        There the covariance is a sum of squares. :meth:`covariance` is a difference, too inaccurate for one minus the
+        leverage under a weak prior.
         """
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
@@ -357,10 +332,7 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequen
 
 
 def _side_by_side(factors: Sequence[Factor], block_weights: Sequence[Tensor]) -> tuple[list[Factor], list[Tensor]]:
-    """Merge adjacent layers with equal cotangents into one layer with the inputs of all of them.
-
-    Such layers, for example embeddings of single columns, have outputs that are added up.
-    """
+    """Merge adjacent layers with equal cotangents, such as embeddings of columns, into one with all their inputs."""
     merged: list[Factor] = []
     columns: list[Tensor] = []
     for factor, weights in zip(factors, block_weights, strict=True):
@@ -396,7 +368,7 @@ def _as_dense(factor: Factor) -> DenseFactor:
 
 
 def _columns(blocks: Sequence[ParameterBlock], per_parameter: Tensor) -> list[Tensor]:
-    """Weights of :func:`_gram` for each block: a vector (I,) with one value per column, else a matrix (O, I).
+    """Weights of :func:`_gram` for each block: (I,) with one value per column, else (O, I).
 
     A layer with several positions is stored dense and gets one value per parameter.
     """

@@ -4,18 +4,17 @@ For the matrix [W | b] of a linear layer (outputs × inputs, row-major) :math:`H
 
 .. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
 
-A layer at several positions of each row has two variants (Eschenhagen et al. 2023). "expand" treats positions as rows:
-B sums over them and A averages over them (Grosse & Martens 2016). It suits networks with an output for each position.
-"reduce" uses the mean input and the summed cotangents of a row. It suits outputs that are an average over positions.
+For a layer at several positions of each row (Eschenhagen et al. 2023), "expand" sums B and averages A over positions
+(Grosse & Martens 2016), for networks with an output per position. "reduce" uses the mean input and the summed
+cotangents of a row, for outputs that are an average over positions.
 
-Layers are independent of each other. A tensor without factors keeps its dense block. The prior precision may differ
-between the columns of [W | b], and therefore between weight and bias. With D the diagonal matrix of these precisions,
+Layers are independent. A tensor without factors keeps its dense block. The prior precision may differ between the
+columns of [W | b]. With D the diagonal matrix of these precisions,
 
 .. math:: s\,B \otimes A + I \otimes D = (I \otimes D^{1/2}) (s\,B \otimes \tilde A + I) (I \otimes D^{1/2}),
           \qquad \tilde A = D^{-1/2} A D^{-1/2},
 
-and the eigenvectors of B and Ã diagonalise the middle factor exactly. In :meth:`Kron.damped_posterior` δ is part of the
-factors.
+and the eigenvectors of B and Ã diagonalise the middle factor. In :meth:`Kron.damped_posterior` δ is in the factors.
 """
 
 from __future__ import annotations
@@ -38,20 +37,11 @@ from ._base import Curvature, Posterior, Rotation, WeightSharing
 
 @dataclass(frozen=True)
 class KronBlock:
-    """Factors of one layer. A dense tensor has one output, and its input factor is the whole block.
-
-    Parameters
-    ----------
-    block : ParameterBlock
-    output_sum : Tensor of shape (O, O)
-        Σ w Σₖ g gᵀ; unused (1, 1) for a dense tensor.
-    input_sum : Tensor of shape (I, I)
-        Σ w a aᵀ; the exact block for a dense tensor.
-    """
+    """Factors of one layer. A dense tensor has one output, and its input factor is the whole block."""
 
     block: ParameterBlock
-    output_sum: Tensor
-    input_sum: Tensor
+    output_sum: Tensor  # Σ w Σₖ g gᵀ, (O, O); unused (1, 1) for a dense tensor
+    input_sum: Tensor  # Σ w a aᵀ, (I, I); the exact block for a dense tensor
 
     def factors(self, total_weight: Tensor) -> tuple[Tensor, Tensor]:
         """B (O, O) and A (I, I), with the block equal to B ⊗ A."""
@@ -83,15 +73,6 @@ class KronBlock:
 class Kron(Curvature):
     """Kronecker factors of every layer.
 
-    Parameters
-    ----------
-    parts : tuple of KronBlock
-        Factors of each layer.
-    total_weight : Tensor, 0-d
-        N_w, the total weight of the rows.
-    weight_sharing : WeightSharing
-        Treatment of several positions per row.
-
     Examples
     --------
     >>> import torch
@@ -100,7 +81,7 @@ class Kron(Curvature):
     """
 
     parts: tuple[KronBlock, ...]
-    total_weight: Tensor
+    total_weight: Tensor  # N_w, total weight of the rows, 0-d
     weight_sharing: WeightSharing = WeightSharing.EXPAND
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
@@ -193,7 +174,7 @@ class Kron(Curvature):
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
         """Posterior from the cached eigendecompositions of the factors.
 
-        If δ differs between the columns of a layer, one more eigendecomposition of its input factor is needed.
+        If δ differs between the columns of a layer, its input factor is decomposed again.
         """
         sizes = self._sizes
         precision = precision.expand(sum(sizes))
@@ -253,15 +234,9 @@ class Kron(Curvature):
         .. math:: P_l = (\sqrt{s N_w}\,\mathrm E[g g^\top] + \sqrt\delta I) \otimes (\sqrt{s N_w}\,A + \sqrt\delta I),
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
-        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. N in the source is a number of
-        real or pseudo-observations. Here it is :math:`s N_w` with :math:`s = 1/(T\varphi^p)`. The temperature T thus
-        enters once, as if there were N_w/T rows. A dense block has no second factor; its prior is added as in
+        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The source's N is here
+        :math:`s N_w` with :math:`s = 1/(T\varphi^p)`, so the temperature enters once. A dense block is as in
         :meth:`posterior`.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            If the precisions differ within a block.
         """
         sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
@@ -287,27 +262,9 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Return the prior precision shared by all parameters of a block, 0-d.
+    """Return the prior precision (0-d) shared by all parameters of a block, or raise UnsupportedCombinationError.
 
-    Parameters
-    ----------
-    values : Tensor, 0-d or of shape (p,)
-        Prior precisions of the block.
-    block : ParameterBlock
-    needed_by, instead : str
-        For the error message: the option with this requirement, and the alternatives to it.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the precisions differ.
-
-    Examples
-    --------
-    >>> import torch
-    >>> block = ParameterBlock("0", 1, 2, factored=True)
-    >>> one_precision(torch.tensor([2.0, 2.0]), block, "hessian_structure='ekfac'", "'kron'")
-    tensor(2.)
+    The error names the option with this requirement and the alternatives, ``needed_by`` and ``instead``.
     """
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
@@ -321,24 +278,12 @@ def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead
 
 @dataclass(frozen=True)
 class KronBlockPosterior:
-    """Covariance of one layer: (Q_B ⊗ Q_A) diag(1/m) (Q_B ⊗ Q_A)ᵀ.
+    """Covariance of one layer: (Q_B ⊗ Q_A) diag(1/m) (Q_B ⊗ Q_A)ᵀ."""
 
-    Parameters
-    ----------
-    output_basis : Tensor of shape (O, O)
-        Q_B, orthogonal.
-    input_basis : Tensor of shape (I, I)
-        Q_A = D^−½ U, not orthogonal.
-    spectrum : Tensor of shape (O, I)
-        m = 1 + s·l_B l_Aᵀ.
-    precision : Tensor of shape (I,)
-        Diagonal of D.
-    """
-
-    output_basis: Tensor
-    input_basis: Tensor
-    spectrum: Tensor
-    precision: Tensor
+    output_basis: Tensor  # Q_B, orthogonal, (O, O)
+    input_basis: Tensor  # Q_A = D^−½ U, not orthogonal, (I, I)
+    spectrum: Tensor  # m = 1 + s·l_B l_Aᵀ, (O, I)
+    precision: Tensor  # diagonal of D, (I,)
 
     @classmethod
     def diagonal(cls, output_basis: Tensor, input_basis: Tensor, total: Tensor, delta: Tensor) -> Self:
@@ -374,9 +319,9 @@ class KronBlockPosterior:
     def prior_statistics(self, columns: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Both statistics of :meth:`Posterior.prior_statistics` with one group per column, O(O I² min(I, G²)).
 
-        In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B. The second statistic of the
-        groups g and h is therefore Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ. Here vᵢ are the rows of U, and
-        m_b is row b of 1/m. For many groups it is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
+        In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B. With vᵢ the rows of U and
+        m_b row b of 1/m, the second statistic is Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ. For many groups it
+        is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
         """
         vectors = self.input_basis * self.precision.sqrt()[:, None]
         shrink = 1 / self.spectrum
@@ -399,18 +344,10 @@ class KronBlockPosterior:
 
 @dataclass(frozen=True)
 class KronPosterior(Posterior):
-    """Independent layers, each with a Kronecker-factored covariance.
-
-    Parameters
-    ----------
-    parts : tuple of KronBlockPosterior
-        Posterior of each layer.
-    sizes : tuple of int
-        Number of parameters in each block.
-    """
+    """Independent layers, each with a Kronecker-factored covariance."""
 
     parts: tuple[KronBlockPosterior, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # parameters of each block
 
     @property
     def device(self) -> torch.device:
@@ -443,20 +380,14 @@ class KronPosterior(Posterior):
         return torch.cat(pieces)
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Covariance of each row's outputs, shape (n, K, K). It is exact, and the dense Jacobian is never formed.
-
-        For each row (Q_Aᵀa)²·(1/m)ᵀ is computed once and then used for all pairs of outputs.
-        """
+        """Exact covariance of each row's outputs, without dense Jacobian. (Q_Aᵀa)²·(1/m)ᵀ serves all pairs."""
         total = torch.zeros((), dtype=torch.float64, device=self.parts[0].spectrum.device)
         for part, factor in zip(self.parts, jacobian.factors, strict=True):
             total = total + part.rotate(factor).weighted_inner((1 / part.spectrum).flatten()).double()
         return total
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Same as :meth:`covariance`. A single row hardly changes the factors, which are sums over all rows.
-
-        See docs/decisions.md.
-        """
+        """Same as :meth:`covariance`: a single row hardly changes the factors (docs/decisions.md)."""
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:

@@ -3,8 +3,8 @@ r"""Low rank: the leading eigenpairs of H, updated batch by batch.
 The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). They are truncated to the L largest
 singular values whenever enough rows have accumulated (Ross et al. 2008, incremental SVD without the mean). The
 posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R. It is exact if the
-rank is at least the number of dual rows or of parameters. With a smaller rank, directions of little curvature keep
-their prior. Sums of truncated curvatures are approximate and depend slightly on the order of the rows.
+rank is at least the number of dual rows or of parameters; else directions of little curvature keep their prior. Sums of
+truncated curvatures are approximate and depend slightly on the order of the rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,6 @@ SLACK, PIECE = 2, 256
 class LowRank(Curvature):
     """At least the ``rank`` leading eigenpairs, as rows whose outer products sum to H.
 
-    Parameters
-    ----------
-    blocks : tuple of ParameterBlock
-    kept : Tensor of shape (L, P), float64
-        R, with orthogonal rows after a truncation.
-    rank : int
-        Maximum number of rows in a posterior.
-
     Examples
     --------
     >>> import torch
@@ -49,8 +41,8 @@ class LowRank(Curvature):
     """
 
     blocks: tuple[ParameterBlock, ...]
-    kept: Tensor
-    rank: int
+    kept: Tensor  # R, (L, P), float64, with orthogonal rows after a truncation
+    rank: int  # maximum number of rows in a posterior
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
     forgets: ClassVar[bool] = False
     is_monoid: ClassVar[bool] = False
@@ -69,10 +61,7 @@ class LowRank(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int, rank: int = RANK) -> int:
-        """Bytes of the kept rows, a piece of new rows, a copy in the posterior and its system.
-
-        This is about 8 · P · (3 L + 256).
-        """
+        """Bytes of kept rows, a piece of new rows, a copy in the posterior and its system: near 8 · P · (3 L + 256)."""
         rank = min(rank, n_dual, size := sum(block.size for block in blocks))
         return 8 * (size * ((SLACK + 1) * rank + min(PIECE, n_dual)) + 3 * rank**2)
 

@@ -38,18 +38,10 @@ from .ekfac import EKFAC, EKFACBlock
 
 @dataclass(frozen=True)
 class InfBlock:
-    """Leading eigenpairs of one layer, and the rest of its diagonal.
+    """Leading eigenpairs of one layer, and the rest of its diagonal."""
 
-    Parameters
-    ----------
-    leading : EKFACBlock
-        Second moments, zero except for the largest.
-    rest : Tensor of shape (p,)
-        D, non-negative.
-    """
-
-    leading: EKFACBlock
-    rest: Tensor
+    leading: EKFACBlock  # second moments, zero except for the largest
+    rest: Tensor  # D, non-negative, (p,)
 
     @classmethod
     def of(cls, moments: EKFACBlock, diagonal: Tensor, rank: int) -> Self:
@@ -90,15 +82,6 @@ class InfBlock:
 class LowRankDiag(Curvature):
     """Leading eigenpairs and exact diagonal of every layer.
 
-    Parameters
-    ----------
-    ekfac : EKFAC
-        All second moments.
-    diagonal : Diag
-        Diagonal of H, from the last pass.
-    rank : int
-        Number L of eigenpairs per layer.
-
     Examples
     --------
     >>> import torch
@@ -106,9 +89,9 @@ class LowRankDiag(Curvature):
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
 
-    ekfac: EKFAC
-    diagonal: Diag
-    rank: int
+    ekfac: EKFAC  # all second moments
+    diagonal: Diag  # of H, from the last pass
+    rank: int  # eigenpairs per layer
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     is_monoid: ClassVar[bool] = False
     takes: ClassVar[frozenset[str]] = frozenset({"bias", "weight_sharing", "rank"})
@@ -194,24 +177,12 @@ class LowRankDiag(Curvature):
 
 @dataclass(frozen=True)
 class InfBlockPosterior(Posterior):
-    """Posterior of a diagonal plus a low-rank matrix, in the symbols of the module docstring.
+    """Posterior of a diagonal plus a low-rank matrix, in the symbols of the module docstring."""
 
-    Parameters
-    ----------
-    total : Tensor of shape (p,)
-        D′.
-    precision : Tensor of shape (p,)
-        Prior precisions δ.
-    values : Tensor of shape (L,)
-        l.
-    rows : Tensor of shape (L, p)
-        Q, with orthogonal rows of squared norms l.
-    """
-
-    total: Tensor
-    precision: Tensor
-    values: Tensor
-    rows: Tensor
+    total: Tensor  # D′, (p,)
+    precision: Tensor  # δ, (p,)
+    values: Tensor  # l, (L,)
+    rows: Tensor  # Q, (L, p), with orthogonal rows of squared norms l
 
     @property
     def device(self) -> torch.device:
