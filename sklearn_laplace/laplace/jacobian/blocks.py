@@ -9,28 +9,14 @@ from dataclasses import dataclass
 class ParameterBlock:
     """A contiguous part of the parameter vector: a matrix of ``outputs`` rows and ``inputs`` columns.
 
-    Parameters
-    ----------
-    name : str
-        Name of the layer or tensor in the module.
-    outputs, inputs : int
-        Shape of [W | b] for a factored layer; (1, number of elements) for a dense tensor.
-    factored : bool
-        True if the block's Jacobian is given as inputs and cotangents.
-    positions : int
-        Number L of positions per row at which a factored layer is applied.
-
-    Examples
-    --------
-    >>> ParameterBlock("0", outputs=3, inputs=5, factored=True).size
-    15
+    It is [W | b] for a factored layer, whose Jacobian is inputs and cotangents. A dense tensor is a single row.
     """
 
-    name: str
+    name: str  # of the layer or tensor in the module
     outputs: int
     inputs: int
     factored: bool
-    positions: int = 1
+    positions: int = 1  # at which a factored layer is applied in each row
 
     @property
     def size(self) -> int:
@@ -38,10 +24,7 @@ class ParameterBlock:
         return self.outputs * self.inputs
 
     def width(self, n_columns: int) -> int:
-        """Elements per row of the block's part with K columns.
-
-        A layer at several positions includes its dense form.
-        """
+        """Elements per row of the block's part with K columns. A layer at several positions includes its dense form."""
         if not self.factored:
             return n_columns * self.size
         factors = self.positions * (self.inputs + n_columns * self.outputs)

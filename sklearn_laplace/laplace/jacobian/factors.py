@@ -14,24 +14,10 @@ from .khatri_rao import add_khatri_rao_, add_square_
 
 @dataclass(frozen=True)
 class LayerFactor:
-    """Part of SᵀJ of a linear layer: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``.
+    """Part of SᵀJ of a linear layer: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``."""
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, I)
-        Input of the layer, with a column of ones if the bias is selected.
-    cotangents : Tensor of shape (n, K, O)
-        Output factors, back-propagated to the layer's output.
-
-    Examples
-    --------
-    >>> import torch
-    >>> LayerFactor(torch.ones(2, 3), torch.ones(2, 1, 4)).rows().shape
-    torch.Size([2, 1, 12])
-    """
-
-    inputs: Tensor
-    cotangents: Tensor
+    inputs: Tensor  # (n, I), with a column of ones if the bias is selected
+    cotangents: Tensor  # (n, K, O), output factors back-propagated to the layer's output
 
     @property
     def n_parameters(self) -> int:
@@ -61,9 +47,8 @@ class LayerFactor:
     def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
         r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), without forming a matrix (n·K, O·I).
 
-        For weights v of shape (I,), one per column, it is
-        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})`. For weights of shape (O, I), it is the sum of
-        such products over the outputs.
+        For weights v (I,), one per column, it is :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})`. For
+        weights (O, I), it is the sum of such products over the outputs.
         """
         if weights.ndim == 2:
             parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
@@ -108,8 +93,8 @@ class LayerFactor:
         r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
 
         For two layers and K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, a single
-        Khatri–Rao product of cost N·O·O′·I·I′ for any K. Panels are accumulated in float64. For a layer with itself,
-        entries above the diagonal blocks may be missing: only the lower triangle of ``total`` is valid.
+        Khatri–Rao product of cost N·O·O′·I·I′ for any K. For a layer with itself only the lower triangle of ``total``
+        is valid.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:
@@ -122,16 +107,9 @@ class LayerFactor:
 
 @dataclass(frozen=True)
 class DenseFactor:
-    """Part of SᵀJ of one tensor, stored densely, shape (n, K, p).
+    """Part of SᵀJ of one tensor, stored densely."""
 
-    Examples
-    --------
-    >>> import torch
-    >>> DenseFactor(torch.ones(2, 1, 4)).square_sum()
-    tensor([2., 2., 2., 2.])
-    """
-
-    values: Tensor
+    values: Tensor  # (n, K, p)
 
     @property
     def n_parameters(self) -> int:
@@ -184,23 +162,11 @@ class DenseFactor:
 class SharedFactor:
     """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
 
-    The sum over the positions of a row is part of the Jacobian, so squares are taken after it. All structures but the
-    Kronecker-factored ones use the dense form.
-
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, L, I)
-    cotangents : Tensor of shape (n, K, L, O)
-
-    Examples
-    --------
-    >>> import torch
-    >>> SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4)).rows()[0, 0, 0]
-    tensor(5.)
+    Squares are taken after the sum over positions. All structures but the Kronecker-factored ones use the dense form.
     """
 
-    inputs: Tensor
-    cotangents: Tensor
+    inputs: Tensor  # (n, L, I)
+    cotangents: Tensor  # (n, K, L, O)
 
     @property
     def n_parameters(self) -> int:
@@ -238,10 +204,7 @@ class SharedFactor:
         return self.dense.transposed_times(vectors)
 
     def reduced(self) -> LayerFactor:
-        """Reduce to one position: mean of the inputs, sum of the cotangents.
-
-        Exact if either is constant over the positions.
-        """
+        """Mean of the inputs and sum of the cotangents over positions; exact if either is constant over them."""
         return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
 
     def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
@@ -263,22 +226,9 @@ class SharedFactor:
 
 
 def picked(factor: Factor, index: Tensor) -> DenseFactor:
-    """Dense part of selected parameters of a block.
+    """Dense part of the parameters at positions ``index`` (p,) of the block's flattened matrix.
 
     For a layer at a single position, only the selected entries are computed.
-
-    Parameters
-    ----------
-    factor : LayerFactor, SharedFactor or DenseFactor
-    index : Tensor of shape (p,), int64
-        Positions of the selected parameters in the block's flattened matrix.
-
-    Examples
-    --------
-    >>> import torch
-    >>> factor = LayerFactor(torch.tensor([[1.0, 2.0]]), torch.tensor([[[3.0, 5.0]]]))
-    >>> factor.rows().tolist(), picked(factor, torch.tensor([1, 2])).rows().tolist()
-    ([[[3.0, 6.0, 5.0, 10.0]]], [[[6.0, 5.0]]])
     """
     if isinstance(factor, LayerFactor):
         width = factor.inputs.shape[-1]
@@ -287,21 +237,7 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
 
 
 def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
-    """Split the part of [W | b] into those of W and b. The bias part is the cotangents, summed over positions.
-
-    Parameters
-    ----------
-    factor : LayerFactor or SharedFactor
-        Part of a layer with a bias: its last input is the column of ones.
-
-    Examples
-    --------
-    >>> import torch
-    >>> factor = SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4))
-    >>> weight, bias = bias_apart(factor)
-    >>> weight.rows().shape, bias.rows().tolist()[0]
-    (torch.Size([2, 1, 8]), [[5.0, 5.0, 5.0, 5.0]])
-    """
+    """Split the part of [W | b] into those of W and b. The bias part is the cotangents, summed over positions."""
     inputs = factor.inputs[..., :-1]
     if isinstance(factor, SharedFactor):
         return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))

@@ -5,12 +5,12 @@ Row n of a batch contributes :math:`S_n^\top J_n` (K × P). Here :math:`J_n` (C 
 
 - a linear layer. The row's part is :math:`g_{nk} \otimes a_n`, with the layer's input a and the output cotangents g.
   The product is formed only on request;
-- a linear layer applied at several positions of each row (a sequence, the patches of a convolution). The row's part is
-  the sum :math:`\sum_l g_{nkl} \otimes a_{nl}`;
+- a linear layer at several positions of each row (a sequence, the patches of a convolution), with the part
+  :math:`\sum_l g_{nkl} \otimes a_{nl}`;
 - one tensor of any other layer. The part is stored densely.
 
-The parameters are in the order of the blocks. The block of a layer is the matrix [W | b] (outputs × inputs, with the
-bias as last column), flattened row by row. This module is independent of likelihoods, priors and structures.
+The block of a layer is [W | b] (outputs × inputs, the bias as last column), flattened row by row. This module is
+independent of likelihoods, priors and structures.
 """
 
 from __future__ import annotations
@@ -27,23 +27,9 @@ from .factors import DenseFactor, Factor, _in_float64
 
 @dataclass(frozen=True)
 class FactoredJacobian:
-    """Matrix SᵀJ of a batch of n rows, as one factor per block: J the Jacobian of the outputs, SSᵀ their Hessian.
+    """Matrix SᵀJ of a batch of n rows, as one factor per block: J the Jacobian of the outputs, SSᵀ their Hessian."""
 
-    Parameters
-    ----------
-    factors : tuple of LayerFactor, SharedFactor or DenseFactor
-        One factor per block, in the order of the parameters.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.jacobian import LayerFactor
-    >>> import torch
-    >>> jacobian = FactoredJacobian((LayerFactor(torch.ones(2, 3), torch.ones(2, 1, 4)),))
-    >>> jacobian.n_rows, jacobian.n_columns, jacobian.rows().shape
-    (2, 1, torch.Size([2, 1, 12]))
-    """
-
-    factors: tuple[Factor, ...]
+    factors: tuple[Factor, ...]  # in the order of the parameters
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
@@ -102,31 +88,12 @@ class FactoredJacobian:
 
 @dataclass(frozen=True)
 class Batch:
-    """Contribution of a batch of rows to a curvature, as computed by a curvature rule.
+    """Contribution of a batch of rows to a curvature, as computed by a curvature rule."""
 
-    Parameters
-    ----------
-    jacobian : FactoredJacobian
-        Matrix SᵀJ with √w included in S. Has no columns if the contribution is given by ``matrix``.
-    outputs : Tensor of shape (n, C)
-        The network's outputs at the MAP.
-    weights : Tensor of shape (n,)
-        Row weights w.
-    matrix : Tensor of shape (P, P), optional
-        The contribution itself, float64, from rules without an output factor S.
-
-    Examples
-    --------
-    >>> import torch
-    >>> jacobian = FactoredJacobian((DenseFactor(torch.ones(2, 1, 4)),))
-    >>> Batch(jacobian, torch.zeros(2, 1), torch.ones(2)).total_weight
-    tensor(2., dtype=torch.float64)
-    """
-
-    jacobian: FactoredJacobian
-    outputs: Tensor
-    weights: Tensor
-    matrix: Tensor | None = None
+    jacobian: FactoredJacobian  # SᵀJ with √w in S; without columns if ``matrix`` is given
+    outputs: Tensor  # at the MAP, (n, C)
+    weights: Tensor  # of the rows, (n,)
+    matrix: Tensor | None = None  # (P, P), float64, of a rule without S
 
     @property
     def total_weight(self) -> Tensor:

@@ -1,7 +1,6 @@
 """Registry of layers: how each kind yields its part of the Jacobian. One file per variant; the file name is the key.
 
-Every module that owns parameters is matched against ``FACTORED`` in order. If none of them handles it, the module is
-``generic``.
+Modules that own parameters are matched against ``FACTORED`` in order; all others are ``generic``.
 """
 
 from ._base import FactoredLayer

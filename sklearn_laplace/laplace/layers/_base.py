@@ -1,9 +1,8 @@
 r"""Base class of layers with a closed-form Jacobian.
 
-The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is therefore a product of two
-things. The features depend on the layer's inputs (:meth:`FactoredLayer.features`, once per batch). The cotangents are
-the gradients at the layer's outputs (:meth:`FactoredLayer.factor`, once per output factor S). Nothing here depends on
-the rest of the network.
+The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is a product of features,
+which depend on the layer's inputs (once per batch), and cotangents, the gradients at its outputs (once per output
+factor S). Nothing here depends on the rest of the network.
 """
 
 from __future__ import annotations
@@ -75,23 +74,9 @@ class FactoredLayer(ABC):
 
 
 def shared_factor(inputs: Tensor, cotangents: Tensor, positions: int) -> LayerFactor | SharedFactor:
-    """Factor of a linear layer at L positions of each row: a SharedFactor, or a LayerFactor for one position.
+    """Factor of a linear layer from inputs (n, L, I) and cotangents (n, K, L, O) at L positions of each row.
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, L, I)
-    cotangents : Tensor of shape (n, K, L, O)
-    positions : int
-        L when the layer was traced. If it is 1, structures rely on a
-        :class:`~sklearn_laplace.laplace.jacobian.LayerFactor`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> shared_factor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4), positions=5).rows()[0, 0, 0]
-    tensor(5.)
-    >>> shared_factor(torch.ones(2, 1, 3), torch.ones(2, 1, 1, 4), positions=1).inputs.shape
-    torch.Size([2, 3])
+    It is a LayerFactor if L was 1 when the layer was traced (``positions``), on which structures rely.
     """
     if positions > 1:
         return SharedFactor(inputs, cotangents)

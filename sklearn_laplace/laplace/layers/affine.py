@@ -60,14 +60,7 @@ BY_ELEMENT: dict[type[nn.Module], Normalisation] = {nn.LayerNorm: _by_layer, nn.
 class Affine(FactoredLayer):
     """A normalisation layer in eval mode, called once in the forward pass with an input of shape (n, …).
 
-    Parameters
-    ----------
-    name : str
-        Dotted name of the layer in the module.
-    weight, bias : int
-        Numbers of elements of γ and β; 0 if the tensor is not selected.
-    last_axes : int
-        Number of last axes that γ spans; 0 if it spans the channels, the axis after the rows.
+    ``weight`` and ``bias`` are the numbers of elements of γ and β; 0 if the tensor is not selected.
 
     Examples
     --------
@@ -78,7 +71,7 @@ class Affine(FactoredLayer):
     (10, torch.Size([2, 5, 7]))
     """
 
-    last_axes: int
+    last_axes: int  # number of last axes that γ spans; 0 if it spans the channels (axis 1)
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:

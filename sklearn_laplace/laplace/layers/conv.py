@@ -30,19 +30,7 @@ FILLS = {"zeros": "constant"}
 class Conv(FactoredLayer):
     """A convolution in one or two dimensions, called once in the forward pass with an input of shape (n, C, …).
 
-    Parameters
-    ----------
-    name : str
-        Dotted name of the layer in the module.
-    weight, bias : int
-        Number of columns in the block: the inputs of one output channel, and 1. With groups, the number of elements of
-        each tensor. 0 if the tensor is not selected.
-    n_outputs : int
-        Number of output channels.
-    positions : int
-        Number L of output positions.
-    groups : int
-        Number of channel groups; 1 for a plain convolution.
+    ``weight`` and ``bias`` are the inputs of one output channel, and 1; with groups, the elements of each tensor.
 
     Examples
     --------
@@ -55,9 +43,9 @@ class Conv(FactoredLayer):
     torch.Size([2, 576, 76])
     """
 
-    n_outputs: int
-    positions: int
-    groups: int
+    n_outputs: int  # output channels
+    positions: int  # output positions L
+    groups: int  # of channels; 1 for a plain convolution
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
@@ -115,10 +103,7 @@ class Conv(FactoredLayer):
 
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
-    """Inputs of each output position, channel by channel, shape (n, C·kernel, L).
-
-    1-D inputs are treated as 2-D of height one.
-    """
+    """Inputs of each output position, channel by channel, shape (n, C·kernel, L); 1-D inputs are 2-D of height one."""
     padded = F.pad(inputs, _margins(layer), FILLS.get(layer.padding_mode, layer.padding_mode))
     if padded.ndim == 3:
         padded = padded[:, :, None]

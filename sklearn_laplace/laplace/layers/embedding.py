@@ -20,16 +20,7 @@ from ._base import FactoredLayer
 class Embedding(FactoredLayer):
     """An embedding table, looked up once in the forward pass with indices of shape (n, …).
 
-    Parameters
-    ----------
-    name : str
-        Dotted name of the layer in the module.
-    weight, bias : int
-        Number V·D of elements of the table (0 if it is not selected), and 0.
-    n_vectors : int
-        Number V of vectors.
-    padding : int or None
-        Index of the vector without gradient.
+    ``weight`` is the number V·D of elements of the table (0 if it is not selected).
 
     Examples
     --------
@@ -37,8 +28,8 @@ class Embedding(FactoredLayer):
     12
     """
 
-    n_vectors: int
-    padding: int | None
+    n_vectors: int  # V
+    padding: int | None  # index of the vector without gradient
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:

@@ -20,24 +20,15 @@ from ..jacobian.factors import DenseFactor
 class Generic:
     """Parameter tensors without a factored form.
 
-    Parameters
-    ----------
-    names : tuple of str
-        Dotted names of the tensors. Each tensor is one block.
-    sizes : tuple of int
-        Numbers of elements of the tensors.
-    batched : bool
-        True if the forward pass runs under ``torch.func.vmap``; otherwise rows are processed in a loop.
-
     Examples
     --------
     >>> Generic(("scale",), (4,), batched=True).blocks[0].size
     4
     """
 
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    batched: bool
+    names: tuple[str, ...]  # one block per tensor
+    sizes: tuple[int, ...]  # elements of the tensors
+    batched: bool  # under ``torch.func.vmap``; else row by row
 
     @property
     def blocks(self) -> tuple[ParameterBlock, ...]:

@@ -16,10 +16,7 @@ from ._base import FactoredLayer, shared_factor
 class StandardisedLinear(nn.Linear):
     """Linear layer on standardised inputs, whose parameters have the names and shapes of a plain one.
 
-    Attributes
-    ----------
-    standardise : nn.Module
-        Fixed map of the inputs (n, I), without parameters.
+    ``standardise`` is a fixed map of the inputs (n, I), without parameters.
     """
 
     standardise: nn.Module
@@ -33,16 +30,7 @@ class StandardisedLinear(nn.Linear):
 class Linear(FactoredLayer):
     """A linear layer, called once in the forward pass with an input of shape (n, …, I).
 
-    Parameters
-    ----------
-    name : str
-        Dotted name of the layer in the module.
-    weight, bias : int
-        Number of columns in the block: I and 1, or 0 if the tensor is not selected.
-    n_outputs : int
-        Number of rows of the weight.
-    positions : int
-        Number of input vectors per row.
+    ``weight`` and ``bias`` are I and 1, or 0 if the tensor is not selected.
 
     Examples
     --------
@@ -50,8 +38,8 @@ class Linear(FactoredLayer):
     3
     """
 
-    n_outputs: int
-    positions: int
+    n_outputs: int  # rows of the weight
+    positions: int  # input vectors per row
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
