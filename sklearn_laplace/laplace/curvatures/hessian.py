@@ -1,9 +1,8 @@
 r"""Exact Hessian: :math:`H = \nabla_\theta^2 \sum_n w_n \mathrm{nll}_n`, at unit dispersion.
 
-It is the sum of the generalised Gauss–Newton matrix and the curvature of the network itself,
-:math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`. It has no output factor, so it is available as a matrix only.
-The cost is one backward pass through the gradient per weight. Negative eigenvalues are possible; the structures clip
-them.
+It is the generalised Gauss–Newton matrix plus the curvature of the network itself,
+:math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`, and has no output factor. The cost is one backward pass
+through the gradient per weight. Structures clip negative eigenvalues.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}
 product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectation. The cost is S backward passes per row
 instead of one per output (Martens & Grosse 2015, section 5).
 
-The draws of a row are a function of its inputs and the seed only, not of the state of a generator. They do not depend
-on the order or the batching of the rows, and are the same in the second pass of a structure. They are also the same for
-k copies of a row and for one row of weight k, and when a row is removed again. In an online update, rows that arrive
-one by one get different draws. Each row is hashed, bit by bit of its inputs, by the mixing function of SplitMix64
-(Steele, Lea & Flood 2014). The draws are the following values of that generator.
+The draws of a row are a function of its inputs and the seed only. They do not depend on the order or the batching of
+the rows. They are the same in a second pass, for copies of a row, and when it is removed again. Each row is hashed, bit
+by bit of its inputs, by the mixing function of SplitMix64 (Steele, Lea & Flood 2014). The draws are the following
+values of that generator.
 """
 
 from __future__ import annotations
@@ -68,27 +67,9 @@ class MCFisher(CurvatureRule):
 
 
 def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
-    """Uniform draws for each row as a function of the row's values and the seed.
+    """Uniform draws (n, n_columns), float64, as a function of each row's values (n, …) and the seed.
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, …)
-    n_columns : int
-        Number of draws per row.
-    seed : int
-
-    Returns
-    -------
-    Tensor of shape (n, n_columns), float64
-        Odd multiples of 2⁻⁵³, strictly between 0 and 1.
-
-    Examples
-    --------
-    >>> import torch
-    >>> rows = torch.arange(4.0)[:, None]
-    >>> draws = row_uniforms(rows, 3, seed=0)
-    >>> torch.equal(draws[[2, 0]], row_uniforms(rows[[2, 0]], 3, seed=0))
-    True
+    They are odd multiples of 2⁻⁵³, strictly between 0 and 1.
     """
     bits = (inputs.flatten(1).double() + 0.0).view(torch.int64)  # + 0.0 maps -0.0 to 0.0
     places = torch.arange(1, bits.shape[1] + 1, device=bits.device) * _signed(GAMMA)

@@ -14,27 +14,13 @@ from ..layers import FactoredLayer, Generic
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the parameter vector. Computed once and shared by all networks of one architecture.
+    """Layout of the parameter vector. Computed once and shared by all networks of one architecture."""
 
-    Parameters
-    ----------
-    blocks : tuple of ParameterBlock
-        Blocks in the order of the module's parameters.
-    columns : mapping of str to tuple of (str, int)
-        For each block, its tensors from left to right, with their numbers of columns.
-    shapes : mapping of str to torch.Size
-        Shape of each parameter of the module.
-    aliases : mapping of str to str
-        Maps each name of a parameter to its first name; tied weights have several names.
-    elements : mapping of str to Tensor
-        For each partly random block, the positions of its random elements in the flattened matrix.
-    """
-
-    blocks: tuple[ParameterBlock, ...]
-    columns: Mapping[str, tuple[tuple[str, int], ...]]
-    shapes: Mapping[str, torch.Size]
-    aliases: Mapping[str, str]
-    elements: Mapping[str, Tensor] = field(default_factory=dict)
+    blocks: tuple[ParameterBlock, ...]  # in the order of the module's parameters
+    columns: Mapping[str, tuple[tuple[str, int], ...]]  # tensors of each block, with their columns
+    shapes: Mapping[str, torch.Size]  # of each parameter of the module
+    aliases: Mapping[str, str]  # from each name to the first name of a tied weight
+    elements: Mapping[str, Tensor] = field(default_factory=dict)  # of partly random blocks, as flat positions
 
     @property
     def random(self) -> tuple[ParameterBlock, ...]:

@@ -13,22 +13,12 @@ from ..jacobian.jacobian import FactoredJacobian
 
 @dataclass(frozen=True)
 class Linearisation:
-    """Outputs of a network at n inputs, and on request their derivatives with respect to the weights.
+    """Outputs of a network at n inputs, and on request their derivatives with respect to the weights."""
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, …)
-    outputs : Tensor of shape (n, C)
-    pullback : callable
-        Maps output factors S (n, C, K) to the :class:`FactoredJacobian` SᵀJ.
-    hessian : callable
-        Maps a scalar function of the outputs to its Hessian (P, P) with respect to the weights, float64.
-    """
-
-    inputs: Tensor
-    outputs: Tensor
-    pullback: Callable[[Tensor], FactoredJacobian]
-    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]
+    inputs: Tensor  # (n, …)
+    outputs: Tensor  # (n, C)
+    pullback: Callable[[Tensor], FactoredJacobian]  # from S (n, C, K) to SᵀJ
+    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a scalar of the outputs to (P, P)
 
     def jacobian(self) -> FactoredJacobian:
         """Jacobian of the outputs, K = C."""

@@ -1,9 +1,9 @@
-r"""The trained module as a function of its selected weights, with factored Jacobians.
+"""The trained module as a function of its selected weights, with factored Jacobians.
 
-Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm), without gradients. Owns
-the order of the parameters too, in blocks as in :mod:`~sklearn_laplace.laplace.jacobian.jacobian`. Each forward pass
-with hooks runs on a temporary replica that shares the tensors: the copy never has hooks added, and threads share no
-state. This module is independent of likelihoods, structures and the values of a prior.
+Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm), without gradients, and
+the order of the parameters, in blocks as in :mod:`~sklearn_laplace.laplace.jacobian.jacobian`. Each forward pass with
+hooks runs on a temporary replica that shares the tensors, so that threads share no state. This module is independent of
+likelihoods, structures and the values of a prior.
 """
 
 from __future__ import annotations
@@ -36,26 +36,6 @@ class Network:
 
     Build one with :func:`~sklearn_laplace.laplace.network.tracing.trace`.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Private copy of the module in eval mode.
-    layers : tuple of FactoredLayer
-        Layers whose Jacobian has a closed form.
-    generic : Generic or None
-        All other selected tensors, if any.
-    layout : Layout
-        Order and shapes of the parameters.
-    called : tuple of str
-        Names of the modules that own parameters, in the order in which the forward pass calls them.
-    log_outputs : bool
-        If True, the module outputs probabilities, and their logarithm is used.
-    shallow : bool
-        If True, replicas copy the module tree only. Deep replicas are needed if the forward pass accesses layers other
-        than through registered attributes (bound methods, lists).
-    folds_biases : bool
-        If True, the bias of a layer with a closed form is a column of its block [W | b]. If False, it is a dense block.
-
     Examples
     --------
     >>> from sklearn_laplace.laplace.network import trace
@@ -69,42 +49,30 @@ class Network:
     torch.Size([5, 1, 13])
     """
 
-    module: nn.Module
-    layers: tuple[FactoredLayer, ...]
-    generic: Generic | None
+    module: nn.Module  # private copy in eval mode
+    layers: tuple[FactoredLayer, ...]  # with a Jacobian in closed form
+    generic: Generic | None  # all other selected tensors
     layout: Layout
-    called: tuple[str, ...]
-    log_outputs: bool = False
-    shallow: bool = True
-    folds_biases: bool = True
+    called: tuple[str, ...]  # modules that own parameters, in the order of the forward pass
+    log_outputs: bool = False  # take the logarithm of probabilities
+    shallow: bool = True  # replicas copy the module tree only; deep ones serve bound methods and lists
+    folds_biases: bool = True  # a bias is a column of [W | b], else a dense block
 
     # ------------------------------------------------------------------ building
 
     def with_separate_biases(self) -> Network:
         """Network with the same selected tensors, unmasked, and a separate dense block for each bias.
 
-        The order of the parameters changes with the blocks. A layer-wise structure then stores the exact block of the
-        bias, and no covariance between the weight and the bias.
-
-        Examples
-        --------
-        >>> from sklearn_laplace.laplace.network import trace
-        >>> import torch
-        >>> network = trace(torch.nn.Linear(2, 3), torch.zeros(1, 2)).with_separate_biases()
-        >>> [(block.name, block.outputs, block.inputs) for block in network.blocks]
-        [('', 3, 2), ('bias', 1, 3)]
+        The order of the parameters changes. A layer-wise structure then has the exact block of the bias, uncorrelated
+        with the weight.
         """
         layout = Layout.of(self.module, self.layers, self.generic, folds_biases=False)
         return replace(self, layout=layout, folds_biases=False)
 
     def restrict(self, masks: Mapping[str, Tensor]) -> Network:
-        """Network in which only some elements of some selected tensors are random.
+        """Network in which only the elements in ``masks`` are random, each of the shape of the tensor it names.
 
-        Parameters
-        ----------
-        masks : mapping of str to Tensor of bool
-            For each partly random tensor, a mask of its shape. It is True for the random elements, of which there is at
-            least one. The other elements keep the module's values.
+        Masks have at least one True element. The other elements keep the module's values.
         """
         elements = {}
         for block in self.layout.blocks:
@@ -143,12 +111,8 @@ class Network:
     def linearise(self, x: Tensor) -> Linearisation:
         """Outputs and pullback at inputs (n, …). Costs one forward pass, and K backward passes per pullback.
 
-        If x requires a gradient, outputs and Jacobian are differentiable functions of x.
-
-        Raises
-        ------
-        ValueError
-            If a layer's input does not have one row per row of x.
+        If x requires a gradient, outputs and Jacobian are differentiable functions of x. Raises ValueError if a layer's
+        input does not have one row per row of x.
         """
         tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
@@ -217,24 +181,10 @@ class Network:
         return line.outputs, line.jacobian()
 
     def hessian(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        """Hessian of a scalar function of the outputs with respect to the selected weights.
+        """Hessian (P, P), float64, of a scalar function of the outputs with respect to the selected weights.
 
-        Costs one forward pass, and one backward pass through the gradient for each of the P rows.
-
-        Parameters
-        ----------
-        x : Tensor of shape (n, …)
-        loss : callable
-            Maps the outputs (n, C) to a 0-d tensor.
-
-        Returns
-        -------
-        Tensor of shape (P, P), float64
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            If torch does not implement a second derivative of an operation in the module, or computes a wrong one.
+        Costs one forward pass, and one backward pass through the gradient for each of the P rows. Raises
+        UnsupportedCombinationError if torch lacks a second derivative of an operation, or computes a wrong one.
         """
         theta = self.theta.detach().to(next(self.module.parameters()).dtype).requires_grad_()
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # other attention backends have no second derivative
@@ -315,10 +265,7 @@ class Network:
         return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
-        """Split θ (…, P) into the module's tensors, each of shape ``(…, *shape)``.
-
-        Elements that are not random have the module's values.
-        """
+        """Split θ (…, P) into the module's tensors (``(…, *shape)``), with its values of fixed elements."""
         tensors: dict[str, Tensor] = {}
         parts = self._filled(theta.split([b.size for b in self.blocks], -1))
         for block, part in zip(self.layout.blocks, parts, strict=True):
@@ -355,7 +302,7 @@ class Network:
     def natural_precisions(self, prior: Prior) -> Tensor:
         """Precision of each group, shape (G,), for which outputs are of order one: approximately the fan-in.
 
-        Computed as the harmonic mean over the group's weights of their fan-in, which is 1 for biases and other vectors.
+        It is the harmonic mean over the group's weights of their fan-in, which is 1 for biases and other vectors.
         """
         shapes = self.layout.shapes
 

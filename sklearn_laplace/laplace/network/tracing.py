@@ -40,8 +40,8 @@ def trace(
     Raises
     ------
     ValueError
-        If a name is unknown, if no parameter is selected, or if the outputs are not differentiable with respect to the
-        parameters. Also if the module cannot be copied, or if the forward pass does not use the layers of the copy.
+        If a name is unknown, no parameter is selected, the outputs are not differentiable with respect to them, the
+        module cannot be copied, or its forward pass does not use the layers of the copy.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())
@@ -120,13 +120,7 @@ def _with_layers(
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """Deep copy of a module.
-
-    Raises
-    ------
-    ValueError
-        If it has tensors that cannot be copied, as those of ``torch.nn.utils.weight_norm``.
-    """
+    """Deep copy of a module. Raises ValueError for tensors without one, as in ``torch.nn.utils.weight_norm``."""
     try:
         return copy.deepcopy(module)
     except RuntimeError as error:
@@ -178,8 +172,7 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
 def _decide_batching(network: Network, example: Tensor) -> Network:
     """Run generic layers batched if the module supports it and the result is right, else row by row.
 
-    ``torch.func`` raises errors for control flow that depends on data and for updates in place. Its derivative of
-    ``nn.PReLU`` has a wrong shape.
+    ``torch.func`` raises for data-dependent control flow and in-place updates, and is wrong for ``nn.PReLU``.
     """
     if network.generic is None:
         return network
