@@ -94,10 +94,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll`` with respect to the outputs.
-
-        Only the known noise in ``targets`` is used.
-        """
+        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll``. Only the known noise in ``targets`` is used."""
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -122,10 +119,7 @@ class Likelihood(ABC):
         """Term to add to ``nll / φ`` for a negative log density, per row of weight 1."""
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½ Σ log v of each row's known noise, shape (n,).
-
-        This term of the negative log density does not depend on φ.
-        """
+        """½ Σ log v of each row's known noise, shape (n,): the part of the negative log density independent of φ."""
         return torch.zeros_like(outputs[:, 0])
 
     def noise_variance(self, dispersion: float, n_outputs: int, device: torch.device | None = None) -> Tensor:
@@ -169,13 +163,7 @@ class Likelihood(ABC):
 
 
 def with_noise(targets: Tensor, noise: Tensor | None) -> Tensor:
-    """Concatenate targets (n, C) and their known noise variances (n, C), as a likelihood takes them.
-
-    Examples
-    --------
-    >>> with_noise(torch.tensor([[5.0], [6.0]]), torch.tensor([[0.5], [0.25]])).tolist()
-    [[5.0, 0.5], [6.0, 0.25]]
-    """
+    """Concatenate targets (n, C) and their known noise variances (n, C), as a likelihood takes them."""
     return targets if noise is None else torch.cat([targets, noise], 1)
 
 
@@ -194,16 +182,7 @@ def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
 def class_moments(logits: LatentGaussian, link: Link | None) -> Predictive:
     """Moments of the class indicators: mean p, epistemic variance Var(p) and aleatoric variance p (1 − p) − Var(p).
 
-    Parameters
-    ----------
-    logits : LatentGaussian
-        Gaussian over one logit per class.
-    link : Link
-
-    Raises
-    ------
-    TypeError
-        If ``link`` is None.
+    The argument is the Gaussian over one logit per class. Raises TypeError if ``link`` is None.
     """
     if link is None:
         raise TypeError("link=None: a likelihood over classes needs a link from logits to probabilities. Pass a Link.")

@@ -7,8 +7,8 @@ With :math:`t = f + \log\alpha`, softplus :math:`\zeta` and its derivative :math
 
 The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian depends on the count;
 :math:`\Lambda = \mathrm{diag}(\mu/(1 + \alpha\mu))` is its expectation, the Fisher information (Hilbe 2011, sec. 8.2).
-``curvature="hessian"`` uses the Hessian itself. The overdispersion α is a constant here, selected by
-``_approximation/overdispersion.py``. A count is Poisson with a gamma-distributed rate of mean μ and shape 1/α.
+The overdispersion α is a constant here, selected by ``_approximation/overdispersion.py``. A count is Poisson with a
+gamma-distributed rate of mean μ and shape 1/α.
 
 If the log mean is Gaussian with mean m and variance v, the epistemic variance is that of the Poisson likelihood, and
 :math:`\mathrm{E}[\mu + \alpha\mu^2] = e^{m + v/2} + \alpha e^{2m + 2v}`.
@@ -37,11 +37,6 @@ HALVINGS = 36
 class NegativeBinomial(Poisson):
     """Overdispersed counts, given their log means. Targets (n, C) are non-negative integers.
 
-    Parameters
-    ----------
-    overdispersion : tuple of float
-        α > 0 of each output, or a single value for all outputs.
-
     Examples
     --------
     >>> import torch
@@ -50,7 +45,7 @@ class NegativeBinomial(Poisson):
     tensor([0.1250])
     """
 
-    overdispersion: tuple[float, ...] = (0.5,)
+    overdispersion: tuple[float, ...] = (0.5,)  # α > 0 of each output, or one for all
     is_overdispersed: ClassVar[bool] = True
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Base class of links, softmax samples, and the pairwise coupling of the moderated links.
 
-The normal draws are made once and shared by all rows. A prediction therefore does not depend on the order or the choice
-of the other rows. The draws are quasi-random: scrambled Sobol points mapped through the normal quantile function. At
-one hundred points they are about ten times more accurate than independent draws.
+The normal draws are shared by all rows, so a prediction does not depend on the other rows. They are scrambled Sobol
+points mapped through the normal quantile function. One hundred are about ten times more accurate than independent ones.
 """
 
 from __future__ import annotations
@@ -38,40 +37,21 @@ class Link(ABC):
 
 
 def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
-    """Quasi-random standard normal draws, shape (n_samples, dimension), float64.
-
-    The global random generator is not used.
-
-    Examples
-    --------
-    >>> draws = standard_normals(256, 2, seed=0)
-    >>> bool(draws.mean(0).abs().max() < 0.01), bool((draws.var(0) - 1).abs().max() < 0.05)
-    (True, True)
-    """
+    """Quasi-random standard normal draws, shape (n_samples, dimension), float64. The global generator is not used."""
     points = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed).draw(n_samples, dtype=torch.float64)
     margin = 2.0**-40
     return torch.special.ndtri(points.clamp(margin, 1 - margin))
 
 
 def centred(latent: LatentGaussian) -> LatentGaussian:
-    """The Gaussian over the logits minus their mean over the classes. The probabilities stay the same.
-
-    Examples
-    --------
-    >>> latent = LatentGaussian(torch.tensor([[3.0, 1.0]]), torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]))
-    >>> centred(latent).mean.tolist(), centred(latent).covariance.tolist()
-    ([[1.0, -1.0]], [[[1.0, -1.0], [-1.0, 1.0]]])
-    """
+    """The Gaussian over the logits minus their mean over the classes. The probabilities stay the same."""
     covariance = latent.covariance - latent.covariance.mean(-1, keepdim=True)
     covariance = covariance - covariance.mean(-2, keepdim=True)
     return LatentGaussian(latent.mean - latent.mean.mean(-1, keepdim=True), covariance)
 
 
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s) for each draw, shape (S, n, C).
-
-    If the latent has samples, these are used in place of the draws. The covariance may be singular.
-    """
+    """softmax(f_s) for each draw, or each sample of the latent, shape (S, n, C). The covariance may be singular."""
     if latent.samples is not None:
         return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)
@@ -83,8 +63,7 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
 def _signs(vectors: Tensor) -> Tensor:
     """Signs (n, C) that fix those of eigenvectors (n, C, C), which otherwise depend on rounding.
 
-    The first component of at least half of the largest magnitude becomes negative, as LAPACK mostly has it for two
-    classes. The components of two classes have equal magnitudes.
+    The first component of at least half the largest magnitude becomes negative, as mostly in LAPACK for two classes.
     """
     magnitudes = vectors.abs()
     first = (magnitudes > 0.5 * magnitudes.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
@@ -92,29 +71,13 @@ def _signs(vectors: Tensor) -> Tensor:
 
 
 def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
-    """Mean and variance of f_c − f_j, each of shape (n, C, C).
-
-    Examples
-    --------
-    >>> import torch
-    >>> mean, variance = differences(LatentGaussian(torch.tensor([[3.0, 1.0]]), torch.eye(2)[None]))
-    >>> mean.tolist(), variance.tolist()
-    ([[[0.0, 2.0], [-2.0, 0.0]]], [[[0.0, 2.0], [2.0, 0.0]]])
-    """
+    """Mean and variance of f_c − f_j, each of shape (n, C, C)."""
     marginal = latent.variance
     variance = marginal[:, :, None] + marginal[:, None, :] - 2 * latent.covariance
     return latent.mean[:, :, None] - latent.mean[:, None, :], variance.clamp_min(0.0)
 
 
 def log_coupled(difference: Tensor, widening: Tensor) -> Tensor:
-    """log p of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)), shape (n, C).
-
-    Examples
-    --------
-    >>> import torch
-    >>> d = torch.tensor([[[0.0, 2.0], [-2.0, 0.0]]])
-    >>> log_coupled(d, torch.tensor(3.0)).exp(), torch.tensor([1.0]).sigmoid()
-    (tensor([[0.7311, 0.2689]]), tensor([0.7311]))
-    """
+    """log p of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)), shape (n, C)."""
     moderated = difference / (1 + widening).sqrt()
     return (-(-moderated).logsumexp(-1)).log_softmax(-1)

@@ -7,9 +7,9 @@ For logits that sum to zero, Laplace's approximation of a Dirichlet with concent
 .. math:: \alpha_c = \frac{1}{\Sigma_{cc}} \Big(1 - \frac{2}{C} + \frac{e^{\mu_c}}{C^2} \sum_j e^{-\mu_j}\Big).
 
 The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with
-:math:`M = I - 11^\top/C`. This keeps the distribution of the probabilities. The papers condition on
-:math:`1^\top f = 0` instead. Both agree if Σ1 ∝ 1. Otherwise conditioning gives another distribution, which changes
-when a constant is added to all logits.
+:math:`M = I - 11^\top/C`, which keeps the distribution of the probabilities. The papers condition on
+:math:`1^\top f = 0` instead, which agrees if Σ1 ∝ 1. Otherwise the result would change when a constant is added to all
+logits.
 """
 
 from __future__ import annotations
@@ -41,18 +41,12 @@ class Bridge(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """α / Σα, shape (n, C).
-
-        If a class has zero variance, α is infinite; the row's probabilities are then the softmax of the mean logits.
-        """
+        """α / Σα, shape (n, C); with an infinite α (a class of zero variance) the softmax of the mean logits."""
         log_alpha, degenerate = _log_concentration(latent)
         return torch.where(degenerate, latent.mean, log_alpha).softmax(-1)
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """p (1 − p) / (1 + Σα), shape (n, C).
-
-        If a class has zero variance, the row gets the variance over the draws instead.
-        """
+        """p (1 − p) / (1 + Σα), shape (n, C); the variance over the draws in rows with a class of zero variance."""
         log_alpha, degenerate = _log_concentration(latent)
         p = log_alpha.softmax(-1)
         dirichlet = p * (1 - p) * (-log_alpha.logsumexp(-1, keepdim=True)).sigmoid()

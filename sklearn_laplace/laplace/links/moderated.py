@@ -47,15 +47,7 @@ class Moderated(Link):
 
 
 def inverse_constant(log_probabilities: Tensor) -> Tensor:
-    """1/k_q, shape (n,), where q is the effective number of classes of the probabilities (n, C).
-
-    Examples
-    --------
-    >>> import torch
-    >>> p = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
-    >>> inverse_constant(p.log()) * torch.pi / 8
-    tensor([1.0000, 1.4830])
-    """
+    """1/k_q, shape (n,), where q is the effective number of classes of the probabilities (n, C)."""
     excess = (2 * (log_probabilities / 2).logsumexp(-1) - math.log(2)).clamp_min(0.0)
     first, second, third, fourth = INVERSE
     return first + excess * (second + excess * (third + excess * fourth))

@@ -28,10 +28,9 @@ MOST_DIRECTIONS, MOST_POINTS = 4, 100_000
 ACCURACY = 27.0
 """−log of the target error of the grid, as long as ``MOST_POINTS`` suffices."""
 LONGEST_STEP, SHORTEST_REACH = 1.2, 5.0
-"""Upper bound of the step and lower bound of the grid's half-width, in standard deviations.
+"""Upper bound of the step and lower bound of the grid's half-width, in standard deviations: at least 10 points.
 
-At the longest step a normal density integrates to one with an error of 2e-6; 6e-7 of its mass lies beyond the shortest
-reach. Together they give at least 10 points per direction.
+At the longest step a normal density integrates to one with an error of 2e-6; 6e-7 of its mass lies beyond the reach.
 """
 
 
@@ -83,18 +82,9 @@ class Quadrature(Link):
 
 
 def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for the integral of a softmax against a standard normal density.
+    """Nodes (m, d) and positive weights (m,) of sum one for the integral of a softmax against a standard normal.
 
-    Parameters
-    ----------
-    spread : Tensor of shape (d,), float64
-        Standard deviation of the logits in each direction.
-
-    Returns
-    -------
-    nodes : Tensor of shape (m, d)
-    weights : Tensor of shape (m,)
-        Positive weights with sum one.
+    ``spread`` (d,), float64, is the standard deviation of the logits in each direction.
 
     Examples
     --------
@@ -119,8 +109,7 @@ def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
 def _counts(spread: Tensor, accuracy: float) -> Tensor:
     """Number of nodes in each direction for an error of about exp(−accuracy), shape (d,).
 
-    Shifting the contour by a gains 2πa/h and costs a²/2. The shift a goes up to the pole, or to its optimum if the pole
-    is farther away.
+    Shifting the contour by a gains 2πa/h and costs a²/2; a goes up to the pole or, if nearer, to its optimum.
     """
     shift = (math.pi / (2**0.5 * spread)).clamp_max((2 * accuracy) ** 0.5)
     steps = (2 * math.pi * shift / (accuracy + shift.square() / 2)).clamp_max(LONGEST_STEP)

@@ -1,8 +1,8 @@
 r"""The predictive by weight samples: outputs :math:`f_{\theta_s}(x)` of the network itself, :math:`\theta_s \sim q`.
 
-The samples are drawn once and shared by all rows. A prediction therefore does not depend on the order or the choice of
-the other rows. Batches of samples run through the network in one pass (``torch.func``). Samples run one at a time if
-the module does not support this. The network's weights are never modified, not even if a pass fails.
+The samples are shared by all rows, so a prediction does not depend on the other rows. Batches of samples run through
+the network in one pass (``torch.func``), or one at a time if the module does not support this. The network's weights
+are never modified.
 
 For a narrow posterior this predictive converges to the linearised one. A wide Gaussian reaches weights where the
 curvature at the mode is no longer valid. Predictions can then be much worse than the linearised ones (Immer et al.
@@ -32,11 +32,6 @@ PASS_ELEMENTS = 2**22
 class MC(PosteriorPredictive):
     """Moments over weight samples.
 
-    Parameters
-    ----------
-    deviations : Tensor of shape (S, P)
-        Weight samples minus the posterior mean.
-
     Examples
     --------
     >>> from sklearn_laplace.laplace.network import trace
@@ -49,7 +44,7 @@ class MC(PosteriorPredictive):
     [[[-2.0, 2.0]]]
     """
 
-    deviations: Tensor
+    deviations: Tensor  # weight samples minus the posterior mean, (S, P)
     takes_link: ClassVar[bool] = False
 
     @classmethod
@@ -94,10 +89,7 @@ def _centred(samples: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
-    """Outputs (s, n, C) under several weights (s, P) in one pass.
-
-    ``functional_call`` writes to its module, so a replica is passed.
-    """
+    """Outputs (s, n, C) under several weights (s, P) in one pass, on a replica: ``functional_call`` writes to it."""
     module = replicate(network.module, {}, network.shallow)
     dtype = next(network.module.parameters()).dtype
 
@@ -110,10 +102,7 @@ def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
 
 
 def _runs_batched(network: Network, x: Tensor) -> bool:
-    """True if a batched pass gives the same outputs as separate passes.
-
-    The check uses two weight vectors clearly different from θ*.
-    """
+    """True if a batched pass gives the same outputs as separate passes, at two weight vectors far from θ*."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, network.n_parameters, generator=generator, dtype=torch.float64)
     thetas = network.theta + 0.1 * noise.to(network.theta.device)

@@ -14,9 +14,8 @@ from ._base import Subset
 class LastLayer(Subset):
     """The last module with parameters in the forward pass. It must be a linear layer or a convolution.
 
-    No other layer may reach the outputs without passing through the last layer, as in a network with several heads: the
-    outputs of the other heads would have no variance. Parameters of an enclosing module, such as a scale of the
-    outputs, are allowed; they stay fixed at the mode.
+    No other layer may bypass the last layer on the way to the outputs, as in a network with several heads: the outputs
+    of the others would have no variance. Parameters of an enclosing module, such as a scale of the outputs, stay fixed.
 
     Examples
     --------
@@ -30,11 +29,8 @@ class LastLayer(Subset):
     def names(self, network: Network) -> tuple[str, ...]:
         """Names of the last layer's tensors.
 
-        Raises
-        ------
-        UnsupportedCombinationError
-            If the last layer with parameters is not a ``torch.nn.Linear``, ``Conv1d`` or ``Conv2d``, is called more
-            than once, or shares its tensors.
+        Raises UnsupportedCombinationError if it is not a linear layer or convolution, is called more than once, or
+        shares its tensors.
         """
         known = {layer.name: layer for layer in network.layers if isinstance(layer, Linear | Conv)}
         last = network.called[-1] if network.called else "(none)"
@@ -50,10 +46,7 @@ class LastLayer(Subset):
     def of(self, network: Network, example: Tensor) -> Network:
         """Return the network restricted to the last layer's weights.
 
-        Raises
-        ------
-        UnsupportedCombinationError
-            If there is no suitable last layer, or if another layer bypasses it on the way to the outputs.
+        Raises UnsupportedCombinationError if there is no suitable layer, or if another one bypasses it to the outputs.
         """
         names, last = self.names(network), network.called[-1]
         owners = {name: name.rpartition(".")[0] for name in network.passing_by(last, example[:1])}

@@ -1,7 +1,7 @@
 """Weights selected by name, mask or score (Daxberger et al. 2021), for a full covariance over part of a large network.
 
 A Subnetwork maps names to masks of the random weights; None selects a whole tensor or module. :class:`Scored` selects
-the weights with the largest scores after the training. The scores are
+the weights with the largest scores after the training:
 
 - "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice: the squared
   Wasserstein distance to the posterior with some weights fixed at the mode is the sum of their variances.
@@ -32,11 +32,7 @@ Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
 class Subnetwork(Subset):
     """Selected tensors, whole or by a mask of their random elements, and whole modules.
 
-    Parameters
-    ----------
-    masks : mapping of str to Tensor of bool, or None
-        For each name, the mask of a tensor. None selects the whole tensor, or all tensors of the module with that name
-        and of its submodules.
+    A mask has the shape of its tensor. None selects a tensor, or all tensors of a module and of its submodules.
 
     Examples
     --------
@@ -45,9 +41,6 @@ class Subnetwork(Subset):
     >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> Subnetwork({"bias": None}).of(network, torch.zeros(1, 2)).blocks
     (ParameterBlock(name='', outputs=1, inputs=1, factored=True, positions=1),)
-    >>> deep = trace(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)), torch.zeros(1, 2))
-    >>> Subnetwork({"1": None}).names(deep)
-    ('1.weight', '1.bias')
     >>> part = Subnetwork({"weight": torch.tensor([[True, False]])}).of(network, torch.zeros(1, 2))
     >>> part.blocks, bool(part.theta == network.theta[0])
     ((ParameterBlock(name='', outputs=1, inputs=1, factored=False, positions=1),), True)
@@ -63,11 +56,7 @@ class Subnetwork(Subset):
     def names(self, network: Network) -> tuple[str, ...]:
         """Names of the selected tensors and of those in selected modules, without tensors with an empty mask.
 
-        Raises
-        ------
-        ValueError
-            For a name that is neither a trained parameter nor a module with trained parameters, for a mask of a module
-            or of the wrong shape, or if no weight is selected.
+        Raises ValueError for an unknown name, a mask of a module or of the wrong shape, or if no weight is selected.
         """
         known, aliases = network.parameter_names, network.layout.aliases
         members = {name: tensors_of(network, name) for name in self.masks}
@@ -124,30 +113,11 @@ class Scored(Subset):
     """The weights with the largest scores.
 
     Scores need the trained network. Before the training, :meth:`of` returns as many weights for the memory estimate.
-
-    Parameters
-    ----------
-    score : callable
-        A value of ``SCORES``.
-    size : int or float
-        Number of weights, or their share of all weights.
-    seed : int
-        Seed of random scores.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> module = torch.nn.Linear(2, 1, bias=False)
-    >>> network = trace(module, torch.ones(1, 2)).with_parameters(torch.tensor([1.0, -2.0]))
-    >>> subset = Scored(SCORES["magnitude"], 0.5)
-    >>> subset.settled(network, lambda: torch.ones(2)).masks
-    {'weight': tensor([[False,  True]])}
     """
 
-    score: Score
-    size: int | float
-    seed: int = 0
+    score: Score  # a value of ``SCORES``
+    size: int | float  # number of weights, or their share of all weights
+    seed: int = 0  # of random scores
 
     @property
     def provides(self) -> frozenset[str]:
@@ -159,10 +129,7 @@ class Scored(Subset):
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return a network with the same number of weights, in the fewest blocks that hold them.
-
-        No other choice of as many weights needs more memory.
-        """
+        """Return a network with the same number of weights, in the fewest blocks: no other choice needs more memory."""
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
@@ -186,30 +153,9 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the weights with the largest scores, for ``subset_of_weights``.
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors, for ``subset_of_weights``.
 
-    Parameters
-    ----------
-    scores : mapping of str to Tensor or array
-        Scores of the weights of each tensor. Ties are broken in favour of the first weights.
-    n_weights : int
-        Number of weights to select, over all tensors together.
-
-    Returns
-    -------
-    dict of str to Tensor of bool
-        Masks with the shapes of the scores.
-
-    Raises
-    ------
-    ValueError
-        If ``n_weights`` is not between 1 and the number of weights.
-
-    Examples
-    --------
-    >>> import torch
-    >>> largest({"0.weight": torch.tensor([[3.0, 1.0]]), "0.bias": torch.tensor([2.0])}, 2)
-    {'0.weight': tensor([[ True, False]]), '0.bias': tensor([True])}
+    Ties are broken in favour of the first weights. Raises ValueError if ``n_weights`` is not between 1 and P.
     """
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
