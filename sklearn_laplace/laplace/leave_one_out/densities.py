@@ -16,17 +16,7 @@ Density = Callable[[LatentGaussian, Tensor, float], Tensor]
 
 
 def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
-    """Log density log N(y; mean, covariance + φ diag(v)) of each row, nats, shape (n,).
-
-    Here v are the known noise variances of the row, or ones.
-
-    Examples
-    --------
-    >>> import torch
-    >>> latent = LatentGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1, 1).double())
-    >>> float(gaussian_density(latent, torch.full((1, 1), 2.0), 3.0)) == -0.5 * (2.0**2 / 4 + math.log(2 * math.pi * 4))
-    True
-    """
+    """Log density log N(y; mean, covariance + φ diag(v)) of each row (n,), nats; v are known noise variances or 1."""
     y, noise = without_noise(targets.double(), latent.mean.shape[-1])
     squares, logdet = normal_terms(y - latent.mean, latent.covariance, dispersion * noise)
     return -0.5 * (squares + logdet + latent.mean.shape[-1] * math.log(2 * math.pi))
@@ -35,19 +25,7 @@ def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float)
 def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Terms eᵀ V⁻¹ e and log |V|, each of shape (…), of a normal density with V = covariance + diag(noise).
 
-    Parameters
-    ----------
-    residual : Tensor of shape (…, C)
-        Residual e.
-    covariance : Tensor of shape (…, C, C)
-    noise : Tensor of shape (…, C)
-        Noise variances.
-
-    Examples
-    --------
-    >>> import torch
-    >>> normal_terms(torch.tensor([2.0]), torch.tensor([[3.0]]), torch.tensor([1.0]))
-    (tensor(1.), tensor(1.3863))
+    The residual e and the noise variances have shape (…, C), the covariance (…, C, C).
     """
     factor = torch.linalg.cholesky(covariance + torch.diag_embed(noise))
     white = torch.linalg.solve_triangular(factor, residual[..., None], upper=False)[..., 0]
@@ -55,17 +33,7 @@ def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[T
 
 
 def class_density(likelihood: Likelihood, link: Link) -> Density:
-    """Density function for classes: the log probability, under the link, of the target's class.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from sklearn_laplace.laplace.likelihoods import Categorical
-    >>> from sklearn_laplace.laplace.links import Plugin
-    >>> density = class_density(Categorical(), Plugin(torch.zeros(1, 2)))
-    >>> density(LatentGaussian(torch.zeros(1, 2), torch.eye(2)[None]), torch.tensor([1]), 1.0)
-    tensor([-0.6931])
-    """
+    """Density function for classes: the log probability, under the link, of the target's class."""
 
     def density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
         probabilities = link.mean(likelihood.class_logits(latent)).gather(1, targets[:, None])[:, 0]

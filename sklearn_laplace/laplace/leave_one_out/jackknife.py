@@ -13,7 +13,7 @@ By :math:`(I - S S^\top q)^{-1} = I + S S^\top q_{-n}`, this is the step of Cook
           \lceil (1 - \alpha)(N_w + 1) \rceil\text{-th smallest } \mu_{-n}(x) + R_n \;\big]
 
 where each row counts with its weight and the new row with weight 1 (:math:`N_w = \sum w`). An end is infinite if there
-are too few rows for it. The interval is built from residuals and does not require a correct noise variance.
+are too few rows for it. The interval does not require a correct noise variance.
 """
 
 from __future__ import annotations
@@ -37,30 +37,14 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LeftOutModels:
-    """Leave-one-out models, represented by their outputs.
+    """Leave-one-out models, represented by their outputs."""
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Fit at the mode of the linearised network.
-    posterior : Posterior
-        Exact posterior at temperature 1.
-    rows : iterable of LinearRows
-        Rows to leave out, N in total.
-    pulls : Tensor of shape (N, C), float64
-        Weighted gradient w r/φ of each row's loss at its left-out outputs.
-    scores : Tensor of shape (N, C), float64
-        Absolute left-out residuals R.
-    weights : Tensor of shape (N,), float64
-        Row weights.
-    """
-
-    fit: LaplaceFit
-    posterior: Posterior
-    rows: Iterable[LinearRows]
-    pulls: Tensor
-    scores: Tensor
-    weights: Tensor
+    fit: LaplaceFit  # at the mode of the linearised network
+    posterior: Posterior  # exact, at temperature 1
+    rows: Iterable[LinearRows]  # to leave out, N in total
+    pulls: Tensor  # w r/φ at the left-out outputs, (N, C), float64
+    scores: Tensor  # absolute left-out residuals R, (N, C), float64
+    weights: Tensor  # of the rows, (N,), float64
 
     def predictions(self, x: Tensor) -> Tensor:
         """Outputs (m, C, N) of all models at new inputs (m, …), float64. Costs m N C² products with the root."""
@@ -84,16 +68,9 @@ class LeftOutModels:
 
 
 def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LeftOutModels:
-    """Construct the leave-one-out models of a fit.
+    """Leave-one-out models of all rows of a fit with a Gaussian likelihood, ``GGN`` and an exact structure.
 
-    Parameters
-    ----------
-    exact : LaplaceFit
-        Fit with a Gaussian likelihood, ``GGN`` and an exact structure.
-    batches : iterable of (inputs, targets, weights)
-        All rows of the fit.
-    hyper : Hyper
-        Hyperparameters. The temperature is ignored, since the mean does not depend on it.
+    The temperature is ignored, since the mean does not depend on it.
 
     Examples
     --------
@@ -124,16 +101,9 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
 
 
 def largest(scores: Tensor, weights: Tensor) -> Tensor:
-    """Largest of each row's scores, in units of each output's root mean square, for intervals that hold jointly.
+    """Largest of each row's scores (N, C), in units of each output's root mean square, for intervals that hold jointly.
 
-    Parameters
-    ----------
-    scores : Tensor of shape (N, C)
-    weights : Tensor of shape (N,)
-
-    Returns
-    -------
-    Tensor of shape (N, C)
+    The result has shape (N, C), in the units of each output.
 
     Examples
     --------
@@ -149,16 +119,7 @@ def largest(scores: Tensor, weights: Tensor) -> Tensor:
 def reached(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
     """Conformal quantiles: smallest value whose cumulative weight is at least level · (Σ w + 1), or infinity.
 
-    Parameters
-    ----------
-    values : Tensor of shape (…, N)
-    weights : Tensor of shape (N,)
-    levels : Tensor of shape (L,)
-
-    Returns
-    -------
-    Tensor of shape (…, L)
-        Quantile of each level.
+    From values (…, N), weights (N,) and levels (L,), shape (…, L).
 
     Examples
     --------

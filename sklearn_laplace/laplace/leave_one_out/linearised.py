@@ -26,46 +26,19 @@ LOOSE = 0.01
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
-    r"""Fit at the mode of the linearised network under given hyperparameters.
+    r"""Fit at the mode of the linearised network under given hyperparameters; the temperature is ignored.
 
-    Newton's method on :math:`\sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
-    \mathrm{diag}(\delta)(\theta - \mu_0)`. Here :math:`w_n` is the weight of a row,
-    :math:`f_n` its output under the linearised network, :math:`\varphi` the dispersion, :math:`\mu_0` the mean of the
-    prior and :math:`\delta` its precisions. A Gaussian likelihood needs one step. The result does not depend on the
-    structure of the fit: conjugate gradients solve each step, preconditioned with the fit's posterior.
+    Newton's method on
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Fit with any structure and rule. The search starts at its mean.
-    batches : iterable of (inputs, targets, weights)
-        All rows of the fit.
-    hyper : Hyper
-        Hyperparameters of the mode; the temperature is ignored.
+    .. math:: \sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
+              \mathrm{diag}(\delta)(\theta - \mu_0)
 
-    Returns
-    -------
-    LaplaceFit
-        Fit with ``shift`` = θ − θ*, and with loss, gradient and curvature at the mode θ. With the rule "hessian", the
-        Hessian at θ* is kept.
+    with :math:`w_n` the weight of a row, :math:`\mu_0` the mean of the prior and :math:`\delta` its precisions. A
+    Gaussian likelihood needs one step. The result does not depend on the structure of the fit: conjugate gradients
+    solve each step, preconditioned with the fit's posterior.
 
-    Raises
-    ------
-    ValueError
-        If the total weight of ``batches`` differs from that of the fit.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> batches = [(torch.ones(1, 1).double(), 3 * torch.ones(1, 1).double(), torch.ones(1).double())]
-    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), batches)
-    >>> mode = linearised_mode(fit, batches, Hyper(torch.ones(1).double(), dispersion=0.5))
-    >>> round(float(mode.theta), 9)  # weighted mean of the target 3 (precision 2) and the prior mean 0 (precision 1)
-    2.0
+    The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at
+    θ*. Raises ValueError if the total weight of ``batches`` differs from that of the fit.
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
 
@@ -129,10 +102,9 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """Backtracking line search over step, step/2, …
+    """Backtracking line search over step, step/2, …: the first fit that lowers the objective, or None.
 
-    Returns the fit after the first step that lowers the objective, and True if the decrease is within rounding errors.
-    Returns None if no step lowers the objective.
+    The second result is True if the decrease is within rounding errors.
     """
     assert fit.shift is not None
     value = fit.objective(hyper)

@@ -23,32 +23,13 @@ HELD = 2**25
 
 @dataclass(frozen=True)
 class LinearRows:
-    """Rows of the linearised network, in float64.
+    """Rows of the linearised network, in float64."""
 
-    Parameters
-    ----------
-    inputs : Tensor of shape (n, …)
-    outputs : Tensor of shape (n, C)
-        Outputs f* at θ*.
-    jacobian : FactoredJacobian with n rows and C columns
-    targets : Tensor with n rows
-    weights : Tensor of shape (n,)
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
-    >>> (rows,) = linear_rows(network, [(torch.ones(3, 2), torch.zeros(3, 1), torch.ones(3))])
-    >>> torch.allclose(rows.at(-network.theta), torch.zeros(3, 1).double(), atol=1e-6)
-    True
-    """
-
-    inputs: Tensor
-    outputs: Tensor
-    jacobian: FactoredJacobian
+    inputs: Tensor  # (n, …)
+    outputs: Tensor  # f* at θ*, (n, C)
+    jacobian: FactoredJacobian  # n rows and C columns
     targets: Tensor
-    weights: Tensor
+    weights: Tensor  # (n,)
 
     def at(self, shift: Tensor | None) -> Tensor:
         """Outputs f* + J·shift, shape (n, C), for a shift (P,) of the weights."""
@@ -57,7 +38,7 @@ class LinearRows:
     def factor(self, rule: CurvatureRule, likelihood: Likelihood, outputs: Tensor) -> Tensor:
         """Output factor S (n, C, K) of a rule at these outputs, at unit dispersion, with √w included.
 
-        A rule without an output factor (one that provides matrices) is replaced by the generalised Gauss–Newton.
+        A rule without an output factor is replaced by the generalised Gauss–Newton.
         """
         rule = rule if "rows" in rule.provides else GGN()
         line = Linearisation(self.inputs, outputs, _as_rows, _no_hessian)
@@ -77,26 +58,7 @@ class _Pass:
 
 
 def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
-    """Rows of the linearised network, as a reusable iterable. Kept in memory if they fit, see :data:`HELD`.
-
-    Parameters
-    ----------
-    network : Network
-    batches : iterable of (inputs, targets, weights)
-
-    Returns
-    -------
-    iterable of LinearRows, one per batch
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
-    >>> batch = (torch.ones(3, 2), torch.zeros(3, 1), torch.ones(3))
-    >>> [rows.outputs.shape for rows in linear_rows(network, [batch, batch])]
-    [torch.Size([3, 1]), torch.Size([3, 1])]
-    """
+    """Rows of the linearised network, one per batch, as a reusable iterable; kept in memory up to :data:`HELD`."""
     recomputed, kept, size = _Pass(network, batches), [], 0
     for rows in recomputed:
         size += len(rows.weights) * sum(block.width(rows.outputs.shape[1]) for block in network.blocks)
@@ -107,19 +69,7 @@ def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRow
 
 
 def one_temperature(hyper: Hyper) -> float:
-    """Common temperature of all weights.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If there are several temperatures.
-
-    Examples
-    --------
-    >>> import torch
-    >>> one_temperature(Hyper(torch.ones(1), temperature=2.0))
-    2.0
-    """
+    """Common temperature of all weights, or UnsupportedCombinationError if there are several."""
     if isinstance(hyper.temperature, Tensor):
         raise UnsupportedCombinationError(
             "leave-one-out needs one temperature for all weights, but temperature has several values; give a number."

@@ -1,14 +1,13 @@
 r"""Alternating optimisation of weights and hyperparameters (MacKay 1992; Immer et al. 2021).
 
-The objective is the evidence at converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta,
-\varphi), \delta, \varphi)`. The weights first settle: damped Gauss–Newton steps, with the dispersion re-estimated along
-the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after the weights have
-settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common factor up or down.
-The factor shrinks until no move helps.
+The objective is the evidence at converged weights,
+:math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta, \varphi), \delta, \varphi)`. The weights first settle:
+damped Gauss–Newton steps, with the dispersion re-estimated along the way. Then moves of the prior precisions are tried.
+A move is kept if the evidence is higher after the weights have settled again. The moves are MacKay's fixed point (with
+several groups, undamped first) and a common factor up or down. The factor shrinks until no move helps.
 
-MacKay's fixed point alone is not enough: at fixed weights it ignores how the curvature changes with the weights, and
-overshoots the optimum. Only settled states are compared: at weights that have not converged, the formula is not the
-evidence, and can exceed its value at the mode.
+MacKay's fixed point alone overshoots: it ignores how the curvature changes with the weights. Only settled states are
+compared, since at other weights the formula is not the evidence and can exceed its value at the mode.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ FIRST_RATIO, LAST_RATIO = 2.0, 1.3
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
 """Fraction of the way to MacKay's fixed point, and the longest step of a log precision or log dispersion."""
 LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
-"""For several groups. First: longest log step of an additional undamped move, large enough for irrelevant groups.
-Second: Newton decrement above which the weights settle again at the end."""
+"""For several groups: longest log step of an additional undamped move, large enough for irrelevant groups; and the
+Newton decrement above which the weights settle again at the end.
+"""
 EVIDENCE_GAIN = 0.1
 """Minimum gain of the evidence, in nats, for a move to be kept."""
 NEAR, NEAR_DISPERSION = 0.7, 0.02
@@ -90,51 +90,13 @@ def alternate(
     max_steps: int,
     short: bool = False,
 ) -> Mode:
-    """Train weights, prior precisions and dispersion jointly.
+    """Train weights, prior precisions and dispersion jointly. Returns the settled state with the best evidence.
 
-    Parameters
-    ----------
-    problem : Problem
-    fit : LaplaceFit
-        Pass over the data at the initial weights.
-    hyper : Hyper
-        Initial hyperparameters, best with a strong prior and a dispersion as large as the variance of the targets.
-    free_prior : bool
-        If True, optimise the prior precisions. If False, keep them fixed.
-    update_dispersion : callable
-        Maps (fit, hyper) to a hyper with the next dispersion. The identity keeps it fixed.
-    max_steps : int
-        Maximum number of Gauss–Newton steps. If the prior is free, at most half of them precede its first move, and at
-        most a sixth follow each move.
-    short : bool
-        If True, the weights start near a mode, and fewer L-BFGS and dispersion updates are made.
-
-    Returns
-    -------
-    Mode
-        Settled state with the best evidence. It is not converged to full precision: see
-        :func:`~sklearn_laplace.laplace.mode.refine`.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.curvatures import GGN
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> x = torch.tensor([[1.0], [2.0], [3.0]]).double()
-    >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
-    >>> from sklearn_laplace.laplace.mode import DataLoss
-    >>> problem = Problem(
-    ...     lambda net: fit_laplace(net, Gaussian(), GGN(), Full, network.scalar_prior(), rows),
-    ...     lambda net: DataLoss(net, Gaussian(), rows),
-    ... )
-    >>> options = {"free_prior": True, "update_dispersion": lambda fit, hyper: hyper, "max_steps": 20}
-    >>> mode = alternate(problem, problem.linearise(network), Hyper(torch.ones(1).double(), dispersion=0.01), **options)
-    >>> round(mode.fit.network.theta.item(), 2)
-    1.99
+    ``fit`` is a pass over the data at the initial weights. ``hyper`` is best a strong prior and a dispersion as large
+    as the variance of the targets. The identity as ``update_dispersion`` keeps the dispersion fixed. At most half of
+    the ``max_steps`` Gauss–Newton steps precede the first move of a free prior, and at most a sixth follow each move.
+    ``short`` is for weights near a mode: fewer L-BFGS and dispersion updates. The result is not converged to full
+    precision: see :func:`~sklearn_laplace.laplace.mode.refine`.
     """
     start_steps, move_steps = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(

@@ -1,7 +1,7 @@
 """Loss of the rows as a function of the weights, for searches that evaluate many weights.
 
-Unlike a linearisation, this provides only the sum over rows and its gradient. A single replica of the module is reused
-for all weights. If the rows form one batch, the gradient reuses the graph of the preceding forward pass.
+Only the sum over rows and its gradient are computed, on a single replica of the module. If the rows form one batch, the
+gradient reuses the graph of the preceding forward pass.
 """
 
 from __future__ import annotations
@@ -18,27 +18,9 @@ from ..sums import sum_of_rows
 
 
 class DataLoss:
-    """Loss Σ w·nll of the rows at unit dispersion, as a function of the weights.
+    """Loss Σ w·nll of the rows at unit dispersion, as a function of the selected weights of a network.
 
-    Parameters
-    ----------
-    network : Network
-        Network whose selected weights vary; all other weights are fixed.
-    likelihood : Likelihood
-    batches : sequence of (inputs, targets, weights)
-    past : LaplaceFit or None
-        Fit of earlier rows, added through its quadratic model.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1))
-    >>> rows = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [2.0]]), torch.ones(2)
-    >>> loss = DataLoss(network, LIKELIHOODS["gaussian"](), [rows])
-    >>> loss(torch.zeros(1)), loss.gradient()
-    (2.5, tensor([-5.], dtype=torch.float64))
+    Earlier rows are added through the quadratic model of their fit ``past``.
     """
 
     def __init__(

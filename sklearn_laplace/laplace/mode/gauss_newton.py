@@ -30,39 +30,17 @@ MAX_DAMPING = 1e12
 
 @dataclass(frozen=True)
 class Step:
-    """Result of one damped Gauss–Newton step.
+    """Result of one damped Gauss–Newton step."""
 
-    Parameters
-    ----------
-    fit : LaplaceFit or None
-        Pass over the data at the new weights, or None if no damping lowered the objective.
-    damping : float
-        Damping μ for the next step.
-    decrement : float
-        Newton decrement at the start of the step, in the damped metric.
-    """
-
-    fit: LaplaceFit | None
-    damping: float
-    decrement: float
+    fit: LaplaceFit | None  # at the new weights; None if no damping lowered the objective
+    damping: float  # μ for the next step
+    decrement: float  # at the start of the step, in the damped metric
 
 
 def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: float) -> Step:
-    """Damped Gauss–Newton step that lowers the objective.
+    """Damped Gauss–Newton step from the weights of ``fit`` that lowers the objective.
 
-    Parameters
-    ----------
-    problem : Problem
-    fit : LaplaceFit
-        Pass over the data at the current weights.
-    hyper : Hyper
-        Fixed during the step.
-    damping : float
-        Initial damping μ ≥ 0. It is increased until the objective decreases.
-
-    Returns
-    -------
-    Step
+    The damping μ ≥ 0 is increased until the objective decreases.
     """
     gradient, value = fit.objective_gradient(hyper), fit.objective(hyper)
     objective = _Objective(problem, fit, hyper)

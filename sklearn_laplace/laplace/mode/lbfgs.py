@@ -24,25 +24,11 @@ def refine(
     *,
     is_far: bool = False,
 ) -> Mode:
-    """Converge to the mode at fixed hyperparameters.
+    """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
 
-    Parameters
-    ----------
-    problem : Problem
-    fit : LaplaceFit
-        Pass over the data at the initial weights. Its posterior is the metric for all steps.
-    hyper : Hyper
-    max_steps : int
-        Maximum number of L-BFGS steps, each a few gradient passes over the data.
-    damping : float
-        Damping μ of the metric, used only if the undamped first step does not lower the objective.
-    is_far : bool
-        If True, the weights are too far from the mode for an undamped step, which is not tried.
-
-    Returns
-    -------
-    Mode
-        Final state, with a new linearisation at the final weights.
+    The posterior of ``fit``, at the initial weights, is the metric of all steps. Each of the ``max_steps`` takes a few
+    gradient passes over the data. The metric has damping μ only if the undamped first step does not lower the
+    objective; that step is not tried if ``is_far``.
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
@@ -80,7 +66,7 @@ def _metric(
 ) -> tuple[Posterior, Tensor]:
     """Posterior that serves as the metric, and the solve P⁻¹ ∇L (P,).
 
-    Undamped if its full step lowers the objective, as it does near a mode; otherwise damped.
+    It is undamped if its full step lowers the objective, as it does near a mode; otherwise damped.
     """
     exact = _posterior(fit, hyper)
     solved = exact.solve(gradient)
@@ -96,12 +82,9 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """Backtracking line search: the first of the step sizes s, s/2, s/4, … with a sufficient decrease.
+    """Backtracking line search: the first of the step sizes s, s/2, s/4, … with a sufficient decrease, or None.
 
-    Returns
-    -------
-    (Tensor of shape (P,), float, float) or None
-        New weights, objective at the new weights, and step size; None if no step size is accepted.
+    Returns the new weights (P,), the objective there, and the step size.
     """
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
@@ -116,9 +99,9 @@ def _armijo(
 class _Memory:
     """Memory of L-BFGS: the last steps s, gradient changes y and P⁻¹ y. P⁻¹ is the initial inverse Hessian.
 
-    The two-loop recursion is written as two triangular solves (Byrd, Nocedal & Schnabel 1994). The rows of s and y are
-    the pairs, and R is the upper triangle of s yᵀ. The product with g is r + sᵀ c, where a = R⁻¹ s g,
-    r = P⁻¹ (g − yᵀ a) and c = R⁻ᵀ (diag(R) a − y r).
+    The two-loop recursion is two triangular solves (Byrd, Nocedal & Schnabel 1994). The rows of s and y are the pairs,
+    and R is the upper triangle of s yᵀ. The product with g is r + sᵀ c, where a = R⁻¹ s g, r = P⁻¹ (g − yᵀ a) and c =
+    R⁻ᵀ (diag(R) a − y r).
     """
 
     def __init__(self) -> None:

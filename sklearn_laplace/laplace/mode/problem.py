@@ -20,45 +20,22 @@ DECREMENT = 1e-10
 
 @dataclass(frozen=True)
 class Problem:
-    """The data of a mode search, as functions of the network.
+    """The data of a mode search, as functions of the network."""
 
-    Parameters
-    ----------
-    linearise : callable
-        Maps a network to a LaplaceFit, by a pass over the data that includes the curvature.
-    loss : callable
-        Maps a network to a :class:`~sklearn_laplace.laplace.mode.DataLoss`, the loss as a function of the weights.
-    is_over : callable
-        Returns True if the search must stop. Default: never.
-    advance : callable
-        Receives the mean loss of the rows after each Gauss–Newton step, for reports of progress.
-    """
-
-    linearise: Callable[[Network], LaplaceFit]
+    linearise: Callable[[Network], LaplaceFit]  # a pass over the data, with the curvature
     loss: Callable[[Network], DataLoss]
-    is_over: Callable[[], bool] = bool  # never
-    advance: Callable[[float], object] = float  # without effect
+    is_over: Callable[[], bool] = bool  # never  # True if the search must stop
+    advance: Callable[[float], object] = float  # without effect  # gets the mean loss after each Gauss–Newton step
 
 
 @dataclass(frozen=True)
 class Mode:
-    """Result of a mode search.
+    """Result of a mode search."""
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Pass over the data at the final weights.
-    hyper : Hyper
-    n_steps : int
-        Number of steps.
-    damping : float
-        Damping μ of the last Gauss–Newton step.
-    """
-
-    fit: LaplaceFit
+    fit: LaplaceFit  # at the final weights
     hyper: Hyper
     n_steps: int
-    damping: float = 0.0
+    damping: float = 0.0  # μ of the last Gauss–Newton step
 
     @cached_property
     def decrement(self) -> float:

@@ -103,14 +103,9 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Warn if selected hyperparameters are at a bound of the search and indicate a problem.
+    """Issue a BoundWarning if selected hyperparameters are at a bound of the search and indicate a problem.
 
-    If only some of several groups are at the upper bound, no warning is issued for them: the data do not need those
-    weights, and they are pruned.
-
-    Warns
-    -----
-    BoundWarning
+    Some of several groups at the upper bound are no problem: the data do not need those weights, and they are pruned.
     """
     at_bounds = []
     values = hyper.prior_precision.tolist()

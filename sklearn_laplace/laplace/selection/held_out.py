@@ -46,8 +46,7 @@ TRUSTED = math.log(1.05)
 WIDER = 0.5
 """Exponent of a factor below 1 for likelihoods without dispersion (classes and counts). See docs/decisions.md.
 
-A net trained on part of the rows has larger errors than a net trained on all, and each net larger ones than the
-mixture.
+A net of part of the rows has larger errors than a net of all, and each net larger ones than the mixture.
 """
 PROPORTIONAL = 1e-9
 """Relative difference up to which precisions count as a common multiple of the training's."""
@@ -55,44 +54,19 @@ PROPORTIONAL = 1e-9
 
 @dataclass(frozen=True)
 class HeldOutErrors:
-    """Predictions of nets for their held-out rows.
+    """Predictions of nets for their held-out rows, float64."""
 
-    Parameters
-    ----------
-    errors : Tensor of shape (n, C), float64
-        Errors e of the predictions, in the units of the training.
-    variance : Tensor of shape (n, C), float64
-        Variance of the predictions, without noise.
-    noise : Tensor of shape (n, C), float64
-        Known noise variances, in units of φ.
-    weights : Tensor of shape (n,), float64
-        Weights of the rows.
-    """
-
-    errors: Tensor
-    variance: Tensor
-    noise: Tensor
-    weights: Tensor
+    errors: Tensor  # e, (n, C), in the units of the training
+    variance: Tensor  # of the predictions, without noise, (n, C)
+    noise: Tensor  # known noise variances, in units of φ, (n, C)
+    weights: Tensor  # (n,)
 
 
 @dataclass(frozen=True)
 class HeldOutScores:
     """Log density of held-out rows on a grid of k values of ρ.
 
-    Parameters
-    ----------
-    unit : Tensor of shape (G,)
-        Prior precisions of the training.
-    ridge : Tensor of shape (k,)
-        ρ: the common factor f of the precisions, times φ if the likelihood has a dispersion.
-    squares : Tensor of shape (k,)
-        Σ w eᵀ V⁻¹ e; zero without dispersion.
-    constants : Tensor of shape (k,)
-        −½ Σ w log |V|. Without dispersion: the log density itself, nats.
-    freedom : float
-        C Σ w; zero without dispersion.
-    bounds : tuple of float
-        Search interval of φ.
+    Without dispersion, ``squares`` and ``freedom`` are zero, and ``constants`` are the log density itself, nats.
 
     Examples
     --------
@@ -103,12 +77,12 @@ class HeldOutScores:
     (1.0, tensor([1.], dtype=torch.float64))
     """
 
-    unit: Tensor
-    ridge: Tensor
-    squares: Tensor
-    constants: Tensor
-    freedom: float
-    bounds: tuple[float, float] = (0.0, math.inf)
+    unit: Tensor  # prior precisions of the training, (G,)
+    ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (k,)
+    squares: Tensor  # Σ w eᵀ V⁻¹ e, (k,)
+    constants: Tensor  # −½ Σ w log |V|, (k,)
+    freedom: float  # C Σ w
+    bounds: tuple[float, float] = (0.0, math.inf)  # search interval of φ
 
     def suits(self, hyper: Hyper) -> bool:
         """True if the precisions are a multiple of the training's and at least one decade from the ends of the grid."""
@@ -128,12 +102,7 @@ class HeldOutScores:
         return replace(self, unit=hyper.prior_precision, ridge=ratio * self.ridge, squares=ratio * self.squares)
 
     def warn_at_end(self, hyper: Hyper) -> None:
-        """Warn if the selected precisions are at an end of the grid, for a likelihood with dispersion.
-
-        Warns
-        -----
-        BoundWarning
-        """
+        """Issue a BoundWarning if the precisions are at an end of the grid, for a likelihood with dispersion."""
         factor = float(hyper.prior_precision[0] / self.unit[0])
         if self.freedom and abs(math.log10(factor)) > DECADES - 1e-6:
             warn_user(
@@ -146,20 +115,12 @@ class HeldOutScores:
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
         r"""Return the point of largest density; of points equal within ``WORTH``, the prior closest to the training's.
 
-        The noise moves only a part of the way from the training's value :math:`\varphi` to the best value
-        :math:`\hat\varphi`. The prior moves by the same part. Each net is trained on fewer rows, so its errors
-        overestimate the noise; the evidence of one basin underestimates it. With
-        :math:`q = \tfrac12 \log(\hat\varphi / \varphi)` and :math:`q_0` = ``TRUSTED``, the part is
-        :math:`\tanh(q/q_0)\,q_0/q`, so the noise standard deviation changes by a factor of at most
-        :math:`e^{q_0} = 1.05`. Without dispersion, a factor of the prior precision below 1 is raised to the power
-        ``WIDER``.
-
-        Parameters
-        ----------
-        hyper : Hyper
-            Hyperparameters of the training. Those that are not free keep their value.
-        free_prior, free_dispersion : bool
-            If True, select the prior precisions or the dispersion.
+        The noise moves only a part of the way from the training's :math:`\varphi` to the best :math:`\hat\varphi`, and
+        the prior by the same part. Each net is trained on fewer rows, so its errors overestimate the noise; the
+        evidence of one basin underestimates it. With :math:`q = \tfrac12 \log(\hat\varphi / \varphi)` and :math:`q_0` =
+        ``TRUSTED``, the part is :math:`\tanh(q/q_0)\,q_0/q`: the noise standard deviation changes by a factor of at
+        most :math:`e^{q_0} = 1.05`. Without dispersion, a factor of the prior precision below 1 is raised to the power
+        ``WIDER``. Hyperparameters that are not free keep their value.
         """
         if not self.freedom:
             factor = self.ridge[_closest(self.constants, self.ridge)]
@@ -174,13 +135,7 @@ class HeldOutScores:
         return replace(hyper, prior_precision=values, dispersion=hyper.dispersion * math.exp(2 * TRUSTED * part * away))
 
     def points(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """φ, the log density under it, and the factor of the precisions, at each point of the grid: three tensors (k,).
-
-        Parameters
-        ----------
-        hyper, free_prior, free_dispersion
-            As for :meth:`chosen`.
-        """
+        """φ, the log density under it, and the factor of the precisions at the grid points: three tensors (k,)."""
         if free_dispersion:
             factor = hyper.prior_precision[0] / self.unit[0]
             noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)

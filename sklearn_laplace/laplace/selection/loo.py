@@ -11,12 +11,12 @@ For a Gaussian likelihood the posterior at (δ, φ) is the posterior at :math:`(
 With the eigenvectors V of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n V)^\top`, and the
 mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`. One
 pass over the rows and one matrix product give any number of ρ (:func:`loo_path`). V may omit eigenvectors of eigenvalue
-zero: rows of positive weight lie in the span of the others, and rows of weight zero do not count. Without such a V each
-point of the search needs its own mode and posterior.
+zero, since rows of positive weight lie in the span of the others. Without such a V each point of the search needs its
+own mode and posterior.
 
 Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
-the data. It is flatter and noisier than the evidence and may have several maxima. If points are cheap, the search
-starts with a grid over the whole range. Otherwise it climbs from the present values.
+the data. It is flatter and noisier, and may have several maxima. If points are cheap, the search starts with a grid
+over the whole range. Otherwise it climbs from the present values.
 """
 
 from __future__ import annotations
@@ -52,25 +52,11 @@ _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 @dataclass(frozen=True)
 class LooPath:
-    """Leave-one-out log densities at k points.
+    """Leave-one-out log densities at k points."""
 
-    Parameters
-    ----------
-    prior_precision, dispersion : Tensor of shape (k,)
-        δ and φ of each point.
-    log_density : Tensor of shape (k,)
-        Σ w log p(yₙ given the other rows), nats.
-
-    Examples
-    --------
-    >>> path = LooPath(torch.tensor([0.1, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([-7.0, -6.0]))
-    >>> path.prior_precision[path.log_density.argmax()]
-    tensor(1.)
-    """
-
-    prior_precision: Tensor
-    dispersion: Tensor
-    log_density: Tensor
+    prior_precision: Tensor  # δ of each point, (k,)
+    dispersion: Tensor  # φ of each point, (k,)
+    log_density: Tensor  # Σ w log p(yₙ given the other rows), nats, (k,)
 
 
 def loo_path(
@@ -80,44 +66,11 @@ def loo_path(
     dispersion: Tensor | None = None,
     temperature: float = 1.0,
 ) -> LooPath:
-    """Compute the leave-one-out log density along a path of ρ in one pass over the rows.
+    """Leave-one-out log density at ρ = δφ (k,), float64, in one pass over the rows.
 
-    The cost is n C P² for the products J V, and n C² P per point.
-
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Fit with a Gaussian likelihood, ``GGN``, an exact structure (with an ``eigenbasis``) and one prior precision.
-    batches : iterable of (inputs, targets, weights)
-        All rows of the fit.
-    ridge : Tensor of shape (k,), float64
-        ρ = δφ of each point.
-    dispersion : Tensor of shape (k,), optional
-        φ of each point; by default the value of largest density for its ρ.
-    temperature : float
-        Temperature of the posterior.
-
-    Returns
-    -------
-    LooPath
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the fit does not meet these conditions.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
-    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
-    >>> path = loo_path(fit, [(x, y, w)], torch.ones(1).double())
-    >>> path.dispersion.tolist()  # left-out means 3 and 1.5: residuals 0 and 4.5 of variance 1.5 φ
-    [6.75]
+    Needs a Gaussian likelihood, ``GGN``, a structure with an ``eigenbasis`` and one prior precision; else raises
+    UnsupportedCombinationError. ``dispersion`` (k,) is by default the φ of largest density for each ρ. The cost is n C
+    P² for the products J V, and n C² P per point.
     """
     basis = fit.curvature.eigenbasis()
     if basis is None or fit.prior.n_groups > 1 or not (fit.likelihood.quadratic and isinstance(fit.rule, GGN)):
@@ -155,20 +108,7 @@ def loo_path(
 
 
 def has_path(fit: LaplaceFit, exact: LaplaceFit) -> bool:
-    """True if :func:`loo_path` applies to a fit whose left-out means come from ``exact``.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Diag, Full
-    >>> network = trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
-    >>> row = (torch.ones(1, 1).double(), torch.ones(1, 1).double(), torch.ones(1).double())
-    >>> full, diag = (fit_laplace(network, Gaussian(), GGN(), s, network.scalar_prior(), [row]) for s in (Full, Diag))
-    >>> has_path(full, full), has_path(diag, full)
-    (True, False)
-    """
+    """True if :func:`loo_path` applies to a fit whose left-out means come from ``exact``."""
     whole = fit is exact and fit.likelihood.quadratic and fit.prior.n_groups == 1 and isinstance(fit.rule, GGN)
     return whole and fit.curvature.eigenbasis() is not None
 
@@ -265,8 +205,8 @@ def _climb(
 ) -> tuple[float, _Found]:
     """Maximise a function of one logarithm. Return its maximiser, and the maximum with its hyperparameters.
 
-    Each step evaluates ``width`` points on either side of the best one. The spacing stays the same while the best point
-    moves, and shrinks otherwise. Finally the vertex of a parabola is evaluated.
+    Each step evaluates ``width`` points on either side of the best one. The spacing stays while the best point moves,
+    and shrinks otherwise. Finally the vertex of a parabola is evaluated.
     """
     low, high = (math.log(bound) for bound in bounds)
     known: dict[float, _Found] = {}
@@ -322,20 +262,7 @@ def at_best_noise(
 ) -> tuple[float, Hyper]:
     """Maximise the log density of left-out latents at (ρ, 1) over the noise variance, for a Gaussian likelihood.
 
-    Returns the log density, and the hyperparameters with the best φ and δ = ρ/φ. The arguments are as for
-    :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> rows = [(torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double())]
-    >>> fit, point = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows), Hyper(torch.ones(1))
-    >>> round(at_best_noise(fit, leave_one_out(fit, fit, rows, point), rows, point)[1].dispersion, 9)
-    6.75
+    Returns the log density, and the hyperparameters with the best φ and δ = ρ/φ.
     """
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
