@@ -36,8 +36,8 @@ PRECISION_BOUNDS = (1e-6, 1e8)
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """Log marginal likelihood of the training targets, nats, in the network's target units.
 
-    Costs one posterior of the structure, unless ``posterior``, for the same ``hyper``, is given. With a single prior
-    precision and a structure that has a spectrum, the cost is O(P) once the eigenvalues are cached.
+    Costs one posterior of the structure, unless ``posterior`` for the same ``hyper`` is given; O(P) with a single prior
+    precision, if the structure has a spectrum.
     """
     theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
@@ -59,17 +59,10 @@ def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | N
 
 @dataclass(frozen=True)
 class EvidenceDerivatives:
-    """Gradient and Hessian of the log evidence with respect to (log δ_1, …, log δ_G, log φ).
+    """Gradient and Hessian of the log evidence with respect to (log δ_1, …, log δ_G, log φ)."""
 
-    Parameters
-    ----------
-    gradient : Tensor of shape (G + 1,)
-    hessian : Tensor of shape (G + 1, G + 1)
-        Negative semi-definite. :func:`diagonal_derivatives` returns a diagonal of shape (G + 1,) instead.
-    """
-
-    gradient: Tensor
-    hessian: Tensor
+    gradient: Tensor  # (G + 1,)
+    hessian: Tensor  # (G + 1, G + 1), ≤ 0; else the diagonal, (G + 1,)
 
 
 def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
@@ -88,9 +81,8 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
 def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     r"""Exact gradient, and a bound on the diagonal of the Hessian that does not need S; for many groups.
 
-    Each entry is at least as large in magnitude as that of the Hessian. The bounds are :math:`S_{gg} \ge t_g^2/n_g`,
-    with equality if every weight is its own group, and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one
-    ``shrinkage`` of the structure.
+    Each entry is at least as large in magnitude as that of the Hessian, by :math:`S_{gg} \ge t_g^2/n_g` (equal if every
+    weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one ``shrinkage``.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -110,10 +102,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Statistics t, shape (G,), and S, shape (G, G), of the module's formulas.
-
-    A single precision needs only the eigenvalues, if the structure has a spectrum.
-    """
+    """Statistics t (G,) and S (G, G) of the module's formulas; of a single precision from the spectrum, if any."""
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
@@ -124,9 +113,8 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
 def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
     r"""Re-estimates of MacKay (1992, eq. 4.9 and 4.10), clipped to the search bounds.
 
-    :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the
-    effective number of parameters under the current values. At fixed weights, the optimum of the evidence is a fixed
-    point of these updates.
+    :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the effective
+    number of parameters under the current values. The optimum of the evidence at fixed weights is a fixed point.
     """
     posterior = posterior or fit.posterior(hyper, spectral=False)
     shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -151,33 +139,9 @@ def _mackay_dispersion(fit: LaplaceFit, hyper: Hyper, gamma: float) -> float:
 
 
 def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """Maximum-likelihood dispersion at the fit's weights, φ = Σ w‖y − f‖² / (N_w C).
+    """Return ``hyper`` with the maximum-likelihood dispersion at the fit's weights, φ = Σ w‖y − f‖² / (N_w C).
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    hyper : Hyper
-
-    Returns
-    -------
-    Hyper
-        ``hyper`` with this dispersion, or ``hyper`` itself if the likelihood has no dispersion.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.curvatures import GGN
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> x = torch.tensor([[1.0], [2.0], [3.0]]).double()
-    >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
-    >>> near = network.with_parameters(torch.tensor([2.0]).double())
-    >>> fit = fit_laplace(near, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
-    >>> round(residual_dispersion(fit, Hyper(torch.ones(1).double())).dispersion, 6)  # .02 / 3
-    0.006667
+    If the likelihood has no dispersion, ``hyper`` itself.
     """
     if not fit.likelihood.has_dispersion:
         return hyper

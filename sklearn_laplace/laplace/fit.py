@@ -125,21 +125,9 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Second-order expansion, around θ, of the rows' loss and its gradient.
+        """Loss Σ w·nll + gᵀd + ½ dᵀHd and gradient g + H d of the rows at unit dispersion, expanded around θ to θ + d.
 
-        Parameters
-        ----------
-        move : Tensor of shape (P,)
-            Displacement d from θ to the weights of interest.
-        unit : float
-            Factor φ^(1−p) that turns the stored H into the second derivative of the loss at unit dispersion.
-
-        Returns
-        -------
-        loss : float
-            Σ w·nll + gᵀd + ½ dᵀHd at unit dispersion.
-        gradient : Tensor of shape (P,)
-            g + H d.
+        ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
         """
         product = unit * self.curvature.times(move)
         return self.nll + float(self.gradient @ move + 0.5 * move @ product), self.gradient + product
@@ -158,12 +146,8 @@ class LaplaceFit:
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
         """Factorised posterior, without another pass over the data.
 
-        Parameters
-        ----------
-        hyper : Hyper
-        spectral : bool
-            If True, a single prior precision may use the eigendecomposition of the curvature, which is cached and
-            reused for every later ``hyper``. If False, use a cheaper factorisation for this ``hyper`` only.
+        If ``spectral``, a single prior precision uses the eigendecomposition of the curvature, which is cached for
+        every later ``hyper``. Otherwise a cheaper factorisation serves this ``hyper`` only.
         """
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
@@ -345,23 +329,13 @@ def fit_laplace(
 
 @dataclass
 class _Sums:
-    """Running sums of a pass over the rows, float64, on the device of the network.
-
-    Parameters
-    ----------
-    nll, weight, log_noise : Tensor, 0-d
-    gradient : Tensor of shape (P,)
-    is_known : bool
-        True if the gradient was given; it is then not accumulated.
-    n_outputs, n_rows : int
-        Number of outputs C, and number of rows added so far.
-    """
+    """Running sums of a pass over the rows, float64, on the device of the network."""
 
     nll: Tensor
     weight: Tensor
     log_noise: Tensor
-    gradient: Tensor
-    is_known: bool
+    gradient: Tensor  # (P,)
+    is_known: bool  # the gradient was given, and is not accumulated
     n_outputs: int = 0
     n_rows: int = 0
 

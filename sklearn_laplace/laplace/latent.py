@@ -11,27 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LatentGaussian:
-    """Gaussian distribution of the network's outputs f at n inputs.
+    """Gaussian distribution of the network's outputs f at n inputs."""
 
-    Parameters
-    ----------
-    mean : Tensor of shape (n, C)
-        Outputs at the MAP.
-    covariance : Tensor of shape (n, C, C)
-        Epistemic covariance between the outputs of each row.
-    samples : Tensor of shape (S, n, C), optional
-        Samples from which mean and covariance were estimated, for sampling-based predictives.
-
-    Examples
-    --------
-    >>> import torch
-    >>> LatentGaussian(torch.zeros(3, 2), torch.eye(2).expand(3, 2, 2)).variance.shape
-    torch.Size([3, 2])
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    samples: Tensor | None = None
+    mean: Tensor  # at the MAP, (n, C)
+    covariance: Tensor  # epistemic, (n, C, C)
+    samples: Tensor | None = None  # behind the moments, (S, n, C)
 
     @property
     def variance(self) -> Tensor:
@@ -43,27 +27,13 @@ class LatentGaussian:
 class Predictive:
     """Moments of the targets y at new inputs.
 
-    A numeric target has the moments of y. A categorical target has the moments of each class's indicator: ``mean`` is
-    the class probability, and epistemic + aleatoric variance = p (1 − p).
-
-    Parameters
-    ----------
-    mean : Tensor of shape (n, C)
-    epistemic_variance : Tensor of shape (n, C)
-        Variance that more data would reduce.
-    aleatoric_variance : Tensor of shape (n, C)
-        Irreducible variance: the observation noise.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Predictive(torch.zeros(2, 1), torch.full((2, 1), 3.0), torch.ones(2, 1)).total_variance.tolist()
-    [[4.0], [4.0]]
+    For classes they are the moments of each class's indicator: ``mean`` is the class probability, and epistemic +
+    aleatoric variance = p (1 − p).
     """
 
-    mean: Tensor
-    epistemic_variance: Tensor
-    aleatoric_variance: Tensor
+    mean: Tensor  # (n, C)
+    epistemic_variance: Tensor  # which more data would reduce, (n, C)
+    aleatoric_variance: Tensor  # of the observation noise, (n, C)
 
     @property
     def total_variance(self) -> Tensor:
@@ -73,14 +43,7 @@ class Predictive:
 
 @dataclass(frozen=True)
 class Components:
-    """A mixture of J distributions of the targets, described by the moments of its components.
-
-    Parameters
-    ----------
-    weights : Tensor of shape (J,)
-        Mixture weights, which sum to 1.
-    mean, epistemic_variance, aleatoric_variance : Tensor of shape (n, C, J)
-        Moments of each component, as in :class:`Predictive`.
+    """Mixture of J distributions of the targets, as moments of its components (:class:`Predictive`).
 
     Examples
     --------
@@ -92,10 +55,10 @@ class Components:
     (0.0, 2.0, 1.0)
     """
 
-    weights: Tensor
-    mean: Tensor
-    epistemic_variance: Tensor
-    aleatoric_variance: Tensor
+    weights: Tensor  # (J,), with sum 1
+    mean: Tensor  # (n, C, J)
+    epistemic_variance: Tensor  # (n, C, J)
+    aleatoric_variance: Tensor  # (n, C, J)
 
     @classmethod
     def of(cls, moments: Predictive) -> Components:

@@ -31,37 +31,11 @@ TOLERANCE, MAX_ITERATIONS = 1e-13, 500
 
 
 def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
-    """Lower Cholesky factor of a symmetric positive definite matrix.
+    """Lower Cholesky factor L (p, p) of a symmetric positive definite matrix, of which only the lower triangle is read.
 
-    Parameters
-    ----------
-    matrix : Tensor of shape (p, p)
-        Only the lower triangle is read.
-    floor : Tensor of shape (p,), optional
-        A positive diagonal included in the matrix; the remainder is positive semi-definite up to rounding. If the
-        largest jitter is not enough, negative eigenvalues of the remainder are set to zero.
-
-    Returns
-    -------
-    Tensor of shape (p, p)
-        L with ``L @ L.mT`` equal to the matrix, plus jitter if needed.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If the matrix contains NaN or infinity, or is still indefinite with the largest jitter.
-
-    Warns
-    -----
-    JitterWarning
-        If jitter was added.
-
-    Examples
-    --------
-    >>> import torch
-    >>> cholesky(torch.diag(torch.tensor([4.0, 9.0])))
-    tensor([[2., 0.],
-            [0., 3.]])
+    Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix, whose
+    remainder is positive semi-definite up to rounding. If the largest jitter is not enough, negative eigenvalues of the
+    remainder are set to zero. Raises NotPositiveDefiniteError for NaN, infinity or an indefinite matrix.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
@@ -99,23 +73,8 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
     """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p) of a symmetric matrix.
 
-    Parameters
-    ----------
-    matrix : Tensor of shape (p, p)
-    semidefinite : bool
-        If True, the matrix is positive semi-definite, as a sum of outer products, and negative eigenvalues are rounding
-        errors, clipped without a warning. If False, clipping warns with their number, see :func:`clipped`.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If the matrix contains NaN or infinity.
-
-    Examples
-    --------
-    >>> import torch
-    >>> eigh(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))[0].round(decimals=5)
-    tensor([0., 2.])
+    Negative eigenvalues of a ``semidefinite`` matrix, a sum of outer products, are rounding errors. Otherwise
+    :func:`clipped` warns with their number. Raises NotPositiveDefiniteError for NaN or infinity.
     """
     _require_finite(matrix)
     values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
@@ -134,14 +93,7 @@ def _of_diagonal(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def eigvalsh(matrix: Tensor) -> Tensor:
-    """Eigenvalues (p,) of a positive semi-definite matrix, clipped at zero as in :func:`eigh`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> eigvalsh(torch.tensor([[1.0, 1.0], [1.0, 1.0]])).round(decimals=5)
-    tensor([0., 2.])
-    """
+    """Eigenvalues (p,) of a positive semi-definite matrix, clipped at zero as in :func:`eigh`."""
     _require_finite(matrix)
     return torch.linalg.eigvalsh(matrix).clamp_min(0.0)
 
@@ -149,16 +101,7 @@ def eigvalsh(matrix: Tensor) -> Tensor:
 def clipped(values: Tensor) -> Tensor:
     """Set the negative ones among the eigenvalues (p,) of a curvature to zero.
 
-    Warns
-    -----
-    ClippedWarning
-        If a negative eigenvalue exceeds the float32 rounding error of a zero.
-
-    Examples
-    --------
-    >>> import torch
-    >>> clipped(torch.tensor([-1e-9, 1.0], dtype=torch.float64))
-    tensor([0., 1.], dtype=torch.float64)
+    Issues a ClippedWarning if one exceeds the float32 rounding error of a zero.
     """
     size = float(values.abs().max()) if len(values) else 0.0
     negative = values < -CLIP_ROUNDING * size
@@ -173,24 +116,9 @@ def clipped(values: Tensor) -> Tensor:
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
-    """Check that a curvature is still positive semi-definite after a subtraction.
+    """Raise NotPositiveDefiniteError if a curvature is not positive semi-definite after a subtraction.
 
-    Parameters
-    ----------
-    smallest : Tensor, 0-d
-        Smallest eigenvalue after the subtraction.
-    size : Tensor, 0-d
-        Largest diagonal entry before the subtraction, which sets the scale of rounding errors.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If the eigenvalue is negative beyond rounding errors.
-
-    Examples
-    --------
-    >>> import torch
-    >>> require_semidefinite(torch.tensor(-1e-12), torch.tensor(1.0))
+    ``smallest`` is its smallest eigenvalue. The largest diagonal entry before, ``size``, scales the rounding errors.
     """
     if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
         raise NotPositiveDefiniteError(
@@ -208,16 +136,7 @@ def _require_finite(matrix: Tensor) -> None:
 
 
 def lower_gram(left: Tensor, right: Tensor) -> Tensor:
-    """Lower triangle of a symmetric product leftᵀ right (p, p), float64, computed in strips.
-
-    Elements above the diagonal are undefined.
-
-    Examples
-    --------
-    >>> import torch
-    >>> lower_gram(torch.ones(3, 2), torch.ones(3, 2)).tril().tolist()
-    [[3.0, 0.0], [3.0, 3.0]]
-    """
+    """Lower triangle of a symmetric product leftᵀ right (p, p), float64, in strips; undefined above the diagonal."""
     size = left.shape[1]
     product = left.new_zeros(size, size)
     for start in range(0, size, STRIP):
@@ -227,41 +146,19 @@ def lower_gram(left: Tensor, right: Tensor) -> Tensor:
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:
-    """Symmetric product leftᵀ right (p, p), float64, from its lower triangle (:func:`lower_gram`).
-
-    Examples
-    --------
-    >>> import torch
-    >>> gram(torch.ones(3, 2), torch.ones(3, 2)).tolist()
-    [[3.0, 3.0], [3.0, 3.0]]
-    """
+    """Symmetric product leftᵀ right (p, p), float64, from its lower triangle (:func:`lower_gram`)."""
     product = lower_gram(left, right)
     return product if len(product) <= STRIP else mirror_lower(product)
 
 
 def mirror_lower(matrix: Tensor) -> Tensor:
-    """Symmetric matrix (p, p) with the lower triangle of the given one.
-
-    Examples
-    --------
-    >>> import torch
-    >>> mirror_lower(torch.tensor([[1.0, 9.0], [2.0, 3.0]]))
-    tensor([[1., 2.],
-            [2., 3.]])
-    """
+    """Symmetric matrix (p, p) with the lower triangle of the given one."""
     lower = matrix.tril()
     return lower + lower.tril(-1).mT
 
 
 def inverse_root(factor: Tensor) -> Tensor:
-    """Inverse root R = L⁻ᵀ (p, p), with R Rᵀ the inverse of L Lᵀ. Costs p³/3, in strips that skip the zero triangle.
-
-    Examples
-    --------
-    >>> import torch
-    >>> inverse_root(torch.diag(torch.tensor([2.0, 4.0]))).diagonal()
-    tensor([0.5000, 0.2500])
-    """
+    """Inverse root R = L⁻ᵀ (p, p), with R Rᵀ the inverse of L Lᵀ. Costs p³/3, in strips that skip the zero triangle."""
     size = len(factor)
     identity, root = torch.eye(size, dtype=factor.dtype, device=factor.device), torch.zeros_like(factor)
     for start in range(0, size, STRIP):
@@ -272,16 +169,7 @@ def inverse_root(factor: Tensor) -> Tensor:
 
 
 def trace_of_inverse(factor: Tensor) -> Tensor:
-    """Trace of the inverse, tr((L Lᵀ)⁻¹) = ‖L⁻¹‖², of a lower Cholesky factor L (p, p); a 0-d tensor.
-
-    Costs p³/3, in strips that are discarded after use.
-
-    Examples
-    --------
-    >>> import torch
-    >>> trace_of_inverse(torch.diag(torch.tensor([2.0, 4.0])))
-    tensor(0.3125)
-    """
+    """Trace of the inverse, tr((L Lᵀ)⁻¹) = ‖L⁻¹‖², of a lower Cholesky factor L (p, p), 0-d. Costs p³/3."""
     size, total = len(factor), factor.new_zeros(())
     identity = torch.eye(size, min(WIDE_STRIP, size), dtype=factor.dtype, device=factor.device)
     for start in range(0, size, WIDE_STRIP):
@@ -293,24 +181,10 @@ def trace_of_inverse(factor: Tensor) -> Tensor:
 def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
     r"""Covariance after removing one site's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
 
-    Equal to :math:`(q^{-1} - S S^\top)^{-1}`, and defined for a singular q too. The eigenvalues of :math:`S^\top q S`,
-    the leverages, are below 1 in exact arithmetic. They can reach 1 by rounding, or if q does not include all of S. The
-    bound :math:`q_- \preceq` ``most`` then replaces them: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top
-    \mathrm{most}\, S u` for every unit vector u.
-
-    Parameters
-    ----------
-    covariance : Tensor of shape (…, C, C)
-        Covariance q, which includes the site.
-    factor : Tensor of shape (…, C, K)
-        Factor S of the site's precision; zero columns remove nothing.
-    most : Tensor of shape (…, C, C)
-        Prior covariance, without any site.
-
-    Returns
-    -------
-    Tensor of shape (…, C, C)
-        Covariance :math:`q_-` without the site.
+    Equal to :math:`(q^{-1} - S S^\top)^{-1}`, and defined for a singular q (…, C, C) too. The eigenvalues of
+    :math:`S^\top q S`, the leverages, are below 1 in exact arithmetic. They can reach 1 by rounding, or if q does not
+    include all of S (…, C, K). The bound :math:`q_- \preceq` ``most``, the prior covariance, then replaces them:
+    :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S u` for every unit vector u.
 
     Examples
     --------
@@ -337,31 +211,10 @@ def conjugate_gradients(
     precondition: Callable[[Tensor], Tensor],
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3).
+    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3) of shape (P,).
 
-    Parameters
-    ----------
-    system : callable
-        Product of the matrix with a vector (P,).
-    right : Tensor of shape (P,)
-        Right-hand side.
-    precondition : callable
-        Product of an approximate inverse with a vector (P,).
-    tolerance : float
-        Stopping tolerance: final residual relative to the initial one, in the preconditioner's norm.
-
-    Returns
-    -------
-    Tensor of shape (P,)
-        Solution.
-
-    Examples
-    --------
-    >>> import torch
-    >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-    >>> right = torch.tensor([4.0, 7.0], dtype=torch.float64)
-    >>> conjugate_gradients(lambda v: matrix @ v, right, lambda v: v / matrix.diagonal()).round(decimals=6)
-    tensor([1., 2.], dtype=torch.float64)
+    ``system`` and ``precondition`` multiply a vector by the matrix and by an approximate inverse. The final residual is
+    at most ``tolerance`` times the initial one, in the preconditioner's norm.
     """
     solution, residual = torch.zeros_like(right), right
     solved = precondition(residual)

@@ -1,8 +1,7 @@
 """Locate the source of NaN and infinite values, in a slow pass over the rows after a sum was not finite.
 
-Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights. The
-error names the first quantity that is not finite, and the rows concerned. Hooks are placed on a replica, so the network
-itself is not modified and regular passes have no overhead.
+Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights. Hooks
+are placed on a replica, so that the network is not modified and regular passes have no overhead.
 """
 
 from __future__ import annotations
@@ -26,20 +25,10 @@ ADVICE = "Scale the inputs, avoid points where an operation or its derivative is
 def not_finite(
     network: Network, batches: Iterable[tuple[Tensor, ...]], likelihood: Likelihood | None = None
 ) -> NonFiniteError:
-    """Error that names the first quantity that is not finite.
+    """Error that names the first quantity that is not finite, from the rows of the failed pass.
 
-    Parameters
-    ----------
-    network : Network
-    batches : iterable of (inputs, targets, weights), or of (inputs,) alone
-        Rows of the failed pass.
-    likelihood : Likelihood, optional
-        Required if the batches contain targets. If None, only the network is checked.
-
-    Returns
-    -------
-    NonFiniteError
-        Its ``inputs`` are those of the rows concerned, within the first batch in which a value is not finite.
+    Batches are (inputs, targets, weights), or (inputs,) alone to check only the network. The error's ``inputs`` are the
+    rows concerned within the first such batch.
 
     Examples
     --------

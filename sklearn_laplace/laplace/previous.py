@@ -14,21 +14,11 @@ from .structures._base import Curvature
 
 @dataclass(frozen=True)
 class PreviousPosterior:
-    """A previous posterior as the prior for new rows.
+    """A previous posterior as the prior for new rows."""
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-        Fit of the earlier rows, in a structure whose curvature is additive over rows.
-    hyper : Hyper
-        Hyperparameters of that fit.
-    module : nn.Module
-        Module of the trained net.
-    """
-
-    fit: LaplaceFit
+    fit: LaplaceFit  # of the earlier rows; its curvature is additive over rows
     hyper: Hyper
-    module: nn.Module
+    module: nn.Module  # the trained net
 
     def dual_rows(self, n_columns: int) -> int:
         """Dual rows (rows × output-factor columns) of the earlier fit in a dual form; 0 for any other structure."""

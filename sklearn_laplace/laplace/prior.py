@@ -16,15 +16,6 @@ from torch import Tensor
 class Prior:
     """Gaussian prior with one precision per group of parameters.
 
-    Parameters
-    ----------
-    groups : Tensor of shape (P,), int64
-        Group of each parameter, 0 … G−1.
-    names : tuple of str
-        Name of each group, for messages and for the user.
-    mean : Tensor of shape (P,), float64, optional
-        Prior mean μ₀; zero if None.
-
     Examples
     --------
     >>> import torch
@@ -37,9 +28,9 @@ class Prior:
     0.0
     """
 
-    groups: Tensor
-    names: tuple[str, ...]
-    mean: Tensor | None = None
+    groups: Tensor  # of each parameter, 0 … G−1, (P,), int64
+    names: tuple[str, ...]  # of the groups, for messages and for the user
+    mean: Tensor | None = None  # μ₀, (P,), float64; None for zero
 
     @property
     def n_groups(self) -> int:

@@ -1,9 +1,8 @@
-r"""Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
+"""Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
-A grouping defines which weights share a prior precision: all weights, those of a layer, or those of a tensor. It can
-also be those of an input column of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). The
-finest grouping gives each weight its own precision. A grouping depends on the traced network only, not on the values of
-the precisions.
+A grouping defines which weights share a prior precision: all weights, or those of a layer, a tensor or an input column
+of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). The finest gives each weight its own. A
+grouping depends on the traced network only.
 """
 
 from __future__ import annotations
@@ -29,38 +28,14 @@ Label = Callable[[str, torch.Size], tuple[Tensor, Sequence[str]]]
 
 @dataclass(frozen=True)
 class Grouping:
-    """Rule for which weights share a prior precision.
+    """Rule for which weights share a prior precision."""
 
-    Parameters
-    ----------
-    labels : callable
-        Maps a network to the :data:`Label` of its tensors.
-    each : str
-        Noun for one group, for messages.
-    unit : str
-        Largest unit within which the precisions are always equal: an element of
-        :attr:`~sklearn_laplace.laplace.structures._base.Curvature.holds`.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> network = trace(nn.Linear(2, 1), torch.zeros(1, 2))
-    >>> GROUPINGS["layer"].prior(network).names, GROUPINGS["ard"].prior(network).names
-    (('Linear',), ('weight[:, 0]', 'weight[:, 1]', 'bias'))
-    """
-
-    labels: Callable[[Network], Label]
-    each: str
-    unit: str
+    labels: Callable[[Network], Label]  # the label of a network's tensors
+    each: str  # noun for one group, for messages
+    unit: str  # largest unit of equal precisions, one of ``Curvature.holds``
 
     def prior(self, network: Network) -> Prior:
-        """Zero-mean prior of the network's selected weights.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            If the grouping is not defined for this network.
-        """
+        """Zero-mean prior of the selected weights. Raises UnsupportedCombinationError if it is not defined."""
         label, index = self.labels(network), dict[str, int]()
 
         def of_tensor(name: str, rows: int, width: int) -> Tensor:
@@ -76,12 +51,6 @@ class Grouping:
     def names(self, network: Network, tensors: Sequence[str]) -> tuple[str, ...]:
         """Names of the groups of any tensors of the module, selected or not.
 
-        Parameters
-        ----------
-        network : Network
-        tensors : sequence of str
-            Names of parameters of the module.
-
         Examples
         --------
         >>> from sklearn_laplace.laplace.network import select, trace
@@ -95,19 +64,10 @@ class Grouping:
 
 
 class ColumnsModule(nn.Module):
-    """A module that maps the inputs of its first weights to columns of a table.
+    """A module that maps the inputs of its first weights to columns of a table."""
 
-    Attributes
-    ----------
-    column_of : mapping of str to tuple of int
-        For each tensor that takes table columns as inputs, the column of each of its inputs.
-    apart : tuple of str
-        Tensors with a separate prior precision under any grouping: the embeddings of categorical columns. The last
-        embedding of each is that of unknown levels.
-    """
-
-    column_of: Mapping[str, tuple[int, ...]]
-    apart: tuple[str, ...]
+    column_of: Mapping[str, tuple[int, ...]]  # by tensor, the column of each of its inputs
+    apart: tuple[str, ...]  # embeddings, each with its own precision and the unknown level last
 
 
 def _one(shape: torch.Size, group: str) -> tuple[Tensor, Sequence[str]]:
@@ -155,14 +115,7 @@ def _by_input(network: Network) -> Label:
 
 
 def input_columns(network: Network) -> tuple[str, ...]:
-    """Group names of the first layer's input columns under "ard"; empty if that layer is not linear.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> input_columns(trace(nn.Linear(2, 1), torch.zeros(1, 2)))
-    ('weight[:, 0]', 'weight[:, 1]')
-    """
+    """Group names of the first layer's input columns under "ard"; empty if that layer is not linear."""
     if isinstance(network.module, ColumnsModule):
         return tuple(f"column {k}" for k in range(1 + max(itertools.chain(*network.module.column_of.values()))))
     first, layer = _first_layer(network)
@@ -172,16 +125,10 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Number of inputs of unit mean square per row for each of :func:`input_columns`, corrected for unused weights.
+    """Number of inputs of unit mean square per row (d,), for each of :func:`input_columns`, without unused weights.
 
-    Shape (d,). A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels
-    has V + 1 embeddings. Each row uses one of them, and training rows never use the last: the value is (V + 1) / V.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> inputs_of(trace(nn.Linear(2, 1), torch.zeros(1, 2)))
-    tensor([1., 1.], dtype=torch.float64)
+    A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels has V + 1
+    embeddings. Each row uses one of them, and training rows never use the last: the value is (V + 1) / V.
     """
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
@@ -219,25 +166,9 @@ GROUPINGS = {
 
 
 def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
-    """Prior means μ₀ (P,), float64, from tensors by name; zero for tensors that are not given.
+    """Prior means μ₀ (P,), float64, from tensors by name, as in a ``state_dict``; zero for tensors that are not given.
 
-    Parameters
-    ----------
-    network : Network
-    values : mapping of str to Tensor
-        Means by parameter name, as in a ``state_dict``. Buffers and parameters that are not selected are ignored.
-
-    Raises
-    ------
-    ValueError
-        If a name is not in the module, or a tensor has the wrong shape.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> network = trace(nn.Linear(2, 1), torch.zeros(1, 2))
-    >>> prior_mean(network, {"weight": torch.tensor([[3.0, 4.0]])})
-    tensor([3., 4., 0.], dtype=torch.float64)
+    Buffers and parameters that are not selected are ignored. Raises ValueError for an unknown name or a wrong shape.
     """
     layout = network.layout
     buffers = dict(network.module.named_buffers())
@@ -266,16 +197,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
     """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module given, else 1.
 
-    Parameters
-    ----------
-    network : Network
-    values : mapping of str to float
-        Temperatures by name of a tensor or a module.
-
-    Raises
-    ------
-    ValueError
-        If a name is neither a tensor nor a module with parameters.
+    Raises ValueError for a name that is neither a tensor nor a module with parameters.
 
     Examples
     --------
@@ -304,33 +226,14 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
 def tensors_of(network: Network, name: str) -> tuple[str, ...]:
     """Selected tensors with a given name, or inside a module of that name; empty if there are none.
 
-    Parameters
-    ----------
-    network : Network
-    name : str
-        Name of a tensor or of a module, at any depth. A tied tensor may be given by any of its names.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> network = trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
-    >>> tensors_of(network, "1"), tensors_of(network, "0.bias"), tensors_of(network, "2")
-    (('1.0.weight', '1.0.bias'), ('0.bias',), ())
+    A tied tensor may be given by any of its names.
     """
     tensors = {first for other, first in network.layout.aliases.items() if name in (other, *_modules_around(other))}
     return tuple(first for first in network.parameter_names if first in tensors)
 
 
 def modules_with_tensors(network: Network) -> tuple[str, ...]:
-    """Names of the modules that contain a selected tensor, at any depth; the root module is excluded.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> network = trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
-    >>> modules_with_tensors(network)
-    ('0', '1', '1.0')
-    """
+    """Names of the modules that contain a selected tensor, at any depth; the root module is excluded."""
     names = [name for name, first in network.layout.aliases.items() if first in network.parameter_names]
     return tuple(dict.fromkeys(module for name in names for module in reversed(_modules_around(name))))
 
@@ -352,13 +255,7 @@ def unit_of(blocks: Sequence[ParameterBlock], values: Tensor) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Comma-separated names for a message, truncated after :data:`LISTED`.
-
-    Examples
-    --------
-    >>> listed(["a", "b"]), listed([str(i) for i in range(99)])
-    ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … (99 in all)')
-    """
+    """Comma-separated names for a message, truncated after :data:`LISTED`."""
     shown = ", ".join(names[:LISTED])
     return shown if len(names) <= LISTED else f"{shown}, … ({len(names)} in all)"
 

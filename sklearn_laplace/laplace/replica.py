@@ -15,16 +15,10 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """Copy of a module with separate hooks that shares all tensors except the replaced ones.
+    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``.
 
-    Parameters
-    ----------
-    module : nn.Module
-    replaced : mapping of str to Tensor
-        New tensors by name, under every name of a tied tensor. They need not be parameters, and can be functions of
-        the tensors to differentiate.
-    shallow : bool
-        If True, copy only the tree of registered modules, which is fast. If False, copy every attribute of the module.
+    New tensors are given under every name of a tied tensor, and may be functions of the tensors to differentiate. A
+    ``shallow`` copy is fast and contains only the tree of registered modules, otherwise every attribute.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})
@@ -60,14 +54,7 @@ def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
 
 
 class Tape:
-    """One recorded forward pass on a replica of a module that shares its tensors.
-
-    Parameters
-    ----------
-    replica : nn.Module
-        A temporary replica; its hooks are not removed.
-    names : sequence of str
-        Names of the modules to record.
+    """One recorded forward pass on a temporary replica of a module, whose hooks are not removed.
 
     Examples
     --------
@@ -93,10 +80,8 @@ class Tape:
     def run(self, x: Tensor) -> Tensor:
         """Run the forward pass and record the inputs, outputs, number and order of the calls. A tape runs only once.
 
-        The recorded inputs are part of the graph of x if x requires a gradient; otherwise they are detached.
-
-        The replica's hooks refer to the tape, so the tape drops its reference to the replica. Otherwise this reference
-        cycle would keep the recorded tensors in memory until a garbage collection, many chunks later.
+        The recorded inputs are part of the graph of x if x requires a gradient. The hooks refer to the tape, so it
+        drops its reference to the replica: the cycle would keep the tensors in memory until a garbage collection.
         """
         replica = self.replica
         del self.replica

@@ -23,35 +23,17 @@ LEVELS = 3
 
 
 def has_fast_float64(capability: tuple[int, int]) -> bool:
-    """True for the compute capability of a GPU with a float64 rate of half its float32 rate.
-
-    Examples
-    --------
-    >>> has_fast_float64((9, 0)), has_fast_float64((8, 9))
-    (True, False)
-    """
+    """True for the compute capability of a GPU with a float64 rate of half its float32 rate."""
     return tuple(capability) in FAST_FLOAT64
 
 
 def is_slow_at_float64(device: torch.device) -> bool:
-    """True for a GPU that computes float64 at a small part of its float32 rate.
-
-    Examples
-    --------
-    >>> is_slow_at_float64(torch.device("cpu"))
-    False
-    """
+    """True for a GPU that computes float64 at a small part of its float32 rate."""
     return device.type == "cuda" and not has_fast_float64(torch.cuda.get_device_capability(device))
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
-    """Sum of values (n,), a 0-d tensor, float64; on a slow GPU float32 values are summed by :func:`compensated`.
-
-    Examples
-    --------
-    >>> sum_of_rows(torch.tensor([1e8, 1.0, -1e8]))
-    tensor(1., dtype=torch.float64)
-    """
+    """Sum of values (n,), a 0-d tensor, float64; on a slow GPU float32 values are summed by :func:`compensated`."""
     if values.dtype == torch.float32 and is_slow_at_float64(values.device):
         return compensated(values)
     return values.double().sum()
@@ -60,10 +42,7 @@ def sum_of_rows(values: Tensor) -> Tensor:
 def compensated(values: Tensor) -> Tensor:
     r"""Sum of float32 values (n,) by float32 operations, as float64; the error is below :math:`2^{-40} n \max |x|`.
 
-    Parameters
-    ----------
-    values : Tensor of shape (n,), float32
-        Up to 10⁵ values of magnitudes up to 10³⁸ / 4n; NaN and infinity result in NaN.
+    At most 10⁵ values of magnitudes up to 10³⁸ / 4n; NaN and infinity result in NaN.
 
     Examples
     --------

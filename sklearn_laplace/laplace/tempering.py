@@ -25,26 +25,10 @@ from .structures._base import Posterior
 
 @dataclass(frozen=True)
 class TemperedPosterior(Posterior):
-    """Posterior with one temperature per weight: a wrapped posterior transformed by S.
+    """Posterior with one temperature per weight: a wrapped posterior transformed by S."""
 
-    Parameters
-    ----------
-    inner : Posterior
-        Posterior with precision ``scale · H + diag(δ T)``.
-    temperatures : Tensor of shape (P,)
-        Temperatures T, equal within each input column of a layer.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.structures import Diag
-    >>> curvature = Diag(torch.tensor([1.0, 3.0]).double(), (1, 1))
-    >>> delta, T = torch.ones(2).double(), torch.tensor([1.0, 3.0]).double()
-    >>> tempered(curvature.posterior, delta, 1.0, T).marginal_variance().tolist()
-    [0.5, 0.5]
-    """
-
-    inner: Posterior
-    temperatures: Tensor
+    inner: Posterior  # with precision ``scale · H + diag(δ T)``
+    temperatures: Tensor  # T, (P,), equal within each input column of a layer
 
     @property
     def device(self) -> torch.device:
@@ -86,13 +70,7 @@ class TemperedPosterior(Posterior):
         return self.inner.variance(jacobian.scaled(self._inverse))
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Not supported: the curvature of a row is scaled by S, but its outputs are not.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            Always.
-        """
+        """Not supported: the curvature of a row is scaled by S, but its outputs are not."""
         raise UnsupportedCombinationError(
             "leave-one-out needs one temperature for all weights, but temperature has several values; give a number."
         )
@@ -117,22 +95,9 @@ class TemperedPosterior(Posterior):
 def tempered(
     posterior: Callable[[Tensor, float], Posterior], precision: Tensor, scale: float, temperatures: Tensor
 ) -> TemperedPosterior:
-    """Posterior with one temperature per weight.
+    """Posterior with one temperature per weight, from the ``posterior`` method of a curvature.
 
-    Parameters
-    ----------
-    posterior : callable
-        Maps prior precisions (P,) and a scale to a posterior, such as the ``posterior`` method of a curvature.
-    precision : Tensor of shape (P,)
-        Prior precisions δ.
-    scale : float
-        Factor of the curvature at unit temperature, 1 / dispersion^power.
-    temperatures : Tensor of shape (P,)
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the structure does not support the precisions δ T.
+    The scale is at unit temperature, 1 / dispersion^power. The structure must support the precisions δ T.
 
     Examples
     --------

@@ -8,17 +8,15 @@ The network is replaced by its linearisation at θ*, the mode of the training ro
 .. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
           (P + \hat H/\varphi^p)\, d = -g/\varphi ,
 
-with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation
-of :math:`\hat H` is added to the curvature. The system is solved by conjugate gradients, preconditioned by the
-posterior of all rows; an exact structure needs one step. A single solve with the structure's sum instead of
-:math:`\hat H` would overshoot: with a diagonal H, each weight would make the whole correction by itself. Removing rows
-reverses the equation: :math:`d = P^{-1} g/\varphi`, with P without these rows and g their gradient at the mean with
-them.
+with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation of
+:math:`\hat H` is added to the curvature. Conjugate gradients, preconditioned by the posterior of all rows, solve the
+system; an exact structure needs one step. The structure's sum instead of :math:`\hat H` would overshoot: with a
+diagonal H, each weight would make the whole correction by itself. Removing rows reverses the equation:
+:math:`d = P^{-1} g/\varphi`, with P without these rows and g their gradient at the mean with them.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
-remaining rows. The order in which rows were added and removed has no effect. With any structure, removing the rows
-added last restores the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and
-dispersion stay fixed.
+remaining rows, in any order of updates. With any structure, removing the rows added last restores the previous
+posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
 """
 
 from __future__ import annotations
@@ -38,34 +36,9 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a dual fit to ``full`` if, with the new rows, it would have more dual rows than weights.
+    """Convert a dual fit to ``full`` if, with ``n_dual`` new dual rows, it would have more dual rows than weights.
 
-    The dual form stores every row, and its Gram matrix grows quadratically with their number. Both forms represent the
-    same posterior.
-
-    Parameters
-    ----------
-    fit : LaplaceFit
-    n_dual : int
-        Number of new dual rows: rows times columns of the output factor.
-
-    Returns
-    -------
-    LaplaceFit
-        The converted fit, or ``fit`` itself.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.curvatures import GGN
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> network = trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
-    >>> x, w = torch.ones(1, 1).double(), torch.ones(1).double()
-    >>> fit = fit_laplace(network, Gaussian(), GGN(), Functional, network.scalar_prior(), [(x, x, w)])
-    >>> [type(with_room_for(fit, n_dual).curvature).__name__ for n_dual in (1, 2)]  # one row so far, two weights
-    ['Functional', 'Full']
+    The dual form stores every row, and its Gram matrix grows quadratically. Both forms represent the same posterior.
     """
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
@@ -74,22 +47,10 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Add rows to a fit and move its mean.
+    """Add rows to a fit and move its mean; the temperature is ignored.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    rows : LaplaceFit
-        Pass over the new rows at θ*, with the network, the structure and the prior of ``fit``.
-    exact : Curvature
-        Curvature of the new rows in an exact structure. If the structure of ``fit`` is exact, ``rows.curvature``.
-    hyper : Hyper
-        Hyperparameters of the update; the temperature is ignored.
-
-    Returns
-    -------
-    LaplaceFit
-        Fit of all rows. Its loss and gradient come from the quadratic model of the old and the new rows.
+    ``rows`` is a pass over the new rows at θ*, with the network, structure and prior of ``fit``, and ``exact`` their
+    curvature in an exact structure. The loss and gradient of the result come from the quadratic model of both.
 
     Examples
     --------
@@ -135,26 +96,10 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
 
 
 def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`.
+    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`, with the same arguments.
 
-    Parameters
-    ----------
-    fit, rows, exact, hyper
-        As for :func:`add_rows`, with the rows to remove.
-
-    Returns
-    -------
-    LaplaceFit
-        Fit of the remaining rows.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If the rows cannot have been part of the fit.
-    UnsupportedCombinationError
-        If the structure does not support removing rows.
-    ValueError
-        If no rows would remain.
+    Raises NotPositiveDefiniteError if the rows cannot have been part of the fit, UnsupportedCombinationError if the
+    structure cannot subtract rows, and ValueError if no rows would remain.
     """
     remaining = fit.total_weight - rows.total_weight
     if remaining <= LEAST_WEIGHT * fit.total_weight:
