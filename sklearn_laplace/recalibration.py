@@ -91,13 +91,11 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
 
         Raises
         ------
-        TypeError
-            If the estimator is a classifier, or predicts counts.
+        TypeError, NotFittedError
+            If the estimator is a classifier, predicts counts, or is not fitted.
         ValueError
             If y does not have one target for each prediction, or an output is predicted exactly in every row. Also if a
             target is outside the domain of the transformation.
-        NotFittedError
-            If the estimator is not fitted.
         """
         distribution = self._inner(X)
         mean = distribution.mean()
@@ -200,18 +198,13 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         ----------
         X : array-like of shape (n_samples, n_features)
         confidence_level : float or sequence of float
-            Probability mass of the interval, strictly between 0 and 1.
+            Probability mass of the interval, strictly between 0 and 1; otherwise a ValueError.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
             Lower and upper ends in units of y. For a sequence of levels with a last axis of n_levels.
-
-        Raises
-        ------
-        ValueError
-            If a level is not in (0, 1).
         """
         levels = fractions("confidence_level", confidence_level)
         distribution = self.predict_dist(X)

@@ -61,14 +61,10 @@ def to_botorch(estimator: Any) -> Any:
 
     Raises
     ------
-    TypeError
-        If the estimator is not a LaplaceRegressor.
-    NotFittedError
-        If the estimator is not fitted.
-    UnsupportedCombinationError
-        For counts and transformed targets.
-    ValueError
-        For categorical columns.
+    TypeError, NotFittedError
+        If the estimator is not a LaplaceRegressor, or not fitted.
+    UnsupportedCombinationError, ValueError
+        For counts and transformed targets, and for categorical columns.
     ImportError
         If the package botorch is not installed (``pip install botorch``).
 

@@ -81,12 +81,10 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
 
     Raises
     ------
-    TypeError
-        If the estimator is not a Laplace estimator.
+    TypeError, NotFittedError
+        If the estimator is not a Laplace estimator, or not fitted.
     ValueError
         If ``path`` has the suffix of another format.
-    NotFittedError
-        If the estimator is not fitted.
     UnsupportedCombinationError
         If the net has other layers, categorical columns or missing values, for ``predictive="mc"``, for counts, for
         transformed targets, and for links other than "moderated", "probit" and "plugin". The message names the

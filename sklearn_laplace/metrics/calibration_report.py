@@ -153,13 +153,11 @@ class CalibrationReport:
 
         Raises
         ------
-        TypeError
-            If the estimator is a classifier, or predicts points only.
+        TypeError, NotFittedError
+            If the estimator is a classifier, predicts points only, or is not fitted.
         ValueError
             If the shapes do not match, there are too few rows, or a standard deviation is not positive and finite. Also
             if the model is of counts, and y holds numbers that are not whole.
-        NotFittedError
-            If the estimator is not fitted.
 
         Examples
         --------
@@ -257,25 +255,16 @@ class CalibrationReport:
         return min(self.adjusted.values()) < 1 - PLAUSIBLE
 
     def plot(self, ax: Any = None, *, figure: Any = None) -> Any:
-        """Draw the report.
+        """Draw the report as a :class:`~sklearn_laplace.plotting.CalibrationReportDisplay`.
 
         Parameters
         ----------
-        ax : None, Axes or sequence of six Axes
-            Axes to draw on. None: a new figure. A single Axes: the first panel only.
-        figure : Figure or SubFigure, optional
-            Figure to draw in. By default a new one.
+        ax, figure
+            As in ``CalibrationReportDisplay.plot``, with the same errors.
 
         Returns
         -------
         CalibrationReportDisplay
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        TypeError, ValueError
-            If ``ax`` or ``figure`` is of another type, or both are given.
         """
         return calibration(self, ax=ax, figure=figure)
 

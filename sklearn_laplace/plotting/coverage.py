@@ -129,12 +129,10 @@ class CoverageDisplay:
 
         Raises
         ------
-        TypeError
-            If the estimator is a classifier.
+        TypeError, NotFittedError
+            If the estimator is a classifier, or not fitted.
         ValueError
             If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
-        NotFittedError
-            If the estimator is not fitted.
         """
         distribution = regression(cls.__name__, estimator, X)
         options = {"kind": kind, "n_bins": n_bins, "output": output, "random_state": random_state, "name": name}

@@ -106,12 +106,10 @@ class EntropyDisplay:
 
         Raises
         ------
-        TypeError
-            If the estimator is not a classifier.
+        TypeError, NotFittedError
+            If the estimator is not a classifier, or not fitted.
         ValueError
             If a parameter is invalid, or the shapes do not match.
-        NotFittedError
-            If the estimator is not fitted.
         """
         inside, classes = classification(cls.__name__, estimator, X)
         outside = None if X_out is None else classification(cls.__name__, estimator, X_out)[0]

@@ -125,12 +125,10 @@ class FeatureRelevanceDisplay:
 
         Raises
         ------
-        TypeError
-            If the last step is not a Laplace estimator.
+        TypeError, NotFittedError
+            If the last step is not a Laplace estimator, or not fitted.
         AttributeError
             If the estimator does not have one prior precision per column.
-        NotFittedError
-            If the estimator is not fitted.
         """
         return cls._of_prior(estimator, feature_names, max_features, name).plot(ax=ax, **plot_options)
 

@@ -109,9 +109,8 @@ class OverviewDisplay:
 
         Raises
         ------
-        ValueError
+        ValueError, NotFittedError
             If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
-        NotFittedError
             If the estimator is not fitted.
 
         Notes

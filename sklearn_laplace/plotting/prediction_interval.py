@@ -162,12 +162,10 @@ class PredictionIntervalDisplay:
 
         Raises
         ------
-        TypeError
-            If the estimator is a classifier.
+        TypeError, NotFittedError
+            If the estimator is a classifier, or not fitted.
         ValueError
             If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
-        NotFittedError
-            If the estimator is not fitted.
         """
         fractions("confidence_level", confidence_level)
         distribution = regression(cls.__name__, estimator, X)

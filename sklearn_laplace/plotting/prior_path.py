@@ -107,12 +107,10 @@ class PriorPathDisplay:
 
         Raises
         ------
-        TypeError
-            If the last step is not a Laplace estimator.
+        TypeError, NotFittedError
+            If the last step is not a Laplace estimator, or not fitted.
         ValueError
             If a score is unknown or not available.
-        NotFittedError
-            If the estimator is not fitted.
         """
         step, _ = laplace_parts(estimator)
         path = step.prior_path_

@@ -127,12 +127,10 @@ class ReliabilityDisplay:
 
         Raises
         ------
-        TypeError
-            If the estimator is not a classifier.
+        TypeError, NotFittedError
+            If the estimator is not a classifier, or not fitted.
         ValueError
             If a parameter is invalid, or the shapes do not match.
-        NotFittedError
-            If the estimator is not fitted.
         """
         probabilities, classes = classification(cls.__name__, estimator, X)
         options = {"n_bins": n_bins, "strategy": strategy, "pos_label": pos_label, "sample_weight": sample_weight}

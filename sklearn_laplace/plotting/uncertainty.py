@@ -135,12 +135,10 @@ class UncertaintyDisplay:
 
         Raises
         ------
-        TypeError
-            If the last step is not a Laplace estimator. Other estimators do not provide the parts of the variance.
+        TypeError, NotFittedError
+            If the last step is not a Laplace estimator, or not fitted. Others do not provide the parts of the variance.
         ValueError
             If a parameter is invalid, or the shapes do not match.
-        NotFittedError
-            If the estimator is not fitted.
         """
         step, rows = laplace_step(estimator, X)
         parts = {name: std**2 for name, std in step.predict_std(rows, kind="all").items()}
