@@ -43,17 +43,7 @@ class Predictive:
 
 @dataclass(frozen=True)
 class Components:
-    """Mixture of J distributions of the targets, as moments of its components (:class:`Predictive`).
-
-    Examples
-    --------
-    >>> import torch
-    >>> ones = torch.ones(1, 1)
-    >>> parts = [Components.of(Predictive(mean * ones, ones, ones)) for mean in (-1.0, 1.0)]
-    >>> moments = Components.joined(parts, torch.tensor([0.5, 0.5])).moments
-    >>> float(moments.mean), float(moments.epistemic_variance), float(moments.aleatoric_variance)
-    (0.0, 2.0, 1.0)
-    """
+    """Mixture of J distributions of the targets, as moments of its components (:class:`Predictive`)."""
 
     weights: Tensor  # (J,), with sum 1
     mean: Tensor  # (n, C, J)

@@ -29,18 +29,6 @@ def not_finite(
 
     Batches are (inputs, targets, weights), or (inputs,) alone to check only the network. The error's ``inputs`` are the
     rows concerned within the first such batch.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> class Root(torch.nn.Module):
-    ...     def forward(self, x):
-    ...         return x.sqrt()
-    >>> module = torch.nn.Sequential(Root(), torch.nn.Linear(1, 1))
-    >>> network = trace(module, torch.ones(1, 1))
-    >>> error = not_finite(network, [(torch.tensor([[1.0], [-1.0]]),)])
-    >>> str(error).partition(".")[0], error.inputs
-    ("the output of layer '0' (Root) is NaN or infinite", tensor([[-1.]]))
     """
     if what := _weights(network.module):
         return NonFiniteError(f"{what}. Train the net again, or give it other weights.")

@@ -14,19 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prior:
-    """Gaussian prior with one precision per group of parameters.
-
-    Examples
-    --------
-    >>> import torch
-    >>> prior = Prior(torch.tensor([0, 0, 1]), ("0.weight", "0.bias"))
-    >>> prior.precision(torch.tensor([2.0, 5.0])).tolist()
-    [2.0, 2.0, 5.0]
-    >>> float(prior.quadratic(torch.tensor([2.0, 5.0]), torch.ones(3)))
-    9.0
-    >>> float(Prior(prior.groups, prior.names, torch.ones(3)).quadratic(torch.tensor([2.0, 5.0]), torch.ones(3)))
-    0.0
-    """
+    """Gaussian prior with one precision per group of parameters."""
 
     groups: Tensor  # of each parameter, 0 … G−1, (P,), int64
     names: tuple[str, ...]  # of the groups, for messages and for the user

@@ -49,16 +49,7 @@ class Grouping:
         return Prior(groups, tuple(names[i] for i in present.tolist()))
 
     def names(self, network: Network, tensors: Sequence[str]) -> tuple[str, ...]:
-        """Names of the groups of any tensors of the module, selected or not.
-
-        Examples
-        --------
-        >>> from sklearn_laplace.laplace.network import select, trace
-        >>> whole = trace(nn.Linear(2, 1), torch.zeros(1, 2))
-        >>> part = select(whole, ["bias"], torch.zeros(1, 2))
-        >>> GROUPINGS["tensor"].prior(part).names, GROUPINGS["tensor"].names(part, whole.parameter_names)
-        (('bias',), ('weight', 'bias'))
-        """
+        """Names of the groups of any tensors of the module, selected or not."""
         label, shapes = self.labels(network), network.layout.shapes
         return tuple(dict.fromkeys(group for name in tensors for group in label(name, shapes[name])[1]))
 
@@ -198,13 +189,6 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
     """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module given, else 1.
 
     Raises ValueError for a name that is neither a tensor nor a module with parameters.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> network = trace(nn.Sequential(nn.Linear(2, 1)), torch.zeros(1, 2))
-    >>> temperatures(network, {"0": 3.0, "0.bias": 0.5})
-    tensor([3.0000, 3.0000, 0.5000], dtype=torch.float64)
     """
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
@@ -239,14 +223,7 @@ def modules_with_tensors(network: Network) -> tuple[str, ...]:
 
 
 def unit_of(blocks: Sequence[ParameterBlock], values: Tensor) -> str:
-    """Largest unit within which the values (P,) are equal: an element of ``Curvature.holds``.
-
-    Examples
-    --------
-    >>> blocks = [ParameterBlock("0", outputs=2, inputs=2, factored=True)]
-    >>> [unit_of(blocks, torch.tensor(v)) for v in ([1, 1, 1, 1], [1, 2, 1, 2], [1, 1, 2, 2])]
-    ['layer', 'column', 'parameter']
-    """
+    """Largest unit within which the values (P,) are equal: an element of ``Curvature.holds``."""
     parts = values.split([block.size for block in blocks])
     matrices = [part.view(block.outputs, block.inputs) for block, part in zip(blocks, parts, strict=True)]
     if all(bool((matrix == matrix[0, 0]).all()) for matrix in matrices):

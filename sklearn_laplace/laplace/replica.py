@@ -54,14 +54,7 @@ def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
 
 
 class Tape:
-    """One recorded forward pass on a temporary replica of a module, whose hooks are not removed.
-
-    Examples
-    --------
-    >>> tape = Tape(replicate(nn.Linear(2, 3), {}, shallow=True), [""])
-    >>> tape.run(torch.zeros(4, 2)).shape, tape.inputs[""].shape, tape.calls
-    (torch.Size([4, 3]), torch.Size([4, 2]), {'': 1})
-    """
+    """One recorded forward pass on a temporary replica of a module, whose hooks are not removed."""
 
     def __init__(self, replica: nn.Module, names: Sequence[str]) -> None:
         self.replica = replica

@@ -98,13 +98,5 @@ def tempered(
     """Posterior with one temperature per weight, from the ``posterior`` method of a curvature.
 
     The scale is at unit temperature, 1 / dispersion^power. The structure must support the precisions δ T.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.structures import Diag
-    >>> curvature = Diag(torch.tensor([1.0, 3.0]).double(), (2,))
-    >>> posterior = tempered(curvature.posterior, torch.ones(2).double(), 1.0, torch.full((2,), 4.0).double())
-    >>> float(posterior.logdet_precision().exp())
-    2.1875
     """
     return TemperedPosterior(posterior(precision * temperatures, scale), temperatures)

@@ -51,24 +51,6 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
 
     ``rows`` is a pass over the new rows at θ*, with the network, structure and prior of ``fit``, and ``exact`` their
     curvature in an exact structure. The loss and gradient of the result come from the quadratic model of both.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.curvatures import GGN
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> network = network.with_parameters(torch.zeros(1).double())
-    >>> x, w = torch.ones(1, 1).double(), torch.ones(1).double()
-    >>> old, new = (
-    ...     fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y * x, w)]) for y in (0.0, 3.0)
-    ... )
-    >>> updated = add_rows(old, new, new.curvature, Hyper(torch.ones(1).double()))
-    >>> round(float(updated.theta), 9)  # mean of the targets 0 and 3 and of the prior mean 0
-    1.0
     """
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift

@@ -31,21 +31,14 @@ GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 class MCFisher(CurvatureRule):
     """Sampled Fisher: Sₙ = √(wₙ/S) (rₙ₁ … rₙₛ) for S sampled targets.
 
-    Parameters
-    ----------
-    n_samples : int
-        Number S of draws per row.
-    seed : int
-        Seed of the draws.
-
     Examples
     --------
     >>> sorted(MCFisher.provides), MCFisher.dispersion_power
     (['layers', 'rows'], 1)
     """
 
-    n_samples: int = 1
-    seed: int = 0
+    n_samples: int = 1  # draws S per row
+    seed: int = 0  # of the draws
     provides: ClassVar[frozenset[str]] = frozenset({"rows", "layers"})
     dispersion_power: ClassVar[int] = 1
 

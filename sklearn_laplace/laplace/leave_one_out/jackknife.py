@@ -71,23 +71,6 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
     """Leave-one-out models of all rows of a fit with a Gaussian likelihood, ``GGN`` and an exact structure.
 
     The temperature is ignored, since the mean does not depend on it.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.curvatures import GGN
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
-    >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
-    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
-    >>> models = left_out_models(fit, [(x, y, w)], Hyper(torch.ones(1).double()))
-    >>> models.predictions(2 * x[:1]).round(decimals=9).tolist()  # twice the left-out means at 1, which are 3 and 1.5
-    [[[6.0, 3.0]]]
-    >>> models.interval(2 * x[:1], torch.tensor([0.5]).double()).flatten().round(decimals=9)  # 3 − 4.5, 3 + 4.5
-    tensor([-1.5000,  7.5000], dtype=torch.float64)
     """
     hyper = replace(hyper, temperature=1.0)
     settled = linearised_mode(exact, batches, hyper)
@@ -103,13 +86,7 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
 def largest(scores: Tensor, weights: Tensor) -> Tensor:
     """Largest of each row's scores (N, C), in units of each output's root mean square, for intervals that hold jointly.
 
-    The result has shape (N, C), in the units of each output.
-
-    Examples
-    --------
-    >>> scores = torch.tensor([[1.0, 30.0], [3.0, 10.0]])  # the scores of the second output are ten times as large
-    >>> largest(scores, torch.ones(2)).round().tolist()
-    [[3.0, 30.0], [3.0, 30.0]]
+    The result (N, C) is again in the units of each output.
     """
     scale = (weights @ scores.square() / weights.sum()).sqrt()
     units = torch.where(scale > 0, scale, 1.0)
@@ -120,12 +97,6 @@ def reached(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
     """Conformal quantiles: smallest value whose cumulative weight is at least level · (Σ w + 1), or infinity.
 
     From values (…, N), weights (N,) and levels (L,), shape (…, L).
-
-    Examples
-    --------
-    >>> values, levels = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0.5, 0.75, 0.9])
-    >>> reached(values, torch.ones(3), levels), reached(values, torch.tensor([1.0, 5.0, 1.0]), levels[:1])
-    (tensor([2., 3., inf]), tensor([1.]))
     """
     ordered, order = values.sort(-1)
     passed = weights[order].cumsum(-1)

@@ -168,13 +168,7 @@ def with_noise(targets: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
-    """Split the result of :func:`with_noise` into targets (n, C) and noise variances (n, C); ones if no noise is known.
-
-    Examples
-    --------
-    >>> without_noise(torch.tensor([[5.0, 0.5]]), 1), without_noise(torch.tensor([[5.0]]), 1)
-    ((tensor([[5.]]), tensor([[0.5000]])), (tensor([[5.]]), tensor([[1.]])))
-    """
+    """Split the result of :func:`with_noise` into targets (n, C) and noise variances (n, C), ones if none is known."""
     y, noise = targets[:, :n_outputs], targets[:, n_outputs:]
     return y, noise if noise.shape[1] else torch.ones_like(y)
 

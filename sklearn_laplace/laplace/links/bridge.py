@@ -8,8 +8,7 @@ For logits that sum to zero, Laplace's approximation of a Dirichlet with concent
 
 The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with
 :math:`M = I - 11^\top/C`, which keeps the distribution of the probabilities. The papers condition on
-:math:`1^\top f = 0` instead, which agrees if Σ1 ∝ 1. Otherwise the result would change when a constant is added to all
-logits.
+:math:`1^\top f = 0` instead, which agrees if Σ1 ∝ 1. Otherwise a constant added to all logits would change the result.
 """
 
 from __future__ import annotations

@@ -85,15 +85,6 @@ def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes (m, d) and positive weights (m,) of sum one for the integral of a softmax against a standard normal.
 
     ``spread`` (d,), float64, is the standard deviation of the logits in each direction.
-
-    Examples
-    --------
-    >>> import torch
-    >>> nodes, weights = grid(torch.tensor([1.0, 10.0]).double())
-    >>> len(nodes)
-    9438
-    >>> (weights @ nodes.square()).round(decimals=6)  # second moments of a standard normal
-    tensor([1., 1.], dtype=torch.float64)
     """
     accuracy = ACCURACY
     while (counts := _counts(spread, accuracy)).prod() > MOST_POINTS:

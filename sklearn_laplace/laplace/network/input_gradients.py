@@ -22,13 +22,6 @@ def row_gradients(values: Tensor, x: Tensor) -> Tensor:
 
 
 def root_gradients(values: Tensor, x: Tensor) -> Tensor:
-    """Derivative of √values with respect to each row, as :func:`row_gradients`. Set to zero where a value is zero.
-
-    Examples
-    --------
-    >>> x = torch.tensor([[3.0], [0.0]], requires_grad=True)
-    >>> root_gradients(x.square(), x).flatten().tolist()
-    [1.0, 0.0]
-    """
+    """Derivative of √values with respect to each row, as :func:`row_gradients`; zero where a value is zero."""
     root = values.detach().double().clamp_min(0.0).sqrt()[:, None]
     return torch.where(root > 0, row_gradients(values, x) / (2 * root), 0.0)

@@ -67,14 +67,6 @@ class HeldOutScores:
     """Log density of held-out rows on a grid of k values of ρ.
 
     Without dispersion, ``squares`` and ``freedom`` are zero, and ``constants`` are the log density itself, nats.
-
-    Examples
-    --------
-    >>> grid, zero = torch.tensor([0.1, 1.0, 10.0]).double(), torch.zeros(3).double()
-    >>> scores = HeldOutScores(torch.ones(1).double(), grid, torch.tensor([9.0, 4.0, 5.0]).double(), zero, 4.0)
-    >>> best = scores.chosen(Hyper(torch.ones(1).double(), 0.98), free_prior=True, free_dispersion=True)
-    >>> round(best.dispersion, 3), best.prior_precision.round(decimals=3)  # φ = 4 / 4, δ = 1 · ρ / φ
-    (1.0, tensor([1.], dtype=torch.float64))
     """
 
     unit: Tensor  # prior precisions of the training, (G,)

@@ -234,9 +234,8 @@ class Kron(Curvature):
         .. math:: P_l = (\sqrt{s N_w}\,\mathrm E[g g^\top] + \sqrt\delta I) \otimes (\sqrt{s N_w}\,A + \sqrt\delta I),
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
-        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The source's N is here
-        :math:`s N_w` with :math:`s = 1/(T\varphi^p)`, so the temperature enters once. A dense block is as in
-        :meth:`posterior`.
+        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The source's N is :math:`s N_w`
+        with :math:`s = 1/(T\varphi^p)`, so the temperature enters once. A dense block is as in :meth:`posterior`.
         """
         sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
