@@ -116,7 +116,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Number of inputs of unit mean square per row (d,), for each of :func:`input_columns`, without unused weights.
+    """Inputs of unit mean square per row of each of :func:`input_columns` (d,), corrected for unused weights.
 
     A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels has V + 1
     embeddings. Each row uses one of them, and training rows never use the last: the value is (V + 1) / V.

@@ -5,7 +5,7 @@ With :math:`t = f + \log\alpha`, softplus :math:`\zeta` and its derivative :math
 .. math:: -\log p(y|f) = y\,\zeta(-t) + \tfrac1\alpha\,\zeta(t)
           - \log\frac{\Gamma(y + 1/\alpha)}{\Gamma(1/\alpha)\,\Gamma(y + 1)} .
 
-The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian depends on the count;
+The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian depends on the count (``curvature="hessian"``);
 :math:`\Lambda = \mathrm{diag}(\mu/(1 + \alpha\mu))` is its expectation, the Fisher information (Hilbe 2011, sec. 8.2).
 The overdispersion α is a constant here, selected by ``_approximation/overdispersion.py``. A count is Poisson with a
 gamma-distributed rate of mean μ and shape 1/α.

@@ -28,9 +28,9 @@ class Poisson(Likelihood):
     Non-integer targets are allowed: a count divided by its exposure, with the exposure as the row's weight.
 
     **Rates.** A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the
-    rate, of shape 1/v and mean :math:`e^m` (MacKay 1998, the choice of basis). The mean of its log rate is near m −
-    v/2. Rates are therefore log-normal with moments m − v/2 and v of the logarithm, which have mean :math:`e^m`:
-    predictions sum to the observed total. Means of :math:`e^{m + v/2}` do not.
+    rate, of shape 1/v and mean :math:`e^m` (MacKay 1998, the choice of basis). By a first-order correction for
+    skewness, the mean of its log rate is near m − v/2. Rates are therefore log-normal with moments m − v/2 and v of the
+    logarithm, which have mean :math:`e^m`: predictions sum to the observed total. Means of :math:`e^{m + v/2}` do not.
 
     Examples
     --------
