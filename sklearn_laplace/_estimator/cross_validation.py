@@ -167,8 +167,8 @@ class HeldOutRule(ABC):
         if not np.isfinite(scores.mean).any():
             raise ValueError(
                 f"prior_precision={self.name!r}: every candidate scores -inf. The held-out rows have targets that are "
-                "impossible given the training rows, such as a class that is missing there. Use stratified or fewer "
-                "folds, so that each training has all classes, or use another scoring."
+                "impossible under each fit, such as a target of 0 with target_transform='log' or a negative count. "
+                "Omit these rows, use another target_transform or likelihood, or use another scoring."
             )
         self._warn(scores)
         return scores

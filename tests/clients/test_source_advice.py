@@ -1,15 +1,18 @@
-"""Advice in errors about Parquet files and collections of dask, followed in place of the mistake."""
+"""Advice in errors about Parquet files, dask and pipelines for ONNX, followed in place of the mistake."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from quick import client
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace import LaplaceRegressor, to_onnx
 from sklearn_laplace._sources.recognise import source_of
 
 N = 24
@@ -107,3 +110,36 @@ def test_collections_have_equal_partitions_after_each_advice():
     assert message.endswith("Pass a collection of dask with the same partitions, or the name of a column of X.")
     message = refusal(lambda: fit(named, "cost"), ValueError)
     assert "its columns are ['height', 'age', 'price']" in message
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ExperimentalWarning")
+def test_workers_of_dask_fit_after_the_advice():
+    """Two workers share the process of the test, and have one each after the advice."""
+    distributed = client("distributed")
+    client("dask.dataframe")
+    import dask.dataframe
+
+    rows = dask.dataframe.from_pandas(ROWS, npartitions=2)
+    workers = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**workers, processes=False) as local, distributed.Client(local):
+        message = refusal(lambda: fit(rows, "price"), ValueError)
+    ((name, value),) = re.findall(r"start it with (\w+)=(True)\.", message)
+    with distributed.LocalCluster(**workers, **{name: value == "True"}) as local, distributed.Client(local):
+        model = fit(rows, "price")
+    np.testing.assert_allclose(model.predict(ROWS[["height", "age"]]), fit(rows, "price").predict(rows), rtol=1e-6)
+
+
+def test_a_pipeline_is_exported_after_the_advice():
+    """The other steps by another package, and the estimator by ours, one graph after the other."""
+    converter, runtime = client("skl2onnx"), client("onnxruntime")
+    X, y = ROWS[["height", "age"]].to_numpy(), ROWS["price"]
+    estimator = LaplaceRegressor(hidden_layer_sizes=(4,), prior_precision=1.0, n_members=1, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), estimator).fit(X, y)
+    message = refusal(lambda: to_onnx(pipeline), TypeError)
+    (package,) = re.findall(r"Export the other steps of a pipeline with (\w+)\.", message)
+    assert package == converter.__name__
+    values = X
+    for graph in (converter.to_onnx(pipeline[:-1], X), to_onnx(pipeline[-1])):
+        session = runtime.InferenceSession(graph.SerializeToString())
+        values = session.run(None, {session.get_inputs()[0].name: values})[0]
+    np.testing.assert_allclose(values.ravel(), pipeline.predict(X), rtol=1e-6)

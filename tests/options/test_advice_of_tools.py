@@ -746,6 +746,21 @@ def test_a_grid_is_extended_as_its_warning_advises():
     assert len(np.unique(scores)) == 3
 
 
+def test_another_prior_of_the_training_moves_the_best_candidate_into_the_grid():
+    """A net that was shrunk too much needs a wide posterior, which has a weak prior."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(N, 10))
+    targets = 0.3 * rows @ rng.normal(size=10) + rng.normal(size=N)
+    rule = options.CrossValidated([1.0, 3.0, 10.0], cv=4)
+    given = {"hidden_layer_sizes": (), "prior_precision": rule, "sigma_noise": 0.7 * targets.std()}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(rows, targets, map_prior_precision=100.0, **given)
+    (message,) = [str(warning.message) for warning in caught if "at the end of the grid" in str(warning.message)]
+    (name,) = re.findall(r"or use another (\w+)\.", message)
+    quiet(lambda: fit(rows, targets, **{name: 5.0}, **given))
+
+
 def near_four(model, rows, targets):
     """Score that is largest at a prior precision of 4."""
     return -abs(model.prior_precision - 4.0)
@@ -788,8 +803,47 @@ def test_impossible_scores_are_replaced_as_the_message_advises(scoring):
     search = {**LINEAR, "sigma_noise": 0.3}
     with pytest.raises(ValueError, match=r"use\s+another scoring\.") as refused:
         fit(prior_precision=options.CrossValidated([0.5, 1.0], cv=2, scoring=scoring), **search)
-    assert ("fewer folds" in str(refused.value)) == (scoring is impossible)
+    assert ("Omit these rows" in str(refused.value)) == (scoring is impossible)
     fit(prior_precision=options.CrossValidated([0.5, 1.0], cv=2, scoring="neg_mean_squared_error"), **search)
+
+
+IMPOSSIBLE = {  # targets, options, value of a target among the validation rows, and options after the advice
+    "zero under a logarithm": (
+        np.exp(Y),
+        {"target_transform": "log", "sigma_noise": 0.3},
+        0.0,
+        {"target_transform": "yeo-johnson"},
+    ),
+    "negative count": (
+        np.arange(N) % 4,
+        {"likelihood": "poisson"},
+        -1.0,
+        {"likelihood": "gaussian", "sigma_noise": 1.0},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*at the end of the grid:sklearn_laplace.errors.BoundWarning")
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_impossible_validation_targets_are_met_by_each_advice(case):
+    targets, given, value, other = IMPOSSIBLE[case]
+    held_out, grid = np.r_[value, targets[1:]], [0.1, 1.0, 10.0]
+
+    def validated(start=0, scoring=None, **changes):
+        rule = options.Validated(grid, scoring=scoring)
+        model = LaplaceRegressor(**{**SMALL, **LINEAR, **given, "prior_precision": rule, **changes})
+        return model.fit(X, targets, X_val=X[start:], y_val=held_out[start:])
+
+    with pytest.raises(ValueError, match="every candidate scores -inf") as refused:
+        validated()
+    words = "Omit these rows, use another target_transform or likelihood, or use another scoring"
+    assert words in str(refused.value)
+    validated(start=1)
+    validated(**other)
+    assert next(iter(other)) in words
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is the same for every candidate")
+        validated(scoring="neg_mean_squared_error")
 
 
 def test_noise_at_its_bound_is_constant_after_the_advice(monkeypatch):

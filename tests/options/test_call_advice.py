@@ -57,6 +57,11 @@ def fit_classes(rows=X, y=LABELS, **given: Any):
     return LaplaceClassifier(**{**SMALL, **given}).fit(rows, y)
 
 
+def own_classes(**given: Any):
+    """Fit of a small classifier with a net of its own."""
+    return LaplaceClassifier(nets.binary(module__n_in=3, max_epochs=2), prior_precision=1.0, **given).fit(X, LABELS)
+
+
 LINEAR = {"hidden_layer_sizes": (), "map_prior_precision": 1.0}
 WAVE = np.linspace(0, 6, 20)[:, None]
 
@@ -455,6 +460,12 @@ CASES = {
         "fit(net=template(iterator_train__sampler=[0, 1]))",
         r"or (iterator_train__shuffle=True)",
         "fit(net=template({}))",
+    ),
+    "weights of batches": (
+        "fit(net=template(iterator_train__sampler=[0, 1]))",
+        r"Use (sample_weight) in fit or (class_weight=) for weights, (augment=) for random copies",
+        "(LaplaceRegressor(template(), prior_precision=1.0).fit(X, Y, {}=numpy.ones(N)), own_classes({}'balanced'),"
+        "fit(net=template(), {}augment))",
     ),
 }
 

@@ -285,7 +285,10 @@ CRITERIA = {  # option of the criterion, words of the advice, and each option or
         "Omit these rows, or give them a sample_weight of 0.",
         [({}, np.where(CLASSES == "flat", 0.0, 1.0))],
     ),
-    "reduction": ({"criterion__reduction": "sum"}, "Omit it; the loss is the mean over the rows.", [({}, None)]),
+    **{
+        name: ({f"criterion__{name}": value}, "Omit it; the loss is the mean over the rows.", [({}, None)])
+        for name, value in (("reduction", "sum"), ("size_average", False), ("reduce", False))
+    },
 }
 
 
@@ -305,6 +308,21 @@ def test_a_criterion_is_accepted_after_each_advice(name):
         classify(weights, estimator)
     if "Omit these rows" in message:
         classify().fit(X[CLASSES != "flat"], CLASSES[CLASSES != "flat"])
+
+
+def test_a_weight_of_the_positive_class_is_given_to_the_estimator():
+    """A criterion of one logit; both kinds of weights in the message have the same result."""
+
+    def classify(weights=None, class_weight=None, **options: Any):
+        net = nets.binary(module__n_in=3, **options)
+        model = LaplaceClassifier(net, prior_precision=1.0, random_state=0, class_weight=class_weight)
+        return model.fit(X, LABELS, sample_weight=weights)
+
+    message = refusal(lambda: classify(criterion__pos_weight=torch.tensor(3.0)))
+    assert "Use class_weight= of the estimator, or sample_weight in fit." in message
+    weighted = classify(class_weight={"down": 1.0, "up": 3.0}).predict_proba(X)
+    np.testing.assert_allclose(classify(np.where(LABELS == "up", 3.0, 1.0)).predict_proba(X), weighted, rtol=1e-6)
+    assert (weighted[:, 1] > classify().predict_proba(X)[:, 1]).all()
 
 
 class Normalised(nn.Module):
