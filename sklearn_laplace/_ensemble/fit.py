@@ -32,6 +32,7 @@ from .._data.rows import row_keys
 from .._host.given_net import is_list
 from .._options import members as _members
 from .._options.options import is_auto, is_number
+from .._options.resolve import resolve
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
@@ -121,7 +122,8 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """Approximate the posterior of each of the user's trained nets, as if it was the only one."""
     members: list[Member] = []
     for place, net in enumerate(request.parameters["net"]):
-        of_one = replace(request, parameters={**request.parameters, "net": net, "n_members": 1})
+        parameters = {**request.parameters, "net": net, "n_members": 1}
+        of_one = replace(request, parameters=parameters, resolved=resolve(request.kind, parameters))
         try:
             members += fit_ensemble(of_one, n_stages, task).members
         except ValueError as error:
@@ -165,7 +167,7 @@ def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -
     for n_bins, seeds in zip(kinds, drawn, strict=True):
         candidate = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
         with task.subtask("training", TRAINING_STAGES) as stages:
-            start = cached_training(begin, candidate.training, stages)
+            start = cached_training(begin, candidate.training, candidate.resolved, stages)
         candidates.append((candidate, start))
     errors = [math.inf if start is None else start.dispersion for _, start in candidates]
     best = int(np.argmin([error * (1.0 if place == 0 else WORTH) for place, error in enumerate(errors)]))
@@ -276,8 +278,10 @@ def fit_member(
     if trained is None:
         with task.subtask("training", TRAINING_STAGES) as stages:
             if lead is None and may_begin(request, request.resolved):
-                request = replace(request, warm_start=cached_training(begin, request.training, stages))
-            trained = cached_training(train, request.training, stages)
+                request = replace(
+                    request, warm_start=cached_training(begin, request.training, request.resolved, stages)
+                )
+            trained = cached_training(train, request.training, request.resolved, stages)
     request = request.without_held_out(trained)
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
         options = request.settled()
@@ -316,7 +320,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
     data = request.data
     with task.subtask("member", MEMBER_STAGES) as stages:
         with stages.subtask("training", TRAINING_STAGES) as training:
-            bag = cached_training(train_bag, request.training, training)
+            bag = cached_training(train_bag, request.training, request.resolved, training)
         if bag is None:
             return None
         with stages.subtask("posterior") as stage, single_thread(bag.is_small):

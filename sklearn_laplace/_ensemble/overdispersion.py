@@ -52,7 +52,7 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
         if options.previous is not None or task.clock.is_over():  # α is that of the previous posterior
             break
         with task.subtask("overdispersion", TRAINING_STAGES) as stages:
-            trained = cached_training(train, short.training, stages)
+            trained = cached_training(train, short.training, short.resolved, stages)
         short = short.without_held_out(trained)
         with single_thread(trained.is_small):
             built_in = parameters["net"] is None

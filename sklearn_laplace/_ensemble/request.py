@@ -14,7 +14,7 @@ from .._data.rows import PreparedData
 from .._options.options import Options
 from .._options.prior import check_left_out
 from .._training.plan import GivenNet, MapResult
-from .._training.random_weights import options_for
+from .._training.random_weights import for_rows
 from .._training.request import TrainingRequest
 from ..laplace.fit import LaplaceFit
 
@@ -39,7 +39,7 @@ class FitRequest(TrainingRequest):
 
     def settled(self) -> Options:
         """Resolved options in the units of these rows."""
-        return options_for(self.kind, self.parameters, self.data.summary(), self.seeds[2])
+        return for_rows(self.resolved, self.kind, self.parameters, self.data.summary(), self.seeds[2])
 
     def under_noise(self, noise_model: NoiseModel | TargetNoise) -> FitRequest:
         """Request with the noise variances of a noise model for each row."""

@@ -71,13 +71,13 @@ PILOT_NOISELESS = 2 * NOISELESS
 It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
 
 
-def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Bag | None:
+def train_bag(request: TrainingRequest, resolved: Options, task: Task) -> Bag | None:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
     None if nets with exact steps are affordable and the targets are almost free of noise: exact Gauss–Newton steps are
     more accurate there.
     """
-    options, data, stream, clock = request.options(memory_budget), request.data, request.stream, task.clock
+    options, data, stream, clock = request.options(resolved), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     n_rows = len(data.X) if stream is None else stream.n_rows

@@ -200,7 +200,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     ) -> Self:
         """Fit to rows in memory."""
         with self._unchanged_on_failure(X):
-            self._prior_scores = None
+            self._prior_scores = self._resolved = None
             self._options()  # errors about unknown options come before errors about unused arguments
             numeric = is_regressor(self)
             X_val, y_val = readable(X_val, "X_val"), check_targets(y_val, numeric=numeric, name="y_val")
@@ -223,7 +223,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
         """Fit to prepared rows, which may be a sample; callbacks receive the X, y and weights that the user passed."""
         parameters = expanded(self.get_params(deep=False))
-        options = resolve(self._kind, parameters)
+        options = self._options()
         check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
@@ -243,12 +243,13 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
             data = self._rescaled(data, options)
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
+            on_device = placed(parameters, data.shape(), options)
             request = FitRequest(
                 kind=self._kind,
-                parameters=placed(parameters, data.shape(), options),
+                parameters=on_device,
                 data=replace(data, unmerged=None),
                 seeds=seeds,
-                resolved=options,
+                resolved=options if on_device is parameters else resolve(self._kind, on_device),
                 kept=data.unmerged,
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
@@ -317,6 +318,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         LaplaceRegressor(hessian_structure=Kron(damping='ritter'))
         """
         check_inner_names(params, self.get_params(deep=False))
+        self._resolved = None  # also for an option object, which is changed in place
         return super().set_params(**params)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:

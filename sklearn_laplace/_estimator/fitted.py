@@ -88,6 +88,7 @@ class FittedModel(ABC):
     _column_names: tuple[str, ...] = ()
     _prior_scores: PriorScores | None = None
     _single_output = False
+    _resolved: tuple[dict[str, Any], Options] | None = None
     _is_candidate = False
 
     net_: Fitted[Any] = Fitted("first.net")
@@ -135,7 +136,11 @@ class FittedModel(ABC):
         return settled(expanded(self.get_params(deep=False)), self._prior_scores)
 
     def _options(self) -> Options:
-        return resolve(self._kind, self._parameters())
+        """Resolved options of the fit; they are resolved again only if a parameter has changed since."""
+        given = {**self.get_params(deep=False), "": self._prior_scores}
+        if self._resolved is None or any(self._resolved[0].get(name, given) is not given[name] for name in given):
+            self._resolved = given, resolve(self._kind, self._parameters())
+        return self._resolved[1]
 
     @contextmanager
     def _asked(self, X: Any) -> Iterator[tuple[Tensor, Options]]:

@@ -73,18 +73,18 @@ PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 """Parameters of which some internal options are in ``POST_HOC``."""
 
 
-def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
+def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     """Check an estimator's internal options and resolve names to objects.
 
     ``kind`` is "regressor" or "classifier"; ``parameters`` are those of
-    :func:`~sklearn_laplace._options.variants.expanded`. ``seed`` is that of random draws for the curvature and for the
-    subset of weights. With ``single_logit``, ``likelihood="auto"`` of a classifier has one logit for two classes.
+    :func:`~sklearn_laplace._options.variants.expanded`. What depends on the rows and on seeds is added by
+    :func:`~sklearn_laplace._training.random_weights.for_rows`.
 
     Raises ``ValueError`` for an unknown name or a value out of range, and ``UnsupportedCombinationError`` for options
     that exclude each other.
     """
-    likelihood = _likelihood(kind, parameters, single_logit=single_logit)
-    rule, structure, structure_options, subset = _curvature(parameters, seed)
+    likelihood = likelihood_of(kind, parameters)
+    rule, structure, structure_options, subset = _curvature(parameters)
     _check_values(parameters)
     if kind == "regressor":
         _check_regressor(parameters)
@@ -137,7 +137,8 @@ def _map_precision(value: object, net: object) -> float:
     return positive("map_prior_precision", value)
 
 
-def _likelihood(kind: str, parameters: Mapping[str, Any], *, single_logit: bool) -> Likelihood:
+def likelihood_of(kind: str, parameters: Mapping[str, Any], *, single_logit: bool = False) -> Likelihood:
+    """Likelihood of a fit; with ``single_logit``, "auto" of a classifier has one logit for two classes."""
     likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
     likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
     if kind == "regressor":
@@ -149,12 +150,12 @@ def _likelihood(kind: str, parameters: Mapping[str, Any], *, single_logit: bool)
 
 
 def _curvature(
-    parameters: Mapping[str, Any], seed: int
+    parameters: Mapping[str, Any],
 ) -> tuple[CurvatureRule, type[Curvature] | None, StructureOptions, Subset]:
     """Curvature rule, structure, structure options and subset of weights, checked for compatibility."""
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
-    rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed)
+    rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed=0)
     name = parameters["hessian_structure"]
     structure = lookup("hessian_structure", name, structures)
     check_capabilities(parameters["curvature"], rule, name, structure)
@@ -164,7 +165,7 @@ def _curvature(
         count("rank", parameters["rank"]),
         lookup("damping", parameters["damping"], DAMPINGS),
     )
-    subset = _subset(parameters, seed)
+    subset = _subset(parameters)
     _check_subset(subset, rule, name, structure)
     return rule, structure, options, subset
 

@@ -23,11 +23,11 @@ def is_plain_subset(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
+def _subset(parameters: Mapping[str, Any]) -> Subset:
     """Subset from a rule, a list of tensor names or a dict of masks; tensor names are looked up in the traced net."""
     value = parameters["subset_of_weights"]
     score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
-    scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed)
+    scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed=0)
     if isinstance(value, str):
         subsets = {name: kind if kind is Subnetwork else kind() for name, kind in SUBSETS.items()}
         try:

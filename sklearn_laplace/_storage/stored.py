@@ -36,6 +36,7 @@ ROUNDING = 1e-9
 def split(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters and fitted attributes of an estimator."""
     names, state = estimator.get_params(deep=False), without_callbacks(BaseEstimator.__getstate__(estimator))
+    state.pop("_resolved", None)  # follows from the parameters
     return {name: state.pop(name) for name in list(state) if name in names}, state
 
 

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_memory
 from skorch import NeuralNet
 
 from .._host.given_net import copied
-from .._options.options import is_number, trained_as
+from .._options.options import Options, is_number, trained_as
+from .._options.resolve import resolve
 from .._options.variants import DEFAULTS
 from .._runtime.memory import held
 from .._runtime.progress import Task
@@ -66,40 +67,41 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fixed.get(name, trained_as(name, value)) for name, value in parameters.items()}
 
 
-def cached_training(train: Callable[..., Trained], request: TrainingRequest, task: Task) -> Trained:
-    """Train by ``train(request, memory_budget, task)``, or load the same training from the cache.
+def cached_training(train: Callable[..., Trained], request: TrainingRequest, resolved: Options, task: Task) -> Trained:
+    """Train by ``train(request, resolved, task)``, or load the same training from the cache.
 
     The cache requires ``memory`` and a fixed ``random_state``; a search keeps trainings of given nets without
     ``memory``. It excludes frozen nets, previous posteriors and ``max_time``, and warns (``UncachedWarning``) if the
     net cannot be hashed.
     """
     parameters = request.parameters
-    memory, net, budget = check_memory(parameters["memory"]), parameters["net"], parameters["memory_budget"]
+    memory, net = check_memory(parameters["memory"]), parameters["net"]
     is_fixed = isinstance(net, FrozenEstimator) or parameters["prior"] is not None
     is_timed = parameters["max_time"] is not None
     is_fixed |= request.stream is not None or parameters["checkpoint"] is not None
     search = None if net is None or memory.location is not None else current_search()
     if (memory.location is None and search is None) or parameters["random_state"] is None or is_fixed or is_timed:
-        return train(request, budget, task)
+        return train(request, resolved, task)
     key = replace(request, parameters=neutral(parameters))
+    of_key = resolve(request.kind, {**key.parameters, "memory_budget": parameters["memory_budget"]})
     try:
         if search is not None:
-            return _trained_once(search, request, joblib.hash(key), lambda: train(key, budget, task))
+            return _trained_once(search, resolved, joblib.hash(key), lambda: train(key, of_key, task))
         joblib.hash(net)
     except (PicklingError, AttributeError, TypeError) as error:
         if search is not None:
-            return train(request, budget, task)
+            return train(request, resolved, task)
         warn_user(
             f"the training is not cached although memory is set: net={type(net).__name__}(…) cannot be hashed "
             f"({error}). Define the class of its module in an importable file.",
             UncachedWarning,
         )
-        return train(request, budget, task)
-    trained: Trained = memory.cache(train, ignore=["memory_budget", "task"])(key, budget, task)
+        return train(request, resolved, task)
+    trained: Trained = memory.cache(train, ignore=["resolved", "task"])(key, of_key, task)
     return trained
 
 
-def _trained_once(search: Search, request: TrainingRequest, key: str, compute: Callable[[], Trained]) -> Trained:
+def _trained_once(search: Search, resolved: Options, key: str, compute: Callable[[], Trained]) -> Trained:
     """Training of a given net that the candidates of a search share.
 
     Warns (``TiedScoresWarning``) if candidates with the same means are compared by a score of the mean.
@@ -107,7 +109,9 @@ def _trained_once(search: Search, request: TrainingRequest, key: str, compute: C
     trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if search.search is None else search.search.scoring
     is_tied = search.search is not None and search.is_candidate and known
-    if is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN) and _has_fixed_mean(request):
+    if (
+        is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN) and not resolved.likelihood.over_classes
+    ):  # a mean of classes depends on the posterior
         warn_user(
             "candidates of this search have the same net and differ in their error bars alone, which "
             f"scoring={scoring!r} does not see: their scores are equal, and the first one is selected. Use "
@@ -117,11 +121,6 @@ def _trained_once(search: Search, request: TrainingRequest, key: str, compute: C
     net: Any = trained.net  # type: ignore[attr-defined]
     of_search = {"key": key} if isinstance(trained, GivenNet) else {}
     return replace(trained, net=copied(net), **of_search)  # type: ignore[type-var]
-
-
-def _has_fixed_mean(request: TrainingRequest) -> bool:
-    """True if the mean does not depend on the posterior: numbers and counts, not classes."""
-    return not request.options(request.parameters["memory_budget"]).likelihood.over_classes
 
 
 def kept_in_search(key: str, compute: Callable[[], Trained]) -> Trained:

@@ -17,12 +17,13 @@ from .._options.net import check_device
 from .._options.options import Options
 from .._options.previous import check_previous, previous_of
 from .._options.prior import check_temperature
-from .._options.resolve import resolve
+from .._options.resolve import likelihood_of
 from .._runtime.budget import automatic_structure
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
 from ..laplace.prior_groups import listed, prior_mean, temperatures
 from ..laplace.structures._base import Curvature
+from ..laplace.subsets import Scored
 
 
 def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
@@ -31,12 +32,20 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     return None if sigma is None else scale.dispersion(sigma)
 
 
-def options_for(kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0) -> Options:
-    """Resolve the options of a fit, in the units and for the number of rows of ``targets``.
+def for_rows(
+    options: Options, kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0
+) -> Options:
+    """Resolved options in the units and for the number of rows of ``targets``.
 
-    ``kind`` is "regressor" or "classifier", and ``seed`` that of random draws in the curvature.
+    ``kind`` is "regressor" or "classifier", and ``seed`` that of random draws in the curvature and the subset.
     """
-    options = resolve(kind, parameters, seed, single_logit=targets.single_logit)
+    subset = options.subset
+    options = replace(
+        options,
+        likelihood=likelihood_of(kind, parameters, single_logit=targets.single_logit),
+        rule=options.rule.sampling(parameters["n_fisher_samples"], seed),
+        subset=replace(subset, seed=seed) if isinstance(subset, Scored) else subset,
+    )
     check_device(options.device)
     previous = previous_of(parameters["prior"])
     if previous is not None:

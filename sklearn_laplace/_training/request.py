@@ -10,7 +10,7 @@ from .._data.rows import PreparedData
 from .._options.options import Options
 from .checkpoint import Checkpoint, NoCheckpoint
 from .plan import WarmStart
-from .random_weights import options_for
+from .random_weights import for_rows
 from .stream import RowStream
 
 
@@ -29,6 +29,6 @@ class TrainingRequest:
     stream: RowStream | None = None
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
 
-    def options(self, memory_budget: object) -> Options:
-        """Resolve the options in the units of these rows; the cache's key excludes ``memory_budget``."""
-        return options_for(self.kind, {**self.parameters, "memory_budget": memory_budget}, self.data.summary())
+    def options(self, resolved: Options) -> Options:
+        """Resolved options in the units of these rows."""
+        return for_rows(resolved, self.kind, self.parameters, self.data.summary())

@@ -44,12 +44,12 @@ TRAINING_STAGES = 3
 """Maximum number of subtasks of a training: epochs, mode search, cross-fitted nets."""
 
 
-def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapResult | GivenNet:
+def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult | GivenNet:
     """Train a net and its cross-fitted nets; a given net by its own epochs only, unless it is linear.
 
-    ``memory_budget`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES`` subtasks.
+    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES`` subtasks.
     """
-    options, rows, plan = _planned(request, memory_budget, task)
+    options, rows, plan = _planned(request, resolved, task)
     parameters, seeds = request.parameters, request.seeds
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
@@ -73,12 +73,12 @@ def may_begin(request: TrainingRequest, options: Options) -> bool:
     return is_new and normal and len(request.data.X) > SMALL_ROWS
 
 
-def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmStart | None:
+def begin(request: TrainingRequest, resolved: Options, task: Task) -> WarmStart | None:
     """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps; None if that does not apply.
 
     For targets almost free of noise, the warm start has no weights: gradient training leads to worse modes there.
     """
-    options, rows, plan = _planned(request, memory_budget, task)
+    options, rows, plan = _planned(request, resolved, task)
     nets = _Nets.of(request, rows, options)
     network = nets.network
     may_start = nets.cross_fits and may_start_by_gradients(network, plan)
@@ -97,9 +97,9 @@ def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmSt
     return WarmStart(thetas[0], np.ones(1), start.dispersion, tuple(thetas[1:]), by_gradients=True)
 
 
-def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tuple[Options, TrainingRows, Plan]:
+def _planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
     """Resolved options, rows as tensors, and plan of a training."""
-    options, data, start = request.options(memory_budget), request.data, request.warm_start
+    options, data, start = request.options(resolved), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
     fixed_noise = options.map_precision is not None
