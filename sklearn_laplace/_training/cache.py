@@ -109,9 +109,8 @@ def _trained_once(search: Search, resolved: Options, key: str, compute: Callable
     trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if search.search is None else search.search.scoring
     is_tied = search.search is not None and search.is_candidate and known
-    if (
-        is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN) and not resolved.likelihood.over_classes
-    ):  # a mean of classes depends on the posterior
+    is_tied &= not resolved.likelihood.over_classes  # a mean of classes depends on the posterior
+    if is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN):
         warn_user(
             "candidates of this search have the same net and differ in their error bars alone, which "
             f"scoring={scoring!r} does not see: their scores are equal, and the first one is selected. Use "

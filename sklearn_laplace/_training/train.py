@@ -47,7 +47,8 @@ TRAINING_STAGES = 3
 def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult | GivenNet:
     """Train a net and its cross-fitted nets; a given net by its own epochs only, unless it is linear.
 
-    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES`` subtasks.
+    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES``
+    subtasks.
     """
     options, rows, plan = _planned(request, resolved, task)
     parameters, seeds = request.parameters, request.seeds
