@@ -366,6 +366,6 @@ def _untransformed(wrapper: TransformedTargetRegressor) -> Any:
     raise ValueError(
         f"TransformedTargetRegressor transforms y with {type(transformer).__name__}: its inner regressor predicts the "
         "transformed target, whose standard deviation and density are not those of y. Omit it: LaplaceRegressor "
-        "standardises y itself, and LaplaceRegressor(target_transform='log' or 'yeo-johnson') transforms it, with all "
+        "standardises y itself, and LaplaceRegressor(target_transform='log') takes its logarithm, with all "
         "results in the units of y. Or transform y before fit and evaluate in the transformed units."
     )

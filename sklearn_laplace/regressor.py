@@ -13,19 +13,18 @@ from sklearn.utils.validation import check_is_fitted
 from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
 from ._data.rows import PreparedData
 from ._data.statistics import far_target, spread
-from ._data.target_scale import TargetScale
+from ._data.target_scale import TargetScale, log_slope, transformed
 from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
-from ._estimator.cross_validation import GivenRows
 from ._estimator.drawing import overview
 from ._estimator.predictive import NumericPredictive
 from ._estimator.report import Report, output_position, regression_report
 from ._estimator.sources import by_block
-from ._estimator.target_choice import settled_transform, transformed_targets
 from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, Kind, Parts, one_or_all
+from ._options.target import print_hint
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
@@ -35,6 +34,7 @@ from .distributions.interface import PredictiveDistribution
 from .distributions.intervals import central_intervals, nested, quantiles_of, without_level_axis
 from .distributions.mixtures import NormalMixture
 from .distributions.transformed import TransformedMixture
+from .distributions.transforms import LogTransform
 from .errors import TableWarning, UnsupportedCombinationError
 from .laplace.latent import Components
 
@@ -89,8 +89,8 @@ default="auto"
         If True, a given net standardises X. "auto": unless frozen.
     standardize_y : bool, default=True
         If True, train on targets of mean 0 and variance 1.
-    target_transform : {"log", "yeo-johnson", "auto"} or None, default=None
-        Transformation of y. "log" keeps intervals of positive targets above zero; "auto" chooses.
+    target_transform : {"log"} or None, default=None
+        Transformation of y. "log" keeps intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     augment : None, callable or Augmentation, default=None
@@ -256,12 +256,16 @@ default="auto"
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         options = self._options()
         likelihood, sigma = options.likelihood, options.sigma_noise.value
-        arguments = X, y, sample_weight, sample_noise_variance
-        X, y, weights, variances = self._validate_rows(*arguments, y_numeric=True)
+        X, y, weights, variances = self._validate_rows(X, y, sample_weight, sample_noise_variance, y_numeric=True)
         if variances is not None and options.varying_noise:
             raise UnsupportedCombinationError(
                 f"likelihood={self.likelihood!r} learns the noise variance of each row, which sample_noise_variance "
                 "gives already. Use likelihood='gaussian', or omit sample_noise_variance."
+            )
+        if variances is not None and self.target_transform is not None:
+            raise UnsupportedCombinationError(
+                f"target_transform={self.target_transform!r} cannot be used with sample_noise_variance, whose "
+                "variances are those of y itself. Use target_transform=None, or sample_weight."
             )
         self._single_output = y.ndim == 1
         targets = y.astype(np.float64).reshape(len(y), -1)
@@ -282,7 +286,16 @@ default="auto"
             targets = previous._scale.transformed(targets)
             return self._scaled(X, targets, weights, variances, previous._scale)  # no rows for leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
-        transforms, slope, targets, all_targets = transformed_targets(self, arguments, unmerged, targets, weights)
+        if self.verbose and not self._is_candidate:
+            print_hint(self.likelihood, self.target_transform, targets)
+        transforms: tuple[LogTransform, ...] = ()
+        slope, all_targets = 0.0, unmerged[1]
+        if self.target_transform is not None:
+            transforms = tuple(LogTransform.fitted(column) for column in targets.T)
+            slope = log_slope(transforms, targets, weights)
+            # A row of weight zero may have a target that is not positive.
+            all_targets = transformed(transforms, np.where(unmerged[2][:, None] > 0, unmerged[1], targets[:1]))
+            targets = transformed(transforms, targets)
         if self.standardize_y and likelihood.additive_noise and not is_frozen(self.net):
             mean, scale, constant = spread(targets, row_reliability(weights, variances))
             # The scale of a constant target is its absolute value.
@@ -540,7 +553,7 @@ default="auto"
         >>> bool((high - low)[1] > 5 * (high - low)[0])  # wide far from the training data
         True
         """
-        return self._not_below(quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles)))
+        return quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles))
 
     @by_block
     def predict_interval(
@@ -643,7 +656,7 @@ default="auto"
             distribution = self.predict_dist(X)
             marginal = self._joint_levels(X, distribution, levels) if joint and self.n_outputs_ > 1 else levels
             mean, intervals = distribution.mean(), central_intervals(distribution, marginal)
-        return mean, self._not_below(without_level_axis(nested(intervals, levels), confidence_level))
+        return mean, without_level_axis(nested(intervals, levels), confidence_level)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R² of the predicted means, at most 1.
@@ -849,6 +862,3 @@ default="auto"
                 return member.target_draws(x, options, n_draws, generator, noisy=noisy)
 
             return self._original(self._in_units(self._ensemble.draws(count, generator, draw)))
-
-    def _without_rule(self, rows: GivenRows) -> Any:
-        return settled_transform(super()._without_rule(rows), rows)

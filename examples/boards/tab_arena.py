@@ -32,9 +32,8 @@ SEARCH_SPACE = {
     "n_bins": space.Categorical("auto", None, 8, 32),
     "hidden_layer_sizes": space.Categorical("auto", (32, 32), (64, 64), (128, 128)),
     "lr": space.Categorical(None, 0.01, 0.02, 0.05),
-    "target_transform": space.Categorical(None, "yeo-johnson"),
 }
-"""Options of the estimators; the first value of each is the default. The last one is for regression only."""
+"""Options of the estimators; the first value of each is the default."""
 
 
 class LaplaceModel(AbstractModel):
@@ -60,8 +59,6 @@ class LaplaceModel(AbstractModel):
         X = self.preprocess(X, y=y, is_train=True)
         if time_limit is not None:
             parameters["max_time"] = max(TRAINING_SHARE * (time_limit - (time.monotonic() - start)), SHORTEST)
-        if self.problem_type != REGRESSION:
-            parameters.pop("target_transform", None)
         kind = LaplaceRegressor if self.problem_type == REGRESSION else LaplaceClassifier
         self.model = kind(**parameters).fit(X, y, sample_weight=kwargs.get("sample_weight"))
 

@@ -47,8 +47,7 @@ def zeros_hint(targets: np.ndarray) -> str:
         return ""
     return (
         f"y is 0 in {share:.0%} of the rows, and never negative. A normal distribution has no such peak: fit a "
-        "LaplaceClassifier to y > 0, and a LaplaceRegressor(target_transform='log') to the rows with y > 0. With "
-        "target_transform='yeo-johnson', one model has intervals that do not end below zero."
+        "LaplaceClassifier to y > 0, and a LaplaceRegressor(target_transform='log') to the rows with y > 0."
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._validation.values import SIZES
-from ..distributions.transforms import TargetTransform
+from ..distributions.transforms import LogTransform
 from .known_noise import noise_per_target
 
 SAME_RATIO = 1e-9
@@ -25,7 +25,7 @@ class TargetScale:
     scale: np.ndarray  # (C,), in the units of y; ones for classes
     unit_noise: np.ndarray  # (C,), σ for which φ is 1; equal to the scale unless noise ratios are known
     noisy_rows: bool = False  # each row has a known noise variance
-    transforms: tuple[TargetTransform, ...] = ()  # g of each target, if any
+    transforms: tuple[LogTransform, ...] = ()  # g of each target, if any
     log_slope: float = 0.0  # weighted mean over the rows of Σ_c log g_c′(y_c)
 
     @property
@@ -80,20 +80,20 @@ class TargetScale:
         return ratios if variances is None else variances * ratios
 
 
-def transformed(transforms: tuple[TargetTransform, ...], y: np.ndarray) -> np.ndarray:
-    """Targets (n, C) under one transformation each, if any; ``ValueError`` for a target outside its domain."""
+def transformed(transforms: tuple[LogTransform, ...], y: np.ndarray) -> np.ndarray:
+    """Logarithms of targets (n, C), if they are transformed; ``ValueError`` for a target that is not positive."""
     if not transforms:
         return y
     values = np.column_stack([transform.apply(column) for transform, column in zip(transforms, y.T, strict=True)])
     if not np.isfinite(values).all():
         raise ValueError(
-            f"y holds {y[~np.isfinite(values)].min():g}; target_transform='log' needs targets above zero. Fit with "
-            "target_transform='yeo-johnson' for such rows."
+            f"y holds {y[~np.isfinite(values)].min():g}; target_transform='log' needs targets above zero. Omit "
+            "such rows, or fit with target_transform=None."
         )
     return values
 
 
-def log_slope(transforms: tuple[TargetTransform, ...], y: np.ndarray, weights: np.ndarray) -> float:
+def log_slope(transforms: tuple[LogTransform, ...], y: np.ndarray, weights: np.ndarray) -> float:
     """Weighted mean over the rows of Σ_c log g_c′(y_c), for targets y of shape (n, C)."""
     slopes = (
         (transform.log_slope(column) for transform, column in zip(transforms, y.T, strict=True)) if transforms else ()

@@ -214,7 +214,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                     self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
             rows = GivenRows.of(*arguments)
             with self._reported(self._clock(), 2, *arguments[:3]) as task:
-                fitted, scores = rule.chosen(self._without_rule(rows), rows, task)
+                fitted, scores = rule.chosen(without_rule(self), rows, task)
                 self._take(fitted)
                 self._prior_scores, self._is_candidate = scores, False
             diagnose(self._ensemble, self._options())
@@ -279,10 +279,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
         selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.cross_fits
         return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
-
-    def _without_rule(self, rows: GivenRows) -> Any:
-        """Unfitted estimator for the candidates of a rule, with the options that do not depend on the candidate."""
-        return without_rule(self)
 
     def _is_saved(self, sample: Sample | None) -> bool:
         """True if a checkpoint is written; ranks that all fit the same rows in memory leave it to the first one."""

@@ -33,7 +33,6 @@ from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from .._approximation.prior_scores import PriorScores
 from .._options.options import is_number
-from .._options.variants import expanded
 from .._runtime.progress import Task
 from .._validation.inputs import shown
 from .._validation.values import choice, lookup
@@ -324,12 +323,6 @@ validation set, use prior_precision='cv'.
     )
 
 
-def is_ruled(model: Any) -> bool:
-    """True if held-out rows choose the prior precision of an estimator, by one of the rules of this file."""
-    rule = expanded(model.get_params(deep=False))["prior_precision"]
-    return isinstance(rule, str) and rule in RULES
-
-
 def without_rule(estimator: Any) -> Any:
     """Unfitted estimator with ``prior_precision=1.0``, without a checkpoint, and otherwise with the same parameters.
 
@@ -441,11 +434,6 @@ def _candidate(model: Any, precision: float) -> Any:
     candidate = clone(model).set_params(prior_precision=precision)
     candidate._is_candidate = True
     return candidate
-
-
-def single_net(model: Any) -> Any:
-    """The model itself, set to a single net if its net is the built-in one and ``n_members`` has its default value."""
-    return model.set_params(n_members=1) if _is_automatic(model) else model
 
 
 def _is_automatic(model: Any) -> bool:

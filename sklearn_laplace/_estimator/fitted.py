@@ -34,7 +34,6 @@ from .._options import prior as _prior
 from .._options.options import Options
 from .._options.prior import can_leave_out, check_left_out
 from .._options.resolve import resolve
-from .._options.target import name_of
 from .._options.variants import expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
@@ -399,6 +398,6 @@ class FittedModel(ABC):
         refused = [name for name, value in requests.items() if value is not None and value is not False]
         if self._scale.transforms and refused:
             raise UnsupportedCombinationError(
-                f"{refused[0]} is not available with target_transform={name_of(self._scale.transforms)!r}. Use "
-                "target_transform=None, or transform y yourself."
+                f"{refused[0]} is not available with target_transform='log'. Use target_transform=None, or transform y "
+                "yourself."
             )

@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 from .._ensemble.joint import chunk_rows, correlations, noise_correlation
 from .._options.prior import check_left_out
 from .._options.resolve import INTERVAL_METHODS
-from .._options.target import name_of
 from .._validation.arguments import explained
 from .._validation.targets import check_weights
 from .._validation.values import flag
@@ -37,7 +36,7 @@ class NumericPredictive(InUnits, FittedModel):
 
     @property
     def target_transform_(self) -> str | None:
-        """Transformation of the targets: "log", "yeo-johnson" or None.
+        """Transformation of the targets: "log" or None.
 
         Examples
         --------
@@ -50,7 +49,7 @@ class NumericPredictive(InUnits, FittedModel):
         ('log', True)
         """
         check_is_fitted(self)
-        return name_of(self._scale.transforms)
+        return "log" if self._scale.transforms else None
 
     @property
     def sigma_noise_(self) -> float | np.ndarray:

@@ -67,13 +67,6 @@ class InUnits:
         columns = [transform.inverse(values[:, k]) for k, transform in enumerate(transforms)]
         return np.stack(columns, 1) if transforms else values
 
-    def _not_below(self, values: np.ndarray) -> np.ndarray:
-        """Quantiles (n, …) or (n, C, …), not below zero where no training target is; only of transformed targets."""
-        if not self._scale.transforms:
-            return values
-        floors = np.array([0.0 if transform.low >= 0 else -np.inf for transform in self._scale.transforms])
-        return np.maximum(values, floors[0] if self._single_output else floors.reshape(-1, *[1] * (values.ndim - 2)))
-
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over the rows, one matrix per output."""
         with self._asked(X) as (x, options):

@@ -34,8 +34,8 @@ FIELDS: dict[str, str] = {
         KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight Member.covariance_factor
         PreparedData.noise PriorScores.grid SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
         TargetScale.unit_noise TemperedPosterior.temperatures ValidationScores.bounds ValidationScores.unit
-        YeoJohnson.unit fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period Standardise.scale
-        Column.cycles
+        fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period Standardise.scale
+        Column.cycles LogTransform.high
     """,
     "positive or infinite": "Compress.width",
     "of at least 0": """
@@ -64,13 +64,13 @@ FIELDS: dict[str, str] = {
         KronBlockPosterior.output_basis LaplaceFit.gradient LaplaceFit.log_noise LaplaceFit.nll LaplaceFit.shift
         LayerFactor.cotangents LayerFactor.inputs LowRank.kept Member.unseen NoiseModel.log_level
         PreparedData.targets Prior.mean SharedFactor.cotangents SharedFactor.inputs Standardise.mean
-        TargetScale.log_slope TargetScale.mean YeoJohnson.centre YeoJohnson.power
+        TargetScale.log_slope TargetScale.mean
     """,
     "real": """
         BaggedScores.constants Column.high Column.low CrossFit.parts Embedding.padding HeldOutScores.constants
-        Layout.columns Layout.elements LogTransform.high LogTransform.low Member.gradient_norm Member.log_evidence
+        Layout.columns Layout.elements Member.gradient_norm Member.log_evidence
         Member.mode_distance Member.n_effective_parameters NoiseModel.gain PreparedData.X PriorScores.folds
-        PriorScores.mean ValidationScores.constants YeoJohnson.high YeoJohnson.low
+        PriorScores.mean ValidationScores.constants
     """,
 }
 """Attributes by the range of their numbers; "real" are those that may be NaN or infinite in a legal fit."""

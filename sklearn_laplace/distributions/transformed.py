@@ -1,11 +1,11 @@
-r"""Predictive distribution of a target whose transformation is a mixture of normals.
+r"""Predictive distribution of a target whose logarithm is a mixture of normals.
 
-With a monotone transformation g, :math:`Z = g(Y)` and :math:`Z \sim \sum_j w_j N(m_j, s_j^2)`:
+With the transformation g of ``transforms``, :math:`Z = g(Y)` and :math:`Z \sim \sum_j w_j N(m_j, s_j^2)`:
 
 .. math:: p(y) = p_Z(g(y))\, g'(y), \qquad F(y) = F_Z(g(y)), \qquad q_\tau(y) = g^{-1}(q_\tau(z))
 
 Means and variances are integrals of :math:`g^{-1}(z)` and its square against each normal: in closed form where
-:math:`g^{-1}` is a straight line, and by Gauss–Legendre quadrature between. The continuous ranked probability score is
+:math:`g^{-1}` is a straight line, and by Gauss–Legendre quadrature below. The continuous ranked probability score is
 the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)` by the same rule, in pieces between the components.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from .mixtures import NormalMixture
-from .transforms import TargetTransform
+from .transforms import LogTransform
 
 REACH = 9.0
 """Half width of the integrals, in standard deviations of a component."""
@@ -34,19 +34,19 @@ CHUNK = 2**21
 
 @dataclass(frozen=True)
 class TransformedMixture:
-    """Distribution of independent targets, each with a transformation that is a mixture of J normals.
+    """Distribution of independent targets, each with a logarithm that is a mixture of J normals.
 
     Parameters
     ----------
     latent : NormalMixture
         Distribution of the transformed targets, with components of shape (n, J) or (n, k, J).
-    transforms : tuple of TargetTransform
+    transforms : tuple of LogTransform
         One for each of the k targets, or a single one.
 
     Examples
     --------
     >>> from sklearn_laplace.distributions.transforms import LogTransform
-    >>> log = LogTransform(0.0, 1e9)
+    >>> log = LogTransform(1e9)
     >>> latent = NormalMixture(np.array([[0.0], [2.0]]), np.ones((2, 1)), np.ones(1))
     >>> prices = TransformedMixture(latent, (log,))
     >>> prices.median().round(3), prices.mean().round(3)  # exp(m), exp(m + 1/2)
@@ -56,7 +56,7 @@ class TransformedMixture:
     """
 
     latent: NormalMixture
-    transforms: tuple[TargetTransform, ...]
+    transforms: tuple[LogTransform, ...]
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +84,7 @@ class TransformedMixture:
         return self.ppf(0.5)
 
     def logpdf(self, x: Any) -> np.ndarray:
-        """Log density at x, in nats; minus infinity outside the domain of the transformation."""
+        """Log density at x, in nats; minus infinity at x ≤ 0."""
         x = np.asarray(x, dtype=float)
         z, slope = self._mapped("apply", x), self._mapped("log_slope", x)
         is_inside = np.isfinite(z)
@@ -130,7 +130,7 @@ class TransformedMixture:
         """
         means, stds, shares = self.latent.means, self.latent.stds, np.broadcast_to(self.latent.weights, self._shape)
         y = np.broadcast_to(np.asarray(x, dtype=float), self._shape[:-1])
-        size = (len(PIECES) * self._shape[-1] + 4) * N_PIECE_NODES * self._shape[-1]
+        size = (len(PIECES) * self._shape[-1] + 2) * N_PIECE_NODES * self._shape[-1]
         (score,) = by_target(self.transforms, _scores, means, stds, shares, y[..., None], nodes=size, n_results=1)
         return score[..., 0]
 
@@ -149,7 +149,7 @@ class TransformedMixture:
 
 
 def by_target(
-    transforms: tuple[TargetTransform, ...],
+    transforms: tuple[LogTransform, ...],
     function: Callable[..., Any],
     *parts: np.ndarray,
     nodes: int = N_NODES,
@@ -159,7 +159,7 @@ def by_target(
 
     Parameters
     ----------
-    transforms : tuple of TargetTransform
+    transforms : tuple of LogTransform
         One for each target.
     function : callable
         (transform, *parts) → tuple of ``n_results`` arrays of shape (rows, ·).
@@ -186,7 +186,7 @@ def by_target(
 
 
 def variances_of_kinds(
-    transforms: tuple[TargetTransform, ...],
+    transforms: tuple[LogTransform, ...],
     means: np.ndarray,
     latent_stds: np.ndarray,
     noise_stds: np.ndarray,
@@ -199,7 +199,7 @@ def variances_of_kinds(
 
     Parameters
     ----------
-    transforms : tuple of TargetTransform
+    transforms : tuple of LogTransform
         One for each target.
     means, latent_stds, noise_stds : ndarray of shape (n, J) or (n, k, J)
         Mean and standard deviation of the latent function, and standard deviation of the noise.
@@ -220,12 +220,12 @@ def variances_of_kinds(
     return mean, epistemic + between, (weights * total).sum(-1) - epistemic
 
 
-def normal_moments(transform: TargetTransform, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normal_moments(transform: LogTransform, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     r"""Mean and variance of :math:`g^{-1}(Z)` for :math:`Z \sim N(m, s^2)`.
 
     Parameters
     ----------
-    transform : TargetTransform
+    transform : LogTransform
         g.
     mean, std : ndarray of equal shape
         m and s.
@@ -237,36 +237,32 @@ def normal_moments(transform: TargetTransform, mean: np.ndarray, std: np.ndarray
 
     Examples
     --------
-    >>> from sklearn_laplace.distributions.transforms import YeoJohnson
-    >>> mean, variance = normal_moments(YeoJohnson(0.0, 1.0, 0.0, 2.0, 1.0), np.array([3.0]), np.array([1.0]))
-    >>> mean.round(9), variance.round(9)  # λ = 1: y = 2 z
-    (array([6.]), array([4.]))
+    >>> from sklearn_laplace.distributions.transforms import LogTransform
+    >>> mean, variance = normal_moments(LogTransform(1e9), np.array([0.0]), np.array([1.0]))
+    >>> mean.round(4), variance.round(4)  # √e, e (e − 1)
+    (array([1.6487]), array([4.6708]))
     """
     centre = transform.inverse(mean)  # moments around it do not cancel
-    low, high = transform.ends
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-    start, end = (np.clip(mean + side * REACH * std, low, high) for side in (-1, 1))
+    start, end = (np.minimum(mean + side * REACH * std, transform.end) for side in (-1, 1))
     half = 0.5 * (end - start)
     z = (0.5 * (start + end))[..., None] + half[..., None] * nodes
     density = np.exp(-0.5 * ((z - mean[..., None]) / std[..., None]) ** 2) / (np.sqrt(2 * np.pi) * std[..., None])
     distance = transform.inverse(z) - centre[..., None]
     shares = half[..., None] * weights * density
     first, second = (shares * distance).sum(-1), (shares * distance**2).sum(-1)
-    for knot, y_knot, side in ((low, transform.low, -1.0), (high, transform.high, 1.0)):
-        if not np.isfinite(knot):
-            continue
-        slope = np.exp(-transform.log_slope(np.asarray(y_knot)))
-        beyond = side * (mean - knot)  # of the distance d ~ N(beyond, s²) past the knot the part d > 0 counts
-        outside, at_knot = ndtr(beyond / std), y_knot - centre
-        peak = std * np.exp(-0.5 * (beyond / std) ** 2) / np.sqrt(2 * np.pi)
-        one, two = beyond * outside + peak, (beyond**2 + std**2) * outside + beyond * peak
-        first += at_knot * outside + side * slope * one
-        second += at_knot**2 * outside + 2 * at_knot * side * slope * one + slope**2 * two
+    slope = transform.high  # of the line above the largest training target
+    beyond = mean - transform.end  # of the distance d ~ N(beyond, s²) past its start the part d > 0 counts
+    outside, at_start = ndtr(beyond / std), transform.high - centre
+    peak = std * np.exp(-0.5 * (beyond / std) ** 2) / np.sqrt(2 * np.pi)
+    one, two = beyond * outside + peak, (beyond**2 + std**2) * outside + beyond * peak
+    first += at_start * outside + slope * one
+    second += at_start**2 * outside + 2 * at_start * slope * one + slope**2 * two
     return centre + first, np.maximum(second - first**2, 0.0)
 
 
 def latent_moments(
-    transform: TargetTransform, mean: np.ndarray, latent_std: np.ndarray, noise_std: np.ndarray
+    transform: LogTransform, mean: np.ndarray, latent_std: np.ndarray, noise_std: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Mean and variance of :math:`E[g^{-1}(f + \varepsilon) \mid f]` for a normal latent f and normal noise ε.
 
@@ -274,7 +270,7 @@ def latent_moments(
 
     Parameters
     ----------
-    transform : TargetTransform
+    transform : LogTransform
         g.
     mean, latent_std : ndarray of equal shape
         Mean and standard deviation of f.
@@ -296,15 +292,13 @@ def latent_moments(
 
 
 def _scores(
-    transform: TargetTransform, means: np.ndarray, stds: np.ndarray, shares: np.ndarray, y: np.ndarray
+    transform: LogTransform, means: np.ndarray, stds: np.ndarray, shares: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray]:
     """CRPS (rows, 1) of targets y (rows, 1) under components (rows, J)."""
-    low, high = transform.ends
     z_y = transform.apply(y)
     pieces = (means[..., None] + stds[..., None] * PIECES).reshape(len(means), -1)
     first, last = pieces.min(-1, keepdims=True), pieces.max(-1, keepdims=True)
-    joints = (np.full_like(y, joint) for joint in (low, high, 0.0))  # at 0, the branches of Yeo–Johnson meet
-    knots = (np.clip(knot, first, last) for knot in (*joints, z_y))
+    knots = (np.clip(knot, first, last) for knot in (np.full_like(y, transform.end), z_y))
     pieces = np.sort(np.hstack([pieces, *knots]), axis=-1)
     nodes, weights = np.polynomial.legendre.leggauss(N_PIECE_NODES)
     half = 0.5 * np.diff(pieces, axis=-1)[..., None]

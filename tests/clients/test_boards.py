@@ -96,9 +96,9 @@ def test_the_model_of_tabarena_is_the_estimator_with_the_time_limit(arena):
 
 
 def test_the_model_of_tabarena_classifies(arena):
-    """Options of the regressor alone are dropped; labels need not be numbers."""
+    """Labels need not be numbers."""
     labels = pd.Series(np.where(SIDE > 0, "up", "down"))
-    model = arena.LaplaceModel("binary", {**QUICK, "target_transform": None})
+    model = arena.LaplaceModel("binary", QUICK)
     model._fit(table(MOONS), labels, time_limit=600.0)
     assert isinstance(model.model, LaplaceClassifier)
     found = model._predict_proba(table(MOONS))

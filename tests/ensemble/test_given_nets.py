@@ -18,7 +18,6 @@ from skorch import NeuralNetRegressor
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.options import Members
 
 RNG = np.random.default_rng(28)
@@ -174,7 +173,6 @@ def test_plain_modules_of_any_dtype():
         (NETS, {"lr": 0.1}, ValueError, "lr cannot be used with a frozen net"),
         (NETS, {"standardize_X": True}, ValueError, "cannot be used with a frozen net"),
         (NETS, {"hidden_layer_sizes": (3,)}, ValueError, "can only be used with the built-in net"),
-        (NETS, {"target_transform": "auto"}, UnsupportedCombinationError, "cannot be used with a FrozenEstimator net"),
         ([NETS[0], CLASSIFIERS[0]], {}, ValueError, r"net\[1\]: the net's module Probabilities returned \(2, 3\)"),
         (
             [NETS[0], FrozenEstimator(NeuralNetRegressor(nn.Linear(2, 1)).initialize())],

@@ -229,8 +229,8 @@ def test_the_first_hour_goes_from_dirty_files_to_intervals(run, tmp_path, monkey
     assert re.search(r"^dteday +date(, day of \w+)* +2011-", text, re.MULTILINE)
     assert re.search(r"^hum +number +\S", text, re.MULTILINE)
     assert text.count("90% intervals  ") == 2 and "equal predictions: True" in text
-    assert "target_transform=None: None was used" in text
-    assert re.search(r"target_transform='log': 'log' was used.*\n.*, 0 of 33 below zero", text)
+    assert "target_transform=None: log density" in text
+    assert re.search(r"target_transform='log': log density.*\n.*, 0 of 33 below zero", text)
     assert len(re.findall(r"^[01] +-\d", text, re.MULTILINE)) == 2  # a line of scores for each fold
     for name in ("bike", "diamonds"):
         assert f"saved {tmp_path}/out/first_hour_{name}.png" in text

@@ -611,7 +611,6 @@ FunctionalPosterior GGN Gaussian Generic HeldOutMixture HeldOutRatios HeldOutSco
 Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag
 MCFisher Member NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores
 SelectionState SharedFactor SquaredErrors Table TargetNoise TargetScale TemperedPosterior ValidationScores WeightSharing
-YeoJohnson
 """
 NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise StandardisedLinear TableMLP"
 

@@ -37,7 +37,7 @@ def models():
         "mixture": LaplaceRegressor(likelihood="heteroscedastic", n_members=2, **SMALL).fit(X, Y),
         "default": LaplaceRegressor(**SMALL).fit(X, Y),
         "counts": LaplaceRegressor(likelihood="negative_binomial", **SMALL).fit(X, RNG.poisson(np.exp(X[:, 0]))),
-        "skewed": LaplaceRegressor(target_transform="yeo-johnson", **ONE).fit(X, np.exp(Y)),
+        "skewed": LaplaceRegressor(target_transform="log", **ONE).fit(X, np.exp(Y)),
         "targets": LaplaceRegressor(**{**GAUSSIAN, "sigma_noise": np.array([0.5, 1.0])}).fit(X, np.c_[Y, X[:, 1]]),
         "tempered": LaplaceRegressor(temperature=0.5, hessian_structure="kron", **ONE).fit(X, Y),
         "classifier": LaplaceClassifier(**ONE).fit(X, np.array(["u", "v", "w"])[np.arange(44) % 3]),

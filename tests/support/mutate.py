@@ -780,8 +780,8 @@ MUTATIONS = (
     Mutation(
         "density under a transformation without its slope",
         "distributions/transforms.py",
-        "np.sign(u) * np.log1p(np.abs(u)) - np.log(self.unit)",
-        "np.sign(u) * np.log1p(np.abs(u))",
+        "-np.log(np.where(y > 0, np.clip(y, np.finfo(float).tiny, self.high), 1.0))",
+        "np.zeros(np.shape(y))",
         "target_transform",
     ),
     Mutation(
@@ -846,13 +846,6 @@ MUTATIONS = (
         "torch.lgamma(size) + torch.lgamma(y + 1) - torch.lgamma(y + size)",
         "torch.lgamma(size) - torch.lgamma(y + size)",
         "contracts overdispersion",
-    ),
-    Mutation(
-        "Yeo-Johnson without a limit on its slope",
-        "distributions/transforms.py",
-        "max(POWERS[0], min(LOGARITHMS[0], 1 + math.log(LEAST_SLOPE) / logs[0]))",
-        "POWERS[0]",
-        "target_transform",
     ),
     Mutation(
         "zone of the last date in place of all dates",
