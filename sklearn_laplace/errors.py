@@ -213,27 +213,8 @@ class ModeWarning(UserWarning):
     """
 
 
-class PinnedWarning(UserWarning):
-    """A given prior is too strong for the data to have any influence, or a linear model explains twice as much.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> import numpy as np
-    >>> from sklearn_laplace import LaplaceRegressor
-    >>> X = np.linspace(0, 6, 20)[:, None]
-    >>> y = np.sin(X[:, 0])
-    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
-    ...     warnings.simplefilter("error", PinnedWarning)
-    ...     LaplaceRegressor(prior_precision=1e6, sigma_noise=0.1, random_state=0).fit(X, y)
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.PinnedWarning: …
-    """
-
-
 class InterpolationWarning(UserWarning):
-    """Intervals are wrong because the residuals do not determine the noise level, or there is only one row.
+    """Intervals are too narrow: they contain too few left-out targets, or there is only one row.
 
     Examples
     --------
@@ -242,7 +223,7 @@ class InterpolationWarning(UserWarning):
     >>> from sklearn_laplace import LaplaceRegressor
     >>> X = np.linspace(0, 6, 20)[:, None]
     >>> y = np.sin(X[:, 0])
-    >>> model = LaplaceRegressor(n_members=1, prior_precision=1e-4, sigma_noise="evidence", random_state=0)
+    >>> model = LaplaceRegressor(n_members=1, prior_precision=1.0, sigma_noise=0.1, random_state=0)
     >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
     ...     warnings.simplefilter("error", InterpolationWarning)
     ...     model.fit(X, np.random.default_rng(0).normal(size=20))
@@ -253,7 +234,7 @@ class InterpolationWarning(UserWarning):
 
 
 class WeakPriorWarning(UserWarning):
-    """The prior is so weak that intervals are much wider than the spread of the targets, or the net overfits.
+    """The prior is so weak that intervals are wider than those of a constant prediction.
 
     Examples
     --------

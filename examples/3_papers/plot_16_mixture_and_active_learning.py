@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 from sklearn.datasets import load_diabetes, make_friedman1
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.errors import BoundWarning, InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
+from sklearn_laplace.errors import BoundWarning, InterpolationWarning, ModeWarning, WeakPriorWarning
 from sklearn_laplace.options import Members
 
 TASKS = ("Friedman", "diabetes")
@@ -42,7 +42,7 @@ START, BATCH = 20, 4
 APART = "log evidence between nets, largest minus smallest, nats"
 CORRELATION = "correlation of evidence and held-out log-likelihood between nets"
 DISAGREEMENT = "std between nets over that of the noise"
-OF_SMALL_DATA = BoundWarning, InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
+OF_SMALL_DATA = BoundWarning, InterpolationWarning, ModeWarning, WeakPriorWarning
 """Warnings about small data, which are intended here."""
 
 

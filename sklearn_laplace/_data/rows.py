@@ -43,12 +43,6 @@ class PreparedData:
         return float(self.weights.sum())
 
     @property
-    def n_different(self) -> int:
-        """Number of different rows of positive weight."""
-        kept = self.weights > 0
-        return len(np.unique(row_keys(self.X, self.targets)[kept]))
-
-    @property
     def average_noise(self) -> tuple[float, ...]:
         """Average known noise variance of each target, in units of φ; empty without known noise."""
         return () if self.noise is None else tuple(np.average(self.noise, axis=0, weights=self.weights).tolist())

@@ -151,12 +151,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             If a selected hyperparameter lies at a bound of its search interval.
         ModeWarning
             If the weights are far from a mode, and intervals are too narrow or not known to be right.
-        PinnedWarning
-            If a given prior is so strong that the data hardly matter, or if a linear model explains twice as much.
         InterpolationWarning
-            If intervals are wrong because the residuals do not determine the noise level, or if there is only one row.
+            If intervals are too narrow for left-out rows, or if there is only one row.
         WeakPriorWarning
-            If the prior is so weak that intervals are much wider than the spread of the targets, or the net overfits.
+            If the prior is so weak that intervals are wider than those of a constant prediction.
 
         Notes
         -----

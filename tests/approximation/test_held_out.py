@@ -19,10 +19,10 @@ from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import folds
 from sklearn_laplace.errors import (
     BoundWarning,
-    InterpolationWarning,
     MemoryBudgetError,
     NotPositiveDefiniteError,
     UnsupportedCombinationError,
+    WeakPriorWarning,
 )
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
@@ -422,13 +422,13 @@ def test_a_noise_that_is_far_off_is_reported_where_the_prior_makes_up_for_it():
 
 
 @pytest.mark.filterwarnings(
-    "error::sklearn_laplace.errors.InterpolationWarning", "ignore::sklearn_laplace.errors.BoundWarning"
+    "error::sklearn_laplace.errors.WeakPriorWarning", "ignore::sklearn_laplace.errors.BoundWarning"
 )
 def test_a_noise_that_the_nets_could_not_mend_is_reported():
     """With so weak a prior, neither the net nor the cross-fitted nets leave residuals for the noise level."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)), 0.5 * rng.normal(size=60)
-    with pytest.warns(InterpolationWarning):
+    with pytest.warns(WeakPriorWarning):
         model = LaplaceRegressor(prior_precision=1e-4, n_members=1, random_state=0).fit(x, y)
     assert model._ensemble.first.origin.cross is not None and model.sigma_noise_ < 0.1
     regressor().fit(X, Y)

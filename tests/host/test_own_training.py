@@ -23,7 +23,7 @@ from skorch.helper import predefined_split
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _searches, metrics
-from sklearn_laplace.errors import InterpolationWarning, TiedScoresWarning, WeakPriorWarning
+from sklearn_laplace.errors import TiedScoresWarning, WeakPriorWarning
 
 FRIEDMAN = make_friedman1(400, n_features=8, noise=1.0, random_state=0)
 X, Y = FRIEDMAN[0][:300].astype(np.float32), FRIEDMAN[1][:300]
@@ -391,12 +391,11 @@ def test_one_validation_row_is_enough(n_rows):
 
 def test_a_search_forgets_and_warns_again():
     """What its fits share ends with the call; a second one on other data warns anew."""
-    net = template(nets.Hidden, module__n_in=8, max_epochs=2)
-    search = GridSearchCV(
-        LaplaceRegressor(net, random_state=0), {"sigma_noise": [1e-3]}, cv=2, scoring=metrics.neg_nlpd
-    )
+    net = template(nets.Hidden, module__n_in=8, module__hidden=60, max_epochs=2)
+    model = LaplaceRegressor(net, hessian_structure="full", random_state=0)
+    search = GridSearchCV(model, {"prior_precision": [1e-5]}, cv=2, scoring=metrics.neg_nlpd)
     for factor in (1.0, 2.0):
-        with pytest.warns(InterpolationWarning):
+        with pytest.warns(WeakPriorWarning):
             search.fit(X, factor * Y)
     gc.collect()
     assert not list(_searches._of_calls)

@@ -247,7 +247,6 @@ def test_weights_move_with_rows_that_come_later():
 
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.PinnedWarning")
 def test_every_structure_can_be_sampled(structure):
     """With a strong prior the std agrees with the linearised one within the error of 4000 samples."""
     options = {"prior_precision": 1e5, "map_prior_precision": 1.0, "sigma_noise": 1.0, **SMALL}

@@ -254,7 +254,6 @@ def masks_for(model, seed=0):
 
 
 @pytest.mark.parametrize("structure", ["auto", *OF_ROWS])
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.PinnedWarning")
 def test_a_mask_works_from_end_to_end(structure):
     """Fit, predict, refit, pickle and partial_fit; masks as tensors, arrays or lists."""
     for model, y in estimators():

@@ -298,7 +298,7 @@ def test_copies_of_rows_are_no_more_rows_than_they_are():
     """Five copies of each row with its target look like targets without noise: a warning."""
     X, y = curved(25, np.random.default_rng(0))
     same = LaplaceRegressor(random_state=0, prior_precision=0.05, sigma_noise="residual")
-    with pytest.warns(InterpolationWarning, match="for 25 different targets.*duplicate rows"):
+    with pytest.warns(InterpolationWarning, match=r"contain \d+% of left-out targets.*duplicate rows"):
         same.fit(np.tile(X, (5, 1)), np.tile(y, 5))
 
 

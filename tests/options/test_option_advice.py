@@ -142,7 +142,7 @@ REFUSED = {  # options, and the number of alternatives
 # fmt: on
 
 
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.PinnedWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", REFUSED)
 def test_each_alternative_in_the_message_of_refused_options_fits(case):
     given, n_alternatives = REFUSED[case]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from sklearn_laplace._sources.arrays import ArraySource
 from sklearn_laplace._sources.sample import sample_of
 from sklearn_laplace._sources.source import SomeParts
 from sklearn_laplace._training import recipe, stream
-from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError, PinnedWarning
+from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.network.network import Network
 from sklearn_laplace.laplace.prior_groups import GROUPINGS
@@ -196,39 +195,6 @@ def test_leave_one_out_fits_after_each_advice():
         fit(**{**given, **followed})
     message = refusal(lambda: fit(**{**given, **LAST, "memory_budget": "5kB"}), MemoryBudgetError)
     assert "last_layer" not in message
-
-
-# ------------------------------------------------------------------------------ diagnosis
-
-
-PINNED = {  # options that are warned of, and the alternatives
-    "strong prior": ({"prior_precision": 1e4}, [{"prior_precision": 0.1}, {"prior_precision": "evidence"}]),
-    "large targets": ({"y": 1e3 * Y, "standardize_y": False}, [{"standardize_y": True}]),
-    "large targets, a chosen prior": (
-        {"y": 1e3 * Y, "standardize_y": False, "prior_precision": "evidence"},
-        [{"standardize_y": True}],
-    ),
-}
-
-
-def warned(**given: Any) -> list[str]:
-    """Messages of the warnings of pinned weights that a fit issues."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit(**given)
-    return [str(warning.message) for warning in caught if warning.category is PinnedWarning]
-
-
-@pytest.mark.parametrize("case", PINNED)
-def test_weights_are_not_pinned_after_the_advice(case):
-    given, followed = PINNED[case]
-    (message,) = warned(**given)
-    advice = message.partition("Use ")[2]
-    for options in followed:
-        ((name, value),) = options.items()
-        assert (f"a smaller {name}" if isinstance(value, float) else f"{name}={value!r}") in advice
-        assert warned(**{**given, **options}) == []
-    assert advice.count("=") == sum(not isinstance(value, float) for options in followed for value in options.values())
 
 
 # ------------------------------------------------------------------------------ given nets

@@ -80,10 +80,6 @@ class Likelihood(ABC):
         """Initial outputs (C,) of a built-in network; None if they are zero."""
         return None
 
-    def baseline(self, n_outputs: int) -> float | None:
-        """Mean log density of a target row under a baseline prediction without inputs, nats; None if unknown."""
-        return None
-
     @abstractmethod
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihood of each row at unit dispersion, without its normaliser, shape (n,)."""

@@ -6,7 +6,6 @@ the equivalent pair of logits :math:`(-f/2, f/2)`, whose softmax is :math:`(1 - 
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -29,10 +28,6 @@ class Bernoulli(Likelihood):
 
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
-
-    def baseline(self, n_outputs: int) -> float:
-        """−log 2, the log density of equal class probabilities."""
-        return -math.log(2)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus(f) − y f, shape (n,), nats."""

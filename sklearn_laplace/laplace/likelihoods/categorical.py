@@ -7,7 +7,6 @@ r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -31,10 +30,6 @@ class Categorical(Likelihood):
 
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
-
-    def baseline(self, n_outputs: int) -> float:
-        """−log C, the log density of equal class probabilities."""
-        return -math.log(n_outputs)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log softmax(f)_y, shape (n,), nats."""

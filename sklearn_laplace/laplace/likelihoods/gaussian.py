@@ -62,10 +62,6 @@ class Gaussian(Likelihood):
         """Return the likelihood for targets of the given mean variance; 1 replaces a variance of zero."""
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
-    def baseline(self, n_outputs: int) -> float:
-        """−½ C log 2πe s², with s² the variance of the targets."""
-        return -self.log_normaliser(self.target_variance, n_outputs) - 0.5 * n_outputs
-
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½ Σ (y − f)²/v, shape (n,)."""
         y, v = _parts(outputs, targets)
