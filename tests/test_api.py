@@ -10,10 +10,9 @@ from collections import Counter
 import api
 import public_api
 import pytest
-from public_api import CHANGELOG, STORED, Interface, heading_of, unannounced
+from public_api import CHANGELOG, STORED, Interface, heading_of, is_due, unannounced
 
 import sklearn_laplace
-from sklearn_laplace._validation.announcements import Deprecation
 from sklearn_laplace._validation.arguments import Absent
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
@@ -102,7 +101,20 @@ def test_a_removal_needs_a_deprecation(removed, version):
 
 def test_a_deprecated_parameter_is_part_of_the_description(monkeypatch):
     """Under the full name of each function that has it, so that its removal can be judged."""
-    monkeypatch.setattr(public_api, "DEPRECATIONS", [Deprecation("predict_std(part=…)", "0.2", "kind=…")])
+    monkeypatch.setattr(public_api, "DEPRECATIONS", {"predict_std(part)": "0.4"})
     facts = Interface.current().facts
     for name in ("predict_std", "LaplaceRegressor.predict_std", "LaplaceClassifier.predict_std"):
         assert facts[f"{name}(part)"] == "deprecated, removed in 0.4"
+
+
+def test_nothing_is_left_after_its_removal():
+    """Whoever raises the version removes what is due: a deprecated name works in two minor releases."""
+    version = sklearn_laplace.__version__
+    late = [name for name, removal in public_api.DEPRECATIONS.items() if is_due(removal, version)]
+    assert not late, f"version {version}: remove " + ", ".join(late)
+
+
+@pytest.mark.parametrize(("version", "is_late"), [("0.8.3", False), ("0.9.0", False), ("0.10.0", True), ("1.0", True)])
+def test_a_removal_is_due_in_the_third_release(version, is_late):
+    """0.8 announces, 0.9 still works, 0.10 removes: numbers are compared, not text."""
+    assert is_due("0.10", version) == is_late

@@ -18,13 +18,14 @@ import api
 
 import sklearn_laplace
 from sklearn_laplace import distributions
-from sklearn_laplace._validation.announcements import DEPRECATIONS
 
 STORED = Path(__file__).with_suffix(".txt")
 CHANGELOG = Path(__file__).parents[2] / "docs/changelog.md"
 REQUIRED = inspect.Parameter.empty
 KEYWORD, COLLECTING = inspect.Parameter.KEYWORD_ONLY, (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 DEPRECATED = "deprecated, removed in "
+DEPRECATIONS: dict[str, str] = {}
+"""Version that removes each deprecated name, such as "predict_std(part)": "0.4"."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Interface:
     def current(cls) -> Interface:
         """That of the imported package."""
         facts = dict(_facts())
-        for one in DEPRECATIONS:
-            owner, mark, parameter = one.name.replace("=…", "").partition("(")
+        for deprecated, version in DEPRECATIONS.items():
+            owner, mark, parameter = deprecated.partition("(")
             for name in [name for name in facts if name.split(".")[-1] == owner]:
-                facts[name + mark + parameter] = DEPRECATED + one.removed_in
+                facts[name + mark + parameter] = DEPRECATED + version
         return cls(sklearn_laplace.__version__, facts)
 
     @classmethod
@@ -85,8 +86,9 @@ def unannounced(before: Interface, now: Interface, changelog: str) -> list[str]:
         with_owner = owner != name and (owner in before.facts) != (owner in now.facts)
         if old == new or with_owner:
             continue
-        if new is None and not _is_due(old or "", now.version):
-            found.append(f"{name} has been removed. Deprecate it first (sklearn_laplace/_validation/announcements.py).")
+        removal = old.removeprefix(DEPRECATED) if old and old.startswith(DEPRECATED) else "1000000"
+        if new is None and not is_due(removal, now.version):
+            found.append(f"{name} has been removed. Deprecate it first (docs/api_policy.md).")
         elif re.findall(r"\w+", name)[-1] not in announced:
             change = "is new" if old is None else "has been removed" if new is None else f"has changed: {old} → {new}"
             found.append(f"{name} {change}. Name it in docs/changelog.md, above {before.version}, in `code style`.")
@@ -98,10 +100,9 @@ def heading_of(version: str) -> re.Pattern[str]:
     return re.compile(rf"^## \[?{re.escape(version)}\b", flags=re.MULTILINE)
 
 
-def _is_due(old: str, version: str) -> bool:
-    """Whether a removed fact was deprecated, and its removal announced for this version or an earlier one."""
-    numbers = [int(n) for n in old.removeprefix(DEPRECATED).split(".")] if old.startswith(DEPRECATED) else [10**9]
-    return numbers <= [int(n) for n in version.split(".")]
+def is_due(removal: str, version: str) -> bool:
+    """True if a removal was announced for this version or an earlier one."""
+    return [int(n) for n in removal.split(".")] <= [int(n) for n in version.split(".")]
 
 
 def _facts() -> Iterator[tuple[str, str]]:
