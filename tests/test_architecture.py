@@ -6,6 +6,9 @@ Each rule is a function from source text to its violations, so that a planted vi
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import inspect
 import io
 import itertools
 import pathlib
@@ -264,6 +267,13 @@ def undocumented(name: str, text: str) -> list[str]:
     return [] if ast.get_docstring(ast.parse(text)) else [f"{name} has no docstring"]
 
 
+def undocumented_methods(kind: type) -> list[str]:
+    """Public methods and properties of a class without a docstring, of their own or inherited."""
+    methods = [name for name, x in vars(kind).items() if inspect.isroutine(x) or isinstance(x, property)]
+    public = [name for name in methods if not name.startswith("_")]
+    return [f"{kind.__qualname__}.{name}" for name in public if not inspect.getdoc(getattr(kind, name))]
+
+
 PARAMETERS = sorted(sklearn_laplace.LaplaceClassifier().get_params() | sklearn_laplace.LaplaceRegressor().get_params())
 RULES = [
     upward,
@@ -337,6 +347,26 @@ def test_a_planted_circle_is_found():
         "_data/augmentation.py": SOURCES["_data/augmentation.py"] + "\nfrom .rows import PreparedData\n",
     }
     assert circles({**SOURCES, **planted}) != []
+
+
+def test_every_method_of_the_engine_is_documented():
+    """Ruff's D102 is off there, because overrides inherit the docstring of their protocol."""
+    files = [name.removesuffix(".py").removesuffix("/__init__") for name in NAMES if name.startswith("laplace/")]
+    modules = [importlib.import_module(f"sklearn_laplace.{file.replace('/', '.')}") for file in files]
+    kinds = {x for module in modules for x in vars(module).values() if isinstance(x, type)}
+    ours = [kind for kind in kinds if kind.__module__.startswith("sklearn_laplace.laplace.")]
+    assert [line for kind in ours for line in undocumented_methods(kind)] == []
+
+    class Planted:
+        @property
+        def size(self): ...
+        @classmethod
+        def of(cls): ...
+        @functools.cached_property
+        def total(self): ...
+        def copy(self): ...
+
+    assert len(undocumented_methods(Planted)) == 4
 
 
 def way_of_the_rows(fit: Callable[[], object]) -> list[str]:
