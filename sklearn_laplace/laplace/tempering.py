@@ -32,7 +32,6 @@ class TemperedPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.inner.device
 
     @property
@@ -46,11 +45,9 @@ class TemperedPosterior(Posterior):
         return self.temperatures.sqrt()
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Row width of the inner posterior."""
         return self.inner.row_width(blocks, n_outputs)
 
     def logdet_precision(self) -> Tensor:
-        """Log determinant of the inner precision plus 2 log |S|."""
         return self.inner.logdet_precision() - self.temperatures.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -62,11 +59,9 @@ class TemperedPosterior(Posterior):
         return self.inner.solve(vector * self._inverse) * self._inverse
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Inner covariance of J S⁻¹."""
         return self.inner.covariance(jacobian.scaled(self._inverse))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Inner variance of J S⁻¹."""
         return self.inner.variance(jacobian.scaled(self._inverse))
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
@@ -76,19 +71,16 @@ class TemperedPosterior(Posterior):
         )
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """Inner cross-covariance of J S⁻¹ and J′ S⁻¹."""
         return self.inner.cross_covariance(jacobian.scaled(self._inverse), other.scaled(self._inverse))
 
     def marginal_variance(self) -> Tensor:
-        """T times the inner marginal variance."""
         return self.temperatures * self.inner.marginal_variance()
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Inner statistics: the effects of T on δ and on the covariance cancel."""
+        # the effects of T on δ and on the covariance cancel
         return self.inner.prior_statistics(groups, n_groups)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """Inner shrinkage."""
         return self.inner.shrinkage(groups, n_groups)
 
 

@@ -38,7 +38,6 @@ class BlockDiagonal(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """A zero matrix per block."""
         return cls(tuple(Full.zero([block], device) for block in blocks), tuple(block.size for block in blocks))
 
     @staticmethod
@@ -48,11 +47,9 @@ class BlockDiagonal(Curvature):
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """Width of the largest block."""
         return max(Full.row_width([block], n_columns) for block in blocks)
 
     def copy(self) -> Self:
-        """Copy all matrices."""
         return self._with(part.copy() for part in self.parts)
 
     def add_(self, batch: Batch) -> Self:
@@ -66,15 +63,12 @@ class BlockDiagonal(Curvature):
         return self._with(parts)
 
     def merge(self, other: Self) -> Self:
-        """Merge block by block."""
         return self._with(mine.merge(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
     def subtract(self, other: Self) -> Self:
-        """Subtract block by block."""
         return self._with(mine.subtract(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v, block by block."""
         pieces = zip(self.parts, vector.split(self.sizes), strict=True)
         return torch.cat([part.times(piece) for part, piece in pieces])
 
@@ -83,7 +77,6 @@ class BlockDiagonal(Curvature):
         return torch.cat([part.eigenvalues() for part in self.parts])
 
     def posterior(self, precision: Tensor, scale: float) -> BlockPosterior:
-        """Posterior of each block by :meth:`Full.posterior`."""
         pieces = precision.split(self.sizes) if precision.ndim else (precision,) * len(self.parts)
         posteriors = (part.posterior(piece, scale) for part, piece in zip(self.parts, pieces, strict=True))
         return BlockPosterior(tuple(posteriors), self.sizes)
@@ -101,7 +94,6 @@ class BlockPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.parts[0].device
 
     @property
@@ -115,52 +107,43 @@ class BlockPosterior(Posterior):
         return max(part.row_width([block], n_outputs) for part, block in pairs)
 
     def logdet_precision(self) -> Tensor:
-        """Sum over the blocks."""
         return torch.stack([part.logdet_precision() for part in self.parts]).sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """R v, block by block."""
         return self._map(vectors, lambda part, piece: part.apply_root(piece))
 
     def solve(self, vector: Tensor) -> Tensor:
-        """P⁻¹ v, block by block."""
         return self._map(vector, lambda part, piece: part.solve(piece))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Sum over the blocks, shape (n, K, K)."""
         pieces = zip(self.parts, jacobian.factors, strict=True)
         return torch.stack([part.covariance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Sum over the blocks, each without the row's contribution, shape (n, C, C)."""
         pieces = zip(self.parts, jacobian.factors, strict=True)
         covariances = [part.left_out_covariance(FactoredJacobian((block,)), factor) for part, block in pieces]
         return torch.stack(covariances).sum(0)
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Sum over the blocks, shape (n, K)."""
         pieces = zip(self.parts, jacobian.factors, strict=True)
         return torch.stack([part.variance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """Sum over the blocks, shape (n·K, m·K)."""
         triples = zip(self.parts, jacobian.factors, other.factors, strict=True)
         covariances = (part.cross_covariance(FactoredJacobian((a,)), FactoredJacobian((b,))) for part, a, b in triples)
         return torch.stack(list(covariances)).sum(0)
 
     def marginal_variance(self) -> Tensor:
-        """Diagonal of the covariance, block by block."""
         return torch.cat([part.marginal_variance() for part in self.parts])
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Sums over the blocks, which have no covariance with each other."""
+        # the blocks have no covariance with each other
         pieces = zip(self.parts, groups.split(self.sizes), strict=True)
         statistics = [part.prior_statistics(piece, n_groups) for part, piece in pieces]
         first, second = (torch.stack(parts).sum(0) for parts in zip(*statistics, strict=True))
         return first, second
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """Sum over the blocks."""
         pieces = zip(self.parts, groups.split(self.sizes), strict=True)
         return torch.stack([part.shrinkage(piece, n_groups) for part, piece in pieces]).sum(0)
 

@@ -36,7 +36,6 @@ class Diag(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """A zero vector of length P."""
         sizes = tuple(block.size for block in blocks)
         return cls(torch.zeros(sum(sizes), dtype=torch.float64, device=device), sizes)
 
@@ -46,11 +45,9 @@ class Diag(Curvature):
         return 2 * 8 * sum(block.size for block in blocks)
 
     def copy(self) -> Self:
-        """Copy the diagonal."""
         return replace(self, diagonal=self.diagonal.clone())
 
     def add_(self, batch: Batch) -> Self:
-        """Add the batch's sums of squares, or the diagonal of its matrix."""
         if batch.matrix is not None:
             self.diagonal.add_(batch.matrix.diagonal())
             return replace(self, semidefinite=False)
@@ -58,11 +55,9 @@ class Diag(Curvature):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Sum of both diagonals."""
         return type(self)(self.diagonal + other.diagonal, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both diagonals, which must be non-negative if both are sums of squares."""
         difference = self.diagonal - other.diagonal
         if not (self.semidefinite and other.semidefinite):
             return type(self)(difference, self.sizes, semidefinite=False)
@@ -70,7 +65,6 @@ class Diag(Curvature):
         return type(self)(difference.clamp_min(0.0), self.sizes)
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v, element by element."""
         return self.eigenvalues() * vector
 
     @cached_property
@@ -78,11 +72,9 @@ class Diag(Curvature):
         return clipped(self.diagonal)
 
     def eigenvalues(self) -> Tensor:
-        """The diagonal, with negative entries set to zero."""
         return self.diagonal if self.semidefinite else self._clipped
 
     def posterior(self, precision: Tensor, scale: float) -> DiagPosterior:
-        """Posterior precisions, element by element."""
         return DiagPosterior(scale * self.eigenvalues() + precision, precision.expand_as(self.diagonal), self.sizes)
 
 
@@ -96,7 +88,6 @@ class DiagPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.total.device
 
     @property
@@ -105,15 +96,12 @@ class DiagPosterior(Posterior):
         return len(self.total)
 
     def logdet_precision(self) -> Tensor:
-        """Sum of the logarithms of the precisions."""
         return self.total.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """v / √p for each row v."""
         return vectors * self.total.rsqrt()
 
     def solve(self, vector: Tensor) -> Tensor:
-        """v / p."""
         return vector / self.total
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
@@ -135,16 +123,14 @@ class DiagPosterior(Posterior):
         return (jacobian.rows().flatten(0, 1).double() / self.total) @ other.rows().flatten(0, 1).double().mT
 
     def marginal_variance(self) -> Tensor:
-        """1 / p."""
         return 1 / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Sums over the groups; Σ is diagonal, and so is the second statistic."""
+        # Σ is diagonal, and so is the second statistic
         share = self.precision / self.total
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
         return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """Sum over each group of δ / p, the prior's share of the posterior precision."""
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.total.device)
         return zeros.index_add(0, groups, self.precision / self.total)

@@ -74,7 +74,6 @@ class EKFAC(Curvature):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of kron."""
         return self.kron.options
 
     def moments(self) -> tuple[EKFACBlock, ...]:
@@ -106,7 +105,6 @@ class EKFAC(Curvature):
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
     def copy(self) -> Self:
-        """Copy the second moments, or the factors before the second pass."""
         parts = tuple(replace(part, values=part.values.clone()) for part in self.parts)
         return replace(self, kron=self.kron if parts else self.kron.copy(), parts=parts)
 
@@ -128,11 +126,9 @@ class EKFAC(Curvature):
         return self._moments(other, 1.0)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of the second moments of two curvatures with the same basis."""
         return self._moments(other, -1.0)
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v, layer by layer."""
         if not self.parts:
             return self.kron.times(vector)
         pieces = vector.split([part.block.size for part in self.parts])

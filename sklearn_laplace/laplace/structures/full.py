@@ -45,7 +45,6 @@ class Full(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """A P × P matrix of zeros."""
         sizes = tuple(block.size for block in blocks)
         return cls(torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64, device=device), sizes)
 
@@ -60,7 +59,6 @@ class Full(Curvature):
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
     def copy(self) -> Self:
-        """Copy the matrix."""
         return replace(self, lower=self.lower.clone())
 
     def add_(self, batch: Batch) -> Self:
@@ -93,7 +91,6 @@ class Full(Curvature):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Sum of both matrices."""
         return type(self)(self.lower + other.lower, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
@@ -125,7 +122,6 @@ class Full(Curvature):
         return self._spectrum[0]
 
     def eigenbasis(self) -> Eigenbasis:
-        """All P eigenvectors."""
         values, vectors = self._spectrum
 
         def rows(jacobian: FactoredJacobian) -> Tensor:
@@ -165,7 +161,6 @@ class FullPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.half.device
 
     @property
@@ -179,11 +174,9 @@ class FullPosterior(Posterior):
         return widest * self.n_parameters
 
     def logdet_precision(self) -> Tensor:
-        """log |P| from the factorisation."""
         return self.logdet
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """R v for each row v."""
         return vectors @ self.root.mT
 
     def solve(self, vector: Tensor) -> Tensor:

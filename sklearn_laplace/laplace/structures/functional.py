@@ -51,7 +51,6 @@ class Functional(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """A curvature without rows."""
         return cls(tuple(blocks), (), device)
 
     @staticmethod
@@ -73,12 +72,10 @@ class Functional(Curvature):
         return self
 
     def add_(self, batch: Batch) -> Self:
-        """Append the batch's rows."""
         piece = FactoredJacobian(tuple(factor.double() for factor in batch.jacobian.factors))
         return type(self)(self.blocks, (*self.pieces, piece), self.device)
 
     def merge(self, other: Self) -> Self:
-        """Concatenate the rows of both."""
         return type(self)(self.blocks, self.pieces + other.pieces, self.device)
 
     def subtract(self, other: Self) -> Self:
@@ -174,7 +171,6 @@ class FunctionalPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.precision.device
 
     @property
@@ -227,7 +223,6 @@ class FunctionalPosterior(Posterior):
         return downdated((rows / (1 + self.scale * values)) @ rows.mT, factor, prior) + prior - rows @ rows.mT
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """:meth:`covariance` between all rows and outputs, shape (n·K, m·K)."""
         left, right = self._explained(jacobian), self._explained(other)
         prior = _gram(_matched(self.factors, jacobian), _matched(self.factors, other), self._columns)
         return prior - self.scale * left.mT @ right

@@ -94,8 +94,6 @@ class Kron(Curvature):
         device: torch.device,
         weight_sharing: WeightSharing = WeightSharing.EXPAND,
     ) -> Self:
-        """Zero factors."""
-
         def square(size: int) -> Tensor:
             return torch.zeros(size, size, dtype=torch.float64, device=device)
 
@@ -104,7 +102,6 @@ class Kron(Curvature):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The treatment of several positions per row."""
         return {"weight_sharing": self.weight_sharing}
 
     @staticmethod
@@ -115,7 +112,6 @@ class Kron(Curvature):
         return 8 * sum(2 * block.outputs**2 + 3 * block.inputs**2 for block in blocks)
 
     def copy(self) -> Self:
-        """Copy all factors."""
         parts = (KronBlock(p.block, p.output_sum.clone(), p.input_sum.clone()) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
@@ -142,7 +138,6 @@ class Kron(Curvature):
         return replace(self, parts=parts, total_weight=self.total_weight + other.total_weight)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of the factor sums."""
         parts = []
         for mine, theirs in zip(self.parts, other.parts, strict=True):
             part = KronBlock(mine.block, mine.output_sum - theirs.output_sum, mine.input_sum - theirs.input_sum)
@@ -225,7 +220,6 @@ class Kron(Curvature):
 
     @property
     def _sizes(self) -> list[int]:
-        """Number of parameters in each block."""
         return [part.block.size for part in self.parts]
 
     def damped_posterior(self, precision: Tensor, scale: float) -> KronPosterior:
@@ -350,7 +344,6 @@ class KronPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.parts[0].spectrum.device
 
     @property
@@ -359,7 +352,6 @@ class KronPosterior(Posterior):
         return sum(self.sizes)
 
     def logdet_precision(self) -> Tensor:
-        """Sum over the layers."""
         return torch.stack([part.logdet() for part in self.parts]).sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -402,11 +394,10 @@ class KronPosterior(Posterior):
         return torch.cat(rows, 1)
 
     def marginal_variance(self) -> Tensor:
-        """Diagonal of the covariance, layer by layer."""
         return torch.cat([part.marginal_variance().flatten() for part in self.parts])
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Sums over the layers, which have no covariance with each other."""
+        # the layers have no covariance with each other
         first = groups.new_zeros(n_groups, dtype=torch.float64)
         second = groups.new_zeros(n_groups, n_groups, dtype=torch.float64)
         for part, piece in zip(self.parts, groups.split(self.sizes), strict=True):
@@ -416,7 +407,6 @@ class KronPosterior(Posterior):
         return first, second
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """Sums over the layers."""
         total = groups.new_zeros(n_groups, dtype=torch.float64)
         for part, piece in zip(self.parts, groups.split(self.sizes), strict=True):
             total = total + part.shrinkage(piece.view(part.spectrum.shape)[0], n_groups)

@@ -50,13 +50,11 @@ class LowRank(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device, rank: int = RANK) -> Self:
-        """A curvature without rows."""
         size = sum(block.size for block in blocks)
         return cls(tuple(blocks), torch.zeros(0, size, dtype=torch.float64, device=device), rank)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The rank."""
         return {"rank": self.rank}
 
     @staticmethod
@@ -67,7 +65,6 @@ class LowRank(Curvature):
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """Size of the dense rows."""
         return n_columns * sum(block.size for block in blocks)
 
     def copy(self) -> Self:

@@ -105,12 +105,10 @@ class LowRankDiag(Curvature):
         weight_sharing: WeightSharing = WeightSharing.EXPAND,
         rank: int = RANK,
     ) -> Self:
-        """Zero curvature of the first pass."""
         return cls(EKFAC.zero(blocks, device, weight_sharing), Diag.zero(blocks, device), rank)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of ekfac, and the rank."""
         return {**self.ekfac.options, "rank": self.rank}
 
     def next_pass(self) -> Self | None:
@@ -134,11 +132,9 @@ class LowRankDiag(Curvature):
         return EKFAC.memory(blocks, n_dual) + Diag.memory(blocks, n_dual) + 3 * 8 * vectors
 
     def copy(self) -> Self:
-        """Copy the moments and the diagonal."""
         return replace(self, ekfac=self.ekfac.copy(), diagonal=self.diagonal.copy())
 
     def add_(self, batch: Batch) -> Self:
-        """Add a batch to the moments and to the diagonal."""
         return replace(self, ekfac=self.ekfac.add_(batch), diagonal=self.diagonal.add_(batch))
 
     def merge(self, other: Self) -> Self:
@@ -146,7 +142,6 @@ class LowRankDiag(Curvature):
         return replace(self, ekfac=self.ekfac.merge(other.ekfac), diagonal=self.diagonal.merge(other.diagonal))
 
     def subtract(self, other: Self) -> Self:
-        """Differences of the moments and the diagonals of two curvatures with the same basis."""
         return replace(self, ekfac=self.ekfac.subtract(other.ekfac), diagonal=self.diagonal.subtract(other.diagonal))
 
     @cached_property
@@ -186,7 +181,6 @@ class InfBlockPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors."""
         return self.total.device
 
     @property
