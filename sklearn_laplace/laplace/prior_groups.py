@@ -137,8 +137,6 @@ def _first_layer(network: Network) -> tuple[str, nn.Module]:
 
 
 def _by_parameter(network: Network) -> Label:
-    """One group per weight."""
-
     def label(name: str, shape: torch.Size) -> tuple[Tensor, Sequence[str]]:
         places = itertools.product(*(range(n) for n in shape))
         return torch.arange(shape.numel()).view(shape), [f"{name}{list(place)}" for place in places]

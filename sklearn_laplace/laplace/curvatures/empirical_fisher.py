@@ -37,5 +37,4 @@ class EmpiricalFisher(CurvatureRule):
         return Batch(line.pullback(factor[..., None]), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """One column."""
         return 1

@@ -51,11 +51,9 @@ class MCFisher(CurvatureRule):
         return Batch(line.pullback(residuals * (weights / self.n_samples).sqrt()[:, None, None]), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of draws per row."""
         return self.n_samples
 
     def sampling(self, n_samples: int, seed: int) -> MCFisher:
-        """Return the rule with the given number of draws per row and seed."""
         return MCFisher(n_samples, seed)
 
 

@@ -88,7 +88,6 @@ class Affine(FactoredLayer):
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """Describe a normalisation layer."""
         tensors = dict(layer.named_parameters(recurse=False))
         weight, bias = (tensors[name].numel() if name in selected else 0 for name in ("weight", "bias"))
         last_axes = len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm | nn.RMSNorm) else 0

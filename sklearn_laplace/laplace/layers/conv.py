@@ -55,7 +55,6 @@ class Conv(FactoredLayer):
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """Describe a convolution."""
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         rows = layer.out_channels if layer.groups > 1 else 1
         weight = rows * layer.weight[0].numel() * ("weight" in selected)
@@ -86,7 +85,6 @@ class Conv(FactoredLayer):
         return torch.cat([patches, *ones], 1).mT
 
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
-        """The layer's part of SᵀJ from its features and the cotangents (n, K, O, …)."""
         cotangents = cotangents.flatten(3)
         if self.groups > 1:
             return self._grouped_factor(features, cotangents)

@@ -40,7 +40,6 @@ class Embedding(FactoredLayer):
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """Describe an embedding table."""
         assert isinstance(layer, nn.Embedding)
         weight = layer.weight.numel() * ("weight" in selected)
         return cls(name, weight, 0, layer.num_embeddings, layer.padding_idx)

@@ -48,7 +48,6 @@ class Linear(FactoredLayer):
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """Describe a linear layer."""
         assert isinstance(layer, nn.Linear)
         weight, bias = layer.in_features * ("weight" in selected), int("bias" in selected)
         return cls(name, weight, bias, layer.out_features, inputs[0, ..., 0].numel())
@@ -65,7 +64,6 @@ class Linear(FactoredLayer):
         return torch.cat([inputs, *ones] if self.weight else ones, -1)
 
     def factor(self, features: Tensor, cotangents: Tensor) -> LayerFactor | SharedFactor:
-        """The layer's part of SᵀJ from features (n, …, I + 1) and cotangents (n, K, …, O)."""
         if features.ndim == 2:
             return LayerFactor(features, cotangents)
         return shared_factor(features.flatten(1, -2), cotangents.flatten(2, -2), self.positions)

@@ -55,11 +55,9 @@ class Gaussian(Likelihood):
 
     @property
     def dispersion_start(self) -> float:
-        """Variance of the targets."""
         return self.target_variance
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Gaussian:
-        """Return the likelihood for targets of the given mean variance; 1 replaces a variance of zero."""
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ class BridgeNorm(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
         return Bridge(self.draws).mean(_normalised(latent))
 
     def variance(self, latent: LatentGaussian) -> Tensor:

@@ -21,5 +21,4 @@ class MC(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
         return softmax_samples(latent, self.draws).mean(0)

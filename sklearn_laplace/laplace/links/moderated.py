@@ -40,7 +40,6 @@ class Moderated(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
         difference, variance = differences(latent)
         constant = inverse_constant(log_coupled(difference, math.pi / 8 * variance))
         return log_coupled(difference, variance / constant[:, None, None]).exp()

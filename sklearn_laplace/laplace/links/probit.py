@@ -30,6 +30,5 @@ class Probit(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
         difference, variance = differences(latent)
         return log_coupled(difference, math.pi / 8 * variance).exp()

@@ -51,11 +51,9 @@ class Quadrature(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
         return self._moments(latent)[0]
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance of softmax(f)_c on the same grid, shape (n, C)."""
         return self._moments(latent)[1]
 
     def _moments(self, latent: LatentGaussian) -> tuple[Tensor, Tensor]:

@@ -186,7 +186,6 @@ def _moves(state: _State, ratio: float) -> list[Hyper]:
 
 
 def _limited(hyper: Hyper, updated: Hyper) -> Hyper:
-    """Damp and limit the step of the dispersion."""
     move = MACKAY_DAMPING * math.log(updated.dispersion / hyper.dispersion)
     return replace(hyper, dispersion=hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE)))
 

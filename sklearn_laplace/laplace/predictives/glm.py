@@ -37,7 +37,6 @@ class GLM(PosteriorPredictive):
 
     @classmethod
     def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
-        """Return the predictive; no samples are needed."""
         return cls()
 
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:

@@ -49,7 +49,6 @@ class MC(PosteriorPredictive):
 
     @classmethod
     def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
-        """Draw ``n_samples`` weight samples from the posterior."""
         return cls(posterior.sample(n_samples, torch.Generator().manual_seed(seed)))
 
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
@@ -59,7 +58,6 @@ class MC(PosteriorPredictive):
         return LatentGaussian(mean, torch.einsum("snc,snd->ncd", centred, centred), samples)
 
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Sample mean, shape (n, C)."""
         return self.functions(network, self.deviations, x, shift).mean(-1)
 
     def joint_covariance(

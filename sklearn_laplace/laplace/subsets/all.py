@@ -18,5 +18,4 @@ class All(Subset):
     """
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of all tensors of the network."""
         return network.parameter_names

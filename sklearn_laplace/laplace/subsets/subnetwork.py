@@ -86,7 +86,6 @@ class Subnetwork(Subset):
         return tuple(name for name in known if name in chosen)
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return the network of the selected tensors, restricted to the selected elements."""
         part = super().of(network, example)
         masks = {network.layout.aliases[name]: mask for name, mask in self._partial.items()}
         return part.restrict({name: mask for name, mask in masks.items() if mask.any()}) if masks else part
@@ -121,7 +120,6 @@ class Scored(Subset):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Forms of the Jacobian available to a structure: only "rows"."""
         return frozenset({"rows"})
 
     def names(self, network: Network) -> tuple[str, ...]:
@@ -135,7 +133,6 @@ class Scored(Subset):
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
 
     def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subnetwork:
-        """Return the subnetwork of the weights with the largest scores."""
         return self._with_largest(network, self.score(network, variance, self.seed))
 
     def _with_largest(self, network: Network, scores: Tensor) -> Subnetwork:
