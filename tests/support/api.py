@@ -27,8 +27,10 @@ HEADER = """\
 
 # API in one page
 
-Every public name with its summary. Docstrings have parameters, shapes, units, errors and an executed example:
-`help(sklearn_laplace.LaplaceRegressor.predict_interval)`.
+Every public name with its summary. Its docstring has an executed example. Docstrings of estimators, methods, functions
+and options also have parameters with shapes and units, and the errors of methods and functions:
+`help(sklearn_laplace.LaplaceRegressor.predict_interval)`. Classes of the engine have the shapes of their fields as
+comments in the source.
 """
 ESTIMATORS = sklearn_laplace.LaplaceRegressor, sklearn_laplace.LaplaceClassifier
 SCIKIT_LEARN = ["get_metadata_routing", "get_params", "set_callbacks", "set_params"]
