@@ -81,16 +81,8 @@ UNNAMED: dict[str, str] = {
 def explained(target: T, name: str | None = None) -> T:
     """Explain calls of a function with wrong arguments; for a class, of its constructor and its public methods.
 
-    Parameters
-    ----------
-    target : callable or class
-    name : str, optional
-        Other name of the function.
-
-    Raises
-    ------
-    TypeError
-        As Python does, with the value given and the argument to use instead.
+    Raises ``TypeError`` as Python does, with the value given and the argument to use instead. ``name`` replaces that of
+    the function.
 
     Examples
     --------
@@ -189,22 +181,7 @@ def _cure(key: str, value: Any, parameters: Mapping[str, Any], constructor: Mapp
 
 
 class Absent:
-    """Method that only another estimator has: its absence is explained, and ``hasattr`` stays False.
-
-    Parameters
-    ----------
-    advice : str
-        What to use instead.
-
-    Examples
-    --------
-    >>> class Classifier:
-    ...     predict_interval = Absent("Use predict_proba(X).")
-    >>> Classifier().predict_interval
-    Traceback (most recent call last):
-        ...
-    AttributeError: Classifier has no 'predict_interval'. Use predict_proba(X).
-    """
+    """Method that only another estimator has: its absence is explained, and ``hasattr`` stays False."""
 
     def __init__(self, advice: str) -> None:
         self._advice = advice
@@ -213,9 +190,4 @@ class Absent:
         self._name = name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """
-        Raises
-        ------
-        AttributeError
-        """
         raise AttributeError(f"{owner.__name__} has no {self._name!r}. {self._advice}")
