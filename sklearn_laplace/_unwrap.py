@@ -37,74 +37,20 @@ BEST = "best_estimator_"
 
 
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
-    """Return the fitted Laplace estimator inside wrappers, and its transformed input.
+    """Return the fitted Laplace estimator itself inside wrappers, nested in any order, and its transformed input.
 
-    Parameters
-    ----------
-    estimator : estimator
-        A Laplace estimator, or a wrapper around it: ``Pipeline``, a search such as ``GridSearchCV``,
-        ``FrozenEstimator``, or ``TransformedTargetRegressor`` without a transformation. Wrappers may be nested in any
-        order. The estimator is not modified.
-    X : array-like of shape (n_samples, n_features)
-        Input of the outermost estimator.
-
-    Returns
-    -------
-    step : LaplaceRegressor or LaplaceClassifier
-        The inner estimator itself, not a copy.
-    X : array-like of shape (n_samples, n_features_of_the_step)
-        Input after ``transform`` of the earlier pipeline steps.
-
-    Raises
-    ------
-    TypeError
-        If the last step is not a Laplace estimator.
-    ValueError
-        If the step predicts differently from the wrapper: a search without refit, or a transformed target.
-    NotFittedError
-        If the estimator or one of its wrappers is not fitted.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import MinMaxScaler
-    >>> from sklearn_laplace import LaplaceRegressor
-    >>> X = np.linspace(0, 6, 20)[:, None]
-    >>> pipe = make_pipeline(MinMaxScaler(), LaplaceRegressor(random_state=0)).fit(X, np.sin(X[:, 0]))
-    >>> step, scaled = laplace_step(pipe, X)
-    >>> step is pipe[-1], float(scaled.max())
-    (True, 1.0)
-    >>> bool((step.predict(scaled) == pipe.predict(X)).all())
-    True
+    Raises ``TypeError`` if the last step is no Laplace estimator, and ``NotFittedError`` if a step is not fitted.
+    ``ValueError`` for a search without refit and for a transformed target, which predict differently from the wrapper.
     """
     step, X = final_step(estimator, X)
     return _laplace(step, estimator), X
 
 
 def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, list[Pipeline]]:
-    """Return the fitted Laplace estimator inside wrappers, and the transformations of its input.
+    """Return the fitted Laplace estimator inside wrappers, and the steps before it in each enclosing pipeline.
 
-    Parameters
-    ----------
-    estimator : estimator
-        As in :func:`laplace_step`.
+    The pipelines are in the order in which they are applied to X. Raises the errors of :func:`laplace_step`.
 
-    Returns
-    -------
-    step : LaplaceRegressor or LaplaceClassifier
-        The inner estimator itself, not a copy.
-    transformations : list of Pipeline
-        Earlier steps of each enclosing pipeline, in the order in which they are applied to X. Empty if X is not
-        transformed.
-
-    Raises
-    ------
-    TypeError, ValueError, NotFittedError
-        As in :func:`laplace_step`.
-
-    Examples
-    --------
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import MinMaxScaler
     >>> from sklearn_laplace import LaplaceRegressor
@@ -119,34 +65,9 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
 
 
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
-    """Return the innermost estimator of any type, and its transformed input.
+    """Return the innermost estimator of any type, and its transformed input; ``TypeError`` if it is no estimator.
 
-    Parameters
-    ----------
-    estimator : estimator
-        An estimator, possibly inside wrappers.
-    X : array-like of shape (n_samples, n_features)
-        Input of the outermost estimator.
-
-    Returns
-    -------
-    step, X
-        As in :func:`laplace_step`, with any type of estimator.
-
-    Raises
-    ------
-    TypeError
-        If the last step is not an estimator.
-    ValueError, NotFittedError
-        As in :func:`laplace_step`.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import BayesianRidge
-    >>> from sklearn.pipeline import make_pipeline
-    >>> step, X = final_step(make_pipeline(BayesianRidge()).fit([[0.0], [1.0], [2.0]], [0.0, 1.1, 1.9]), [[3.0]])
-    >>> type(step).__name__, X
-    ('BayesianRidge', [[3.0]])
+    Raises ``ValueError`` and ``NotFittedError`` as :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
     for transformation in transformations:
@@ -349,7 +270,6 @@ def _is_search(step: Any) -> bool:
 
 
 def _best(search: Any) -> Any:
-    """Refitted estimator of a search."""
     if not search.refit:
         raise ValueError(
             f"{type(search).__name__}(refit=False) has no fitted estimator; set refit=True (with several scorers, the "

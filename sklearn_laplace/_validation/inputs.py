@@ -27,27 +27,7 @@ LONGEST = 200
 
 
 def readable(value: Any, name: str) -> Any:
-    """Return the input unchanged, or a tensor as an array, if it can be read as rows.
-
-    Parameters
-    ----------
-    value : Any
-        User input.
-    name : str
-        Name of the argument in messages, for example "X".
-
-    Raises
-    ------
-    TypeError
-        If the input holds no rows.
-
-    Examples
-    --------
-    >>> readable((x for x in "ab"), "X")
-    Traceback (most recent call last):
-        ...
-    TypeError: X is of type generator, which can be read only once. Pass list(X).
-    """
+    """Return the input, or a tensor as an array; ``TypeError`` if it holds no rows."""
     kind = type(value).__name__
     if kind == "LazyFrame":
         raise TypeError(f"{name} is a LazyFrame, a query that holds no rows. Pass {name}.collect().")
@@ -73,21 +53,7 @@ def readable(value: Any, name: str) -> Any:
 
 
 def unmasked(name: str, values: Any) -> Any:
-    """Return the values unchanged if none of them is masked.
-
-    Raises
-    ------
-    ValueError
-        For a NumPy masked array with masked values, which would otherwise count as valid.
-
-    Examples
-    --------
-    >>> unmasked("y", np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]))
-    Traceback (most recent call last):
-        ...
-    ValueError: y is a masked array with 1 masked value, the first in row 1; every row needs a value. Drop these rows, \
-or fill in their values (numpy.ma.filled).
-    """
+    """Return the values; ``ValueError`` for a masked array with masked values, which would otherwise count as valid."""
     if isinstance(values, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(values)).any():
         number = int(mask.sum())
         raise ValueError(
@@ -103,13 +69,7 @@ def _is_frame(value: Any) -> bool:
 
 
 def no_table(X: Any) -> str | None:
-    """Error message if the shape or type of X rules out a table; None otherwise.
-
-    Examples
-    --------
-    >>> no_table([[1.0, 2.0], [3.0]])
-    'row 1 of X has 1 values, and row 0 has 2. Make all rows equally long.'
-    """
+    """Error message if the shape or type of X rules out a table; None otherwise."""
     if issparse(X):
         return None
     if _is_frame(X):
@@ -151,8 +111,6 @@ def _array_of(tensor: Tensor) -> np.ndarray:
 def is_missing(value: Any) -> bool:
     """True if a cell is None, NaN, or pandas' NA or NaT.
 
-    Examples
-    --------
     >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), 0.0, "")]
     [True, True, True, False, False]
     """
@@ -164,26 +122,13 @@ def is_missing(value: Any) -> bool:
 
 
 def as_text(value: Any) -> Any:
-    """Bytes as text, as ARFF files hold it; any other value unchanged.
-
-    Examples
-    --------
-    >>> as_text("Zürich".encode()), as_text(1)
-    ('Zürich', 1)
-    """
+    """Bytes as text, as ARFF files hold it; any other value unchanged."""
     return value.decode(errors=UNDECODED) if isinstance(value, bytes) else value
 
 
 def as_float(value: Any, where: str) -> float:
-    """Convert a number to float.
+    """Convert a number to float; ``ValueError`` if it exceeds the range of float64.
 
-    Raises
-    ------
-    ValueError
-        If an integer or fraction exceeds the range of float64.
-
-    Examples
-    --------
     >>> as_float(10**400, "y")
     Traceback (most recent call last):
         ...
@@ -202,15 +147,7 @@ another unit, or its logarithm.
 def as_numbers(value: Any, name: str) -> Any:
     """Convert numbers of any type to float64; leave all other input to scikit-learn's checks.
 
-    Raises
-    ------
-    ValueError
-        If a number exceeds the range of float64; the message contains its row.
-
-    Examples
-    --------
-    >>> as_numbers([Decimal("0.5"), None], "y")
-    array([0.5, nan])
+    Raises ``ValueError`` with the row of a number that exceeds the range of float64.
     """
     value = unmasked(name, readable(value, name))
     if value is None or issparse(value):
@@ -229,10 +166,8 @@ def as_numbers(value: Any, name: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Representation of a value for a message, shortened to LONGEST characters.
+    """Representation of a value for a message, shortened to ``LONGEST`` characters.
 
-    Examples
-    --------
     >>> shown(0.5), shown([10**400])
     ('0.5', '[10000000000000000000...')
     """
@@ -246,8 +181,6 @@ def shown(value: Any) -> str:
 def outlined(value: Any) -> str:
     """Short description of a value for a message: the shape of an array or a table, the name of a class.
 
-    Examples
-    --------
     >>> outlined(np.zeros((30, 2))), outlined(0.1), outlined(int)
     ('ndarray of shape (30, 2)', '0.1', 'class int')
     """

@@ -28,41 +28,10 @@ EXACT = 2**53
 
 
 def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
-    """Check that targets have no missing values and a single type.
+    """Check that targets (n,) or (n, C) are present and of a single type; unchanged if NumPy reads them correctly.
 
-    Parameters
-    ----------
-    y : array-like of shape (n,) or (n, C)
-        Targets.
-    numeric : bool
-        If True, the targets have to be numbers; if False, they are labels.
-    name : str
-        Name of the argument in messages.
-
-    Returns
-    -------
-    array-like of shape (n,) or (n, C)
-        The targets, unchanged if NumPy reads them correctly.
-
-    Raises
-    ------
-    TypeError
-        If ``y`` holds no rows or is sparse.
-    ValueError
-        For missing values, for labels if ``numeric``, and for labels of mixed types.
-
-    Examples
-    --------
-    >>> check_targets([1.0, None], numeric=True)
-    Traceback (most recent call last):
-        ...
-    ValueError: Input y contains None: 1 of 2 values missing, the first in row 1. Drop these rows, or impute their \
-targets.
-    >>> check_targets([1, "a"], numeric=False)
-    Traceback (most recent call last):
-        ...
-    ValueError: y holds labels of the types int and str, such as 1 and 'a'. Convert all of them to strings, for \
-example with .astype(str), or all of them to numbers.
+    They are numbers if ``numeric``, else labels. Raises ``TypeError`` if y holds no rows or is sparse, and
+    ``ValueError`` for missing values, labels if ``numeric``, and labels of mixed types.
     """
     y = unmasked(name, readable(y, name))
     if issparse(y):
@@ -99,34 +68,10 @@ example with .astype(str), or all of them to numbers.
 
 
 def check_weights(sample_weight: Any, X: Any, name: str = "sample_weight") -> np.ndarray:
-    """Validated sample weights.
+    """Validated sample weights (n,), float64, non-negative and not all zero, of the n rows of X; else ``ValueError``.
 
-    Parameters
-    ----------
-    sample_weight : array-like of shape (n,), number or None
-        Weights given by the user.
-    X : array-like of n rows
-        Table they belong to.
-    name : str
-        Name of the argument, for messages.
-
-    Returns
-    -------
-    ndarray of shape (n,), float64
-        Non-negative weights, at least one of them positive. Weights at most 1e-100 times the largest are set to zero.
-
-    Raises
-    ------
-    ValueError
-        For negative weights, weights that are all zero, or a largest weight or sum out of range.
-
-    Examples
-    --------
-    >>> check_weights([1.0, 1e40], np.zeros((2, 1)))
-    Traceback (most recent call last):
-        ...
-    ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows to ignore. A weight of k \
-is equivalent to k copies of the row: divide all weights by their mean.
+    Weights of at most 1e-100 times the largest are set to zero. The largest weight has to be within ``WEIGHTS``, and
+    their sum below its upper limit.
     """
     numbers = as_numbers(sample_weight, name)
     _check_each_weight(numbers, _num_samples(X), name)
@@ -158,21 +103,7 @@ def _check_each_weight(weights: Any, n_rows: int, name: str) -> None:
 
 
 def check_lengths(n_rows: int, y: Any, name: str = "y") -> None:
-    """Check that there is one target for each row.
-
-    Raises
-    ------
-    ValueError
-        If the numbers differ.
-
-    Examples
-    --------
-    >>> check_lengths(3, [0.5, 1.5])
-    Traceback (most recent call last):
-        ...
-    ValueError: Found input variables with inconsistent numbers of samples: X has 3 rows and y has 2. Pass one target \
-for each row.
-    """
+    """``ValueError`` unless there is one target for each row."""
     if y is not None and (n_targets := _num_samples(y)) != n_rows:
         raise ValueError(
             f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows and {name} has "
@@ -181,15 +112,8 @@ for each row.
 
 
 def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
-    """Targets as float64 in the shape of their predictions.
+    """Targets as float64 in the shape of their predictions; ``ValueError`` if there is not one for each prediction.
 
-    Raises
-    ------
-    ValueError
-        For invalid targets, or if there is not one for each prediction.
-
-    Examples
-    --------
     >>> targets_like([[1.0], [2.0]], np.zeros(2))
     array([1., 2.])
     """
@@ -202,15 +126,8 @@ def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
 
 
 def check_largest(weights: np.ndarray, name: str) -> None:
-    """Check that the largest weight is in range.
+    """``ValueError`` unless the largest weight is within ``WEIGHTS``.
 
-    Raises
-    ------
-    ValueError
-        If it is below 1e-100 or above 1e15.
-
-    Examples
-    --------
     >>> check_largest(np.array([0.5, 2.0]), "sample_weight")
     """
     largest = weights.max()
@@ -222,21 +139,7 @@ def check_largest(weights: np.ndarray, name: str) -> None:
 
 
 def check_discrete(labels: np.ndarray) -> None:
-    """Check that labels are classes, not measurements.
-
-    Raises
-    ------
-    ValueError
-        For numbers that are not whole.
-
-    Examples
-    --------
-    >>> check_discrete(np.array([0.5, 1.5]))
-    Traceback (most recent call last):
-        ...
-    ValueError: Unknown label type: continuous. y holds numbers such as 0.5, which are not classes. Use \
-LaplaceRegressor for numbers, or convert them to classes.
-    """
+    """``ValueError`` for numbers that are not whole, which are measurements and no classes."""
     try:
         check_classification_targets(labels)
     except ValueError as error:
@@ -248,38 +151,12 @@ LaplaceRegressor for numbers, or convert them to classes.
 
 
 def check_outputs(n_outputs: int, fitted: int) -> None:
-    """Check that y has as many columns as in the fit.
-
-    Raises
-    ------
-    ValueError
-        If the numbers differ.
-
-    Examples
-    --------
-    >>> check_outputs(1, 1)
-    """
     if n_outputs != fitted:
         raise ValueError(f"y has {n_outputs} columns; expected {fitted}, one for each fitted target.")
 
 
 def check_same_kind(labels: np.ndarray, classes: np.ndarray) -> None:
-    """Check that labels are strings if and only if the classes are.
-
-    NumPy would otherwise compare numbers with strings by their digits.
-
-    Raises
-    ------
-    ValueError
-        If only one of the two holds strings.
-
-    Examples
-    --------
-    >>> check_same_kind(np.array([0, 1]), np.array(["a", "b"]))
-    Traceback (most recent call last):
-        ...
-    ValueError: y holds labels such as 0, and the classes are strings such as 'a'. Pass labels of the same type.
-    """
+    """``ValueError`` if only one of labels and classes holds strings: NumPy would compare numbers by their digits."""
     if len(labels) and _is_text(labels) != _is_text(classes):
         kind = "strings" if _is_text(classes) else "numbers"
         raise ValueError(

@@ -32,30 +32,9 @@ SIZES = (1e-60, 1e60)
 
 
 def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
-    """Look up the object with the given name.
+    """Look up an object by its name; ``ValueError`` for another value, with the valid names and the closest one.
 
-    Parameters
-    ----------
-    option : str
-        Name of the option in messages.
-    value : object
-        Value of the option.
-    known : mapping of str
-        Objects by name.
-    also : str
-        Values other than names that the option takes, for the message.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name; the message lists the valid names and the closest one.
-
-    Examples
-    --------
-    >>> lookup("link", "probti", {"probit": 1, "plugin": 2})
-    Traceback (most recent call last):
-        ...
-    ValueError: link='probti' is not known; expected one of 'plugin', 'probit'. Did you mean 'probit'?
+    ``option`` is the name of the option in messages, ``also`` are other values than names that it takes.
     """
     if isinstance(value, str) and value in known:
         return known[value]
@@ -68,20 +47,7 @@ def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -
 
 
 def positive(option: str, value: object) -> float:
-    """Check for a finite number above zero and return it as float.
-
-    Raises
-    ------
-    ValueError
-        For any other value, or for a number outside 1e-60 to 1e60.
-
-    Examples
-    --------
-    >>> positive("temperature", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: temperature=0 has to be a finite number above zero.
-    """
+    """Check for a finite number above zero, and within ``SIZES``; else ``ValueError``."""
     number = math.nan
     with suppress(OverflowError):
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
@@ -92,20 +58,7 @@ def positive(option: str, value: object) -> float:
 
 
 def count(option: str, value: object) -> int:
-    """Check for a whole number of at least 1 and return it as int.
-
-    Raises
-    ------
-    ValueError
-        For any other value, or for a number above 2³¹ − 1.
-
-    Examples
-    --------
-    >>> count("n_samples", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: n_samples=0 has to be a whole number of at least 1.
-    """
+    """Check for a whole number of at least 1, and at most ``MOST``; else ``ValueError``."""
     if isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= MOST:
         return int(value)
     raise ValueError(f"{option}={shown(value)} has to be a whole number of at least 1{below(value)}.")
@@ -117,15 +70,8 @@ def below(value: object) -> str:
 
 
 def flag(option: str, value: object) -> bool:
-    """Check for True, False, 1 or 0 and return it as bool.
+    """Check for True, False, 1 or 0, and return it as bool; else ``ValueError``.
 
-    Raises
-    ------
-    ValueError
-        For any other value.
-
-    Examples
-    --------
     >>> flag("return_std", True)
     True
     >>> flag("return_std", "yes")
@@ -139,15 +85,8 @@ def flag(option: str, value: object) -> bool:
 
 
 def random_numbers(value: Any) -> np.random.RandomState:
-    """Convert a ``random_state`` to a NumPy generator with scikit-learn's ``check_random_state``.
+    """Convert a ``random_state`` with scikit-learn's ``check_random_state``; ``ValueError`` for an invalid seed.
 
-    Raises
-    ------
-    ValueError
-        For an invalid seed.
-
-    Examples
-    --------
     >>> random_numbers(-1)
     Traceback (most recent call last):
         ...
@@ -171,18 +110,7 @@ def generator(random_state: Any) -> torch.Generator:
 
 
 def layer_sizes(sizes: Any) -> tuple[int, ...]:
-    """Check the numbers of units of the hidden layers and return them as a tuple.
-
-    Raises
-    ------
-    ValueError
-        If they are not a sequence of integers from 1 to 1,000,000.
-
-    Examples
-    --------
-    >>> layer_sizes([50, 20])
-    (50, 20)
-    """
+    """Check for a sequence of integers from 1 to ``WIDEST``, the numbers of hidden units; else ``ValueError``."""
     valid = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not (valid and all(isinstance(n, Integral) and 0 < int(n) <= WIDEST for n in sizes)):
         raise ValueError(
@@ -193,20 +121,7 @@ def layer_sizes(sizes: Any) -> tuple[int, ...]:
 
 
 def fractions(option: str, values: Any) -> np.ndarray:
-    """Check for numbers strictly between 0 and 1 and return them as an array of shape (levels,).
-
-    Raises
-    ------
-    ValueError
-        For any other value, and for an empty or a nested sequence.
-
-    Examples
-    --------
-    >>> fractions("quantiles", [0.1, 1.0])
-    Traceback (most recent call last):
-        ...
-    ValueError: quantiles=[0.1, 1.0] has to hold numbers strictly between 0 and 1.
-    """
+    """Check for numbers strictly between 0 and 1, and return them with shape (levels,); else ``ValueError``."""
     try:
         levels = np.atleast_1d(np.asarray(values, dtype=float))
     except (TypeError, ValueError, OverflowError):
@@ -219,44 +134,15 @@ def fractions(option: str, values: Any) -> np.ndarray:
 
 
 def optional_count(option: str, value: object, least: int) -> int | None:
-    """Check for None or a whole number of at least ``least``.
-
-    Raises
-    ------
-    ValueError
-        For any other value, or for a number above 2³¹ − 1.
-
-    Examples
-    --------
-    >>> optional_count("batch_size", 0, 1)
-    Traceback (most recent call last):
-        ...
-    ValueError: batch_size=0 has to be None or a whole number of at least 1.
-    """
+    """Check for None, or a whole number of at least ``least`` and at most ``MOST``; else ``ValueError``."""
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST):
         return None if value is None else int(value)
     raise ValueError(f"{option}={shown(value)} has to be None or a whole number of at least {least}{below(value)}.")
 
 
 def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
-    """Check for a count or None, or a sequence of different ones, and return them as a tuple.
+    """Check for a count or None, or different ones in a sequence; "auto" becomes ``automatic``; else ``ValueError``.
 
-    Parameters
-    ----------
-    option : str
-        Name of the option in messages.
-    value : int, None, sequence of these, or "auto"
-        Value of the option.
-    automatic : tuple of int or None
-        Result for "auto".
-
-    Raises
-    ------
-    ValueError
-        For any other value, and for an empty sequence or one with duplicates.
-
-    Examples
-    --------
     >>> kinds("n_bins", 8), kinds("n_bins", [None, 8]), kinds("n_bins", "auto", (None, 4))
     ((8,), (None, 8), (None, 4))
     >>> kinds("n_bins", (8, 8))
@@ -276,35 +162,15 @@ def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,
 
 
 def jobs(option: str, value: object) -> int | None:
-    """Check for a number of jobs as in joblib: None or a non-zero integer.
-
-    Raises
-    ------
-    ValueError
-        For any other value.
-
-    Examples
-    --------
-    >>> jobs("n_jobs", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: n_jobs=0 has to be None or a whole number other than 0; -1 means all processors.
-    """
+    """Check for a number of jobs as in joblib: None or a non-zero integer; else ``ValueError``."""
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
         return None if value is None else int(value)
     raise ValueError(f"{option}={shown(value)} has to be None or a whole number other than 0; -1 means all processors.")
 
 
 def count_or_share(option: str, value: object) -> int | float:
-    """Check for a count of at least 1 (int), or a fraction of the total in (0, 1] (float).
+    """Check for a count of at least 1 (int), or a fraction in (0, 1] of the total (float); else ``ValueError``.
 
-    Raises
-    ------
-    ValueError
-        For any other value.
-
-    Examples
-    --------
     >>> count_or_share("size of Subnetwork", 1.5)
     Traceback (most recent call last):
         ...
@@ -329,18 +195,10 @@ def _check_size(option: str, values: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Choice:
-    """Hyperparameter given as a value or as the name of a selection rule.
+    """Hyperparameter given as a value, or as the name of a selection rule."""
 
-    Parameters
-    ----------
-    value : ndarray or None
-        Positive values (0-d or 1-d); None if a rule selects them.
-    rule : str
-        Name of the rule; empty if a value is given.
-    """
-
-    value: np.ndarray | None
-    rule: str
+    value: np.ndarray | None  # positive, 0-d or 1-d; None if a rule selects it
+    rule: str  # empty if a value is given
 
     def __eq__(self, other: object) -> bool:
         same_rule = isinstance(other, Choice) and self.rule == other.rule and self.free == other.free
@@ -353,20 +211,7 @@ class Choice:
 
 
 def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """Check for a positive number, a positive array if ``array`` is True, or the name of a rule.
-
-    Raises
-    ------
-    ValueError
-        For any other value.
-
-    Examples
-    --------
-    >>> choice("prior_precision", -1.0, ["evidence"], array=True)
-    Traceback (most recent call last):
-        ...
-    ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
-    """
+    """Check for a positive number, a positive array if ``array``, or the name of a rule; else ``ValueError``."""
     alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
     if isinstance(value, str) and rules:
         lookup(option, value, dict.fromkeys(rules), "a finite number above zero")
@@ -388,26 +233,9 @@ SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".js
 
 
 def file_path(value: object, suffix: str | None = None) -> Path:
-    """Check for the name of a file and return it as a path.
+    """Check for the name of a file, as a string or path; else ``ValueError``.
 
-    Parameters
-    ----------
-    value : str or path
-        Name of the file.
-    suffix : str, optional
-        Suffix of the format that will be written. Suffixes of other formats are refused, unknown ones are accepted.
-
-    Raises
-    ------
-    ValueError
-        If the value is not a string or path, has no file name, or has the suffix of another format.
-
-    Examples
-    --------
-    >>> file_path(3)
-    Traceback (most recent call last):
-        ...
-    ValueError: path=3 has to be the name of a file, as a string or a pathlib.Path.
+    ``suffix`` is that of the format to write. Suffixes of other known formats are refused.
     """
     if not isinstance(value, str | os.PathLike) or not Path(value).name or "\0" in str(value):
         raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
