@@ -15,14 +15,9 @@ from .._validation.targets import check_same_kind, check_targets
 
 
 def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
-    """Validate labels and return them as an array of shape (n,).
+    """Validate labels, and return them with shape (n,).
 
     Raises ``ValueError`` without labels, for missing ones, for labels of several types, and for several columns.
-
-    Examples
-    --------
-    >>> labels_of(["b", "a"]).tolist()
-    ['b', 'a']
     """
     if y is None:
         raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
@@ -41,8 +36,6 @@ def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> n
 
     Raises ``ValueError`` for a label that is not among the classes, in a row of positive weight.
 
-    Examples
-    --------
     >>> positions(np.array(["b", "a"]), np.ones(2), np.array(["a", "b"])).tolist()
     [1, 0]
     """
@@ -56,13 +49,7 @@ def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> n
 
 
 def tally(block: Block) -> dict[Any, float]:
-    """Sum of the weights of each label in a block, without rows of weight zero.
-
-    Examples
-    --------
-    >>> {str(label): n for label, n in tally(Block(np.zeros((3, 1)), np.array(["b", "a", "b"]))).items()}
-    {'a': 1.0, 'b': 2.0}
-    """
+    """Sum of the weights of each label in a block, without rows of weight zero."""
     unique, index = np.unique(labels_of(block.y), return_inverse=True)
     weights = np.ones(len(block)) if block.sample_weight is None else np.asarray(block.sample_weight, dtype=float)
     totals = np.bincount(index.ravel(), weights=weights, minlength=len(unique)).tolist()
@@ -83,8 +70,6 @@ def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any,
 def weighted_total(totals: Mapping[Any, float], factors: Mapping[Any, float]) -> float:
     """Sum of the weights of all rows, times the factors of their classes.
 
-    Examples
-    --------
     >>> weighted_total({"a": 2.0, "b": 1.0}, {"a": 0.5, "b": 3.0})
     4.0
     """
@@ -92,5 +77,4 @@ def weighted_total(totals: Mapping[Any, float], factors: Mapping[Any, float]) ->
 
 
 def _array(labels: Mapping[Any, float], *, is_object: bool = False) -> np.ndarray:
-    """The labels as an array, of the type that NumPy gives them."""
     return np.array(list(labels), dtype=object) if is_object else np.array(list(labels))

@@ -24,14 +24,6 @@ LONGEST = 40
 
 
 class Words:
-    """Object with a fixed representation.
-
-    Examples
-    --------
-    >>> Words("a net")
-    a net
-    """
-
     def __init__(self, words: str) -> None:
         self.words = words
 
@@ -58,7 +50,6 @@ class ShownEstimator:
         return {kind: self._with_report(page) if kind == HTML else page for kind, page in bundle.items()}
 
     def _with_report(self, page: str) -> str:
-        """Append the report on the columns to the diagram of a fitted estimator."""
         return page if self._table is None else page + TableReport(self._table)._repr_html_()
 
     def _with_short_net(self) -> Any:
@@ -77,14 +68,6 @@ def in_a_line(value: Any) -> str:
     """Representation of a net, or of one of its parameters, in one line.
 
     Classes are given by their names, modules without their layers, estimators with their changed parameters.
-
-    Examples
-    --------
-    >>> from skorch import NeuralNetRegressor
-    >>> in_a_line(NeuralNetRegressor(nn.Linear, lr=0.1, module__in_features=3, module__out_features=1))
-    'NeuralNetRegressor(module=Linear, lr=0.1, module__in_features=3, module__out_features=1)'
-    >>> in_a_line(nn.Sequential(nn.Linear(3, 1)))
-    'Sequential(...)'
     """
     if inspect.isclass(value):
         return value.__name__
@@ -100,7 +83,6 @@ def in_a_line(value: Any) -> str:
 
 
 def _defaults(kind: type) -> dict[str, Any]:
-    """Default values of all parameters of a class and its base classes."""
     defaults: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if "__init__" in vars(base) and base is not object:

@@ -42,29 +42,15 @@ BELOW_ZERO = (
 
 @dataclass(frozen=True)
 class Frequency:
-    """Observed frequency of an event, and what a calibrated model leads to expect.
+    """Observed frequency of an event, and what a calibrated model leads to expect."""
 
-    Parameters
-    ----------
-    name : str
-        The event, or the group of rows.
-    n : int
-        Number of rows.
-    observed, expected : float
-        Observed frequency, and mean predicted probability.
-    low, high : float
-        Band of the frequency under a calibrated model.
-    n_effective : float
-        Effective number of rows, which weights make smaller than ``n``.
-    """
-
-    name: str
-    n: int
+    name: str  # the event, or the group of rows
+    n: int  # rows
     observed: float
-    expected: float
-    low: float
+    expected: float  # mean predicted probability
+    low: float  # ends of the band of the frequency under a calibrated model
     high: float
-    n_effective: float
+    n_effective: float  # effective number of rows, which weights make smaller than n
 
     @classmethod
     def of(
@@ -98,32 +84,14 @@ class Frequency:
 
 @dataclass(frozen=True)
 class Report:
-    """Quality of predictions on held-out rows; printed as text.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows.
-    scores : dict of str to float
-        Regression: "RMSE", "R2", "log density" (nats per row) and, except for counts, "CRPS". Classification:
-        "accuracy", "log density", "Brier score" and "calibration error".
-    coverage : tuple of Frequency
-        Regression: targets inside central intervals. Classification: rows of each class; expected is the mean
-        probability of the class.
-    groups : tuple of Frequency
-        Groups of rows by columns of X whose frequency is furthest from the expected one, worst first.
-    pit_pvalue : float or None
-        Probability, for a calibrated model, of a PIT further from uniform; None for classes.
-    notes : tuple of str
-        What to try, printed at the end.
-    """
+    """Quality of predictions on held-out rows; printed as text."""
 
     n_rows: int
-    scores: dict[str, float]
-    coverage: tuple[Frequency, ...]
-    groups: tuple[Frequency, ...]
-    pit_pvalue: float | None = None
-    notes: tuple[str, ...] = ()
+    scores: dict[str, float]  # by name; "log density" in nats per row
+    coverage: tuple[Frequency, ...]  # targets inside central intervals; for classes, rows of each class
+    groups: tuple[Frequency, ...]  # groups of rows furthest from the expected frequency, worst first
+    pit_pvalue: float | None = None  # probability of a PIT further from uniform if calibrated; None for classes
+    notes: tuple[str, ...] = ()  # what to try
 
     def __str__(self) -> str:
         width = max(len(name) for name in [*self.scores, *(entry.name for entry in self.coverage)])
@@ -141,13 +109,7 @@ class Report:
 
 
 def output_position(output: int | None, n_outputs: int) -> int:
-    """Check the position of the target to report on; a single one needs none.
-
-    Examples
-    --------
-    >>> output_position(None, 1), output_position(1, 2)
-    (0, 1)
-    """
+    """Check the position of the target to report on, and return it; a single target needs none."""
     if output is None and n_outputs == 1:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n_outputs:
@@ -231,13 +193,7 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def as_date(days: float) -> str:
-    """Day or, for a part of a day, minute of a time in days since 1970.
-
-    Examples
-    --------
-    >>> as_date(19_783.0), as_date(19_783.25)
-    ('2024-03-01', '2024-03-01 06:00')
-    """
+    """Day or, for a part of a day, minute of a time in days since 1970."""
     return str(np.datetime64(round(days * 1440), "m")).replace("T00:00", "").replace("T", " ")
 
 

@@ -28,12 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_options(**arguments: Any) -> None:
-    """Refuse arguments of ``fit`` with one value per row that a source does not have.
-
-    Examples
-    --------
-    >>> check_options(X_val=None)
-    """
+    """Refuse arguments of ``fit`` with one value per row that a source does not have."""
     for name, value in arguments.items():
         if value is not None:
             raise UnsupportedCombinationError(

@@ -19,8 +19,6 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
     ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,). Raises ``ValueError`` for
     another name, an unknown label in the dict, or a factor that is negative or not finite.
 
-    Examples
-    --------
     >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), np.ones(4)).round(3)
     array([0.667, 2.   ])
     """
@@ -45,12 +43,7 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
 
 
 def check_streaming_weights(class_weight: Any) -> None:
-    """Refuse ``class_weight="balanced"`` in ``partial_fit`` and ``forget``, since it needs all rows at once.
-
-    Examples
-    --------
-    >>> check_streaming_weights({"yes": 2.0})
-    """
+    """Refuse ``class_weight="balanced"`` in ``partial_fit`` and ``forget``, since it needs all rows at once."""
     if isinstance(class_weight, str):
         lookup("class_weight", class_weight, {BALANCED: None})
         raise ValueError(

@@ -69,8 +69,6 @@ def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) 
 def binary_only(likelihood: object, net: Any) -> bool:
     """True if two classes share one logit, so that more classes are not possible.
 
-    Examples
-    --------
     >>> binary_only("bernoulli", None), binary_only("auto", None)
     (True, False)
     """
@@ -79,29 +77,12 @@ def binary_only(likelihood: object, net: Any) -> bool:
 
 
 def for_counts(likelihood: object) -> bool:
-    """True if targets must not be negative.
-
-    Examples
-    --------
-    >>> for_counts("poisson"), for_counts("gaussian")
-    (True, False)
-    """
+    """True if targets must not be negative."""
     return isinstance(likelihood, str) and LIKELIHOODS.get(likelihood, Likelihood).least_target == 0
 
 
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
-    """Check that the targets are in the support of the likelihood.
-
-    Raises ``ValueError`` for negative counts. For fractions, if the likelihood is that of overdispersed counts.
-
-    Examples
-    --------
-    >>> check_support(LIKELIHOODS["poisson"](), np.array([[2.0], [-1.0]]))
-    Traceback (most recent call last):
-        ...
-    ValueError: y holds -1; likelihood='poisson' needs counts of at least 0. For other numbers, use \
-likelihood='gaussian'.
-    """
+    """``ValueError`` for negative counts and, if the likelihood is that of overdispersed counts, for fractions."""
     name = likelihood.key()
     if (targets < likelihood.least_target).any():
         raise ValueError(

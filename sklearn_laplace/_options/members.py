@@ -45,11 +45,6 @@ def n_members(value: object, n_folds: int) -> int:
     """Number of ensemble members: the given count; for "auto" one per fold, and one of all rows.
 
     ``n_folds`` is the number of folds with cross-fitted nets. Raises ``ValueError`` for any other value.
-
-    Examples
-    --------
-    >>> n_members("auto", 3), n_members(2, 3)
-    (4, 2)
     """
     if isinstance(value, str):
         return lookup("n_members", value, {AUTO: 1 + n_folds}, "a whole number of at least 1")

@@ -31,12 +31,7 @@ def _device(name: object, net: Any) -> torch.device:
 
 
 def check_device(device: torch.device) -> None:
-    """Check that the device for the training is available; a fitted model predicts without it.
-
-    Examples
-    --------
-    >>> check_device(torch.device("cpu"))
-    """
+    """Check that the device for the training is available; a fitted model predicts without it."""
     if device.type == "cuda" and not AVAILABLE["cuda"]():
         raise ValueError(f"device='{device}' is not available: torch finds no CUDA device. Use device='cpu'.")
 

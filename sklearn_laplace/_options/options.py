@@ -31,67 +31,41 @@ DISPERSION_RULES = {**dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion), "
 
 
 def is_number(value: object) -> bool:
-    """True if an option is a number, not a rule.
-
-    Examples
-    --------
-    >>> is_number(1.0), is_number("same")
-    (True, False)
-    """
+    """True if an option is a number, not a rule."""
     return not isinstance(value, str)
 
 
 def is_auto(value: Any) -> bool:
-    """True if an option is "auto"."""
     return isinstance(value, str) and value == AUTO
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of an estimator, resolved to objects.
+    """Options of an estimator, resolved to objects."""
 
-    ``subset`` has the random weights, ``rule`` the contribution of a row to the curvature, and ``structure`` the
-    storage of the curvature. If it is None, :func:`~sklearn_laplace._runtime.budget.automatic_structure` selects it.
-    ``likelihood`` is the distribution of the targets given the outputs.
-
-    ``predictive`` maps the posterior to the distribution of the outputs; ``n_samples`` is its number of weight samples,
-    and that of draws of the link. ``link`` maps logits to probabilities; None for a regressor.
-
-    ``grouping`` determines the weights that share a prior precision. ``prior_precision`` and ``sigma_noise`` are values
-    or rules. ``map_precision`` is a fixed prior precision of the training; None for that of the posterior.
-    ``prior_mean`` and ``temperature`` have one value for all weights or a dict, the former keyed by tensors, the latter
-    by layers or tensors.
-
-    If ``dtype`` is None, the number of rows selects the precision of the net. ``memory`` is for the posterior and the
-    rows in work. ``standardises`` is True if linear layers of a given net standardise X; None for those that the net
-    suggests. ``varying_noise`` is True if the noise level varies with the inputs; None if the data decide. ``previous``
-    is the previous posterior that is the prior of a fit. ``fillings`` are values for missing numbers and unknown levels
-    of the rows to predict, see :class:`~sklearn_laplace._ensemble.gaps.Filled`.
-    """
-
-    subset: Subset
-    rule: CurvatureRule
-    structure: type[Curvature] | None
+    subset: Subset  # random weights
+    rule: CurvatureRule  # contribution of a row to the curvature
+    structure: type[Curvature] | None  # storage of the curvature; None: ``_runtime.budget.automatic_structure``
     structure_options: StructureOptions
-    likelihood: Likelihood
-    predictive: type[PosteriorPredictive]
-    n_samples: int
-    link: type[Link] | None
-    grouping: Grouping
+    likelihood: Likelihood  # distribution of the targets given the outputs
+    predictive: type[PosteriorPredictive]  # from the posterior to the distribution of the outputs
+    n_samples: int  # weight samples of the predictive, and draws of the link
+    link: type[Link] | None  # from logits to probabilities; None for a regressor
+    grouping: Grouping  # weights that share a prior precision
     prior_precision: Choice
-    prior_mean: float | dict[str, Tensor]
+    prior_mean: float | dict[str, Tensor]  # one value, or a dict keyed by tensors
     sigma_noise: Choice
-    map_precision: float | None
-    temperature: float | dict[str, float]
+    map_precision: float | None  # fixed prior precision of the training; None for the posterior's
+    temperature: float | dict[str, float]  # one value, or a dict keyed by layers or tensors
     device: torch.device
-    dtype: torch.dtype | None
-    memory: MemoryBudget
+    dtype: torch.dtype | None  # precision of the net; None if the number of rows selects it
+    memory: MemoryBudget  # for the posterior and the rows in work
     n_jobs: int | None
     categorical: Categorical
-    standardises: bool | None = None
-    varying_noise: bool | None = False
-    previous: PreviousPosterior | None = None
-    fillings: Fillings | None = None
+    standardises: bool | None = None  # linear layers of a given net standardise X; None for those that it suggests
+    varying_noise: bool | None = False  # the noise level varies with the inputs; None if the data decide
+    previous: PreviousPosterior | None = None  # posterior that is the prior of a fit
+    fillings: Fillings | None = None  # values for gaps of the rows to predict, see ``_ensemble.gaps.Filled``
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
@@ -139,12 +113,6 @@ class Options:
 
 
 def trained_as(option: str, value: object) -> object:
-    """Value of an option in the training, where the rule "loo" becomes "evidence"; "loo" applies afterwards.
-
-    Examples
-    --------
-    >>> trained_as("prior_precision", "loo"), trained_as("lr", 0.1)
-    ('evidence', 0.1)
-    """
+    """Value of an option in the training, where the rule "loo" becomes "evidence"; "loo" applies afterwards."""
     by_loo = option in ("prior_precision", "sigma_noise") and isinstance(value, str) and value == LOO
     return EVIDENCE if by_loo else value

@@ -18,23 +18,12 @@ SHARINGS = {sharing.value: sharing for sharing in WeightSharing}
 
 @dataclass(frozen=True)
 class StructureOptions:
-    """Options of a curvature structure.
+    """Options of a curvature structure."""
 
-    With ``separate_biases``, biases have separate blocks. ``weight_sharing`` is the treatment of layers that apply
-    their weights at several positions. ``rank`` is the number of eigenpairs of low-rank structures. If ``damped``,
-    predictions use the damped posterior.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.structures import STRUCTURES
-    >>> StructureOptions(rank=7).options_of(STRUCTURES["low_rank"])
-    {'rank': 7}
-    """
-
-    separate_biases: bool = False
-    weight_sharing: WeightSharing = WeightSharing.EXPAND
-    rank: int = RANK
-    damped: bool = False
+    separate_biases: bool = False  # True if biases have separate blocks
+    weight_sharing: WeightSharing = WeightSharing.EXPAND  # for layers that apply their weights at several positions
+    rank: int = RANK  # number of eigenpairs of low-rank structures
+    damped: bool = False  # True if predictions use the damped posterior
 
     def options_of(self, structure: type[Curvature]) -> dict[str, Any]:
         """Keyword arguments of ``structure.zero`` other than the blocks."""

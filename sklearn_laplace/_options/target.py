@@ -19,14 +19,7 @@ SKEWED = 1.0
 
 
 def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> None:
-    """Print advice on counts and on targets that are mostly zero, or positive and skewed, under default options.
-
-    Examples
-    --------
-    >>> print_hint("gaussian", None, np.array([[0.0], [3.0]]))
-    >>> print_hint("auto", None, np.array([[1.0], [1.5], [2.0], [900.0]]))
-    y is positive and skewed. If intervals reach below zero, use target_transform='log'.
-    """
+    """Print advice on counts and on targets that are mostly zero, or positive and skewed, under default options."""
     if not is_auto(likelihood) or transform is not None:
         return
     hint = count_hint(targets) or zeros_hint(targets)
