@@ -55,8 +55,6 @@ class CountRows:
     def criterion(self, alpha: float) -> float:
         """Log likelihood of α, in nats.
 
-        Examples
-        --------
         >>> rows = CountRows(np.zeros(2), np.full(2, 1e-9), np.array([0.0, 2.0]), np.ones(2), held_out=True)
         >>> round(rows.criterion(1.0), 3)  # log 0.5 + log 0.125
         -2.773
@@ -118,8 +116,6 @@ def has_settled(before: tuple[float, ...], after: tuple[float, ...], mean: np.nd
     α is one value per output, or one for all. ``mean`` (C,) are the mean counts μ̄, and ``change`` is the largest ratio
     of the variances.
 
-    Examples
-    --------
     >>> has_settled((0.5,), (0.01,), np.array([0.1]), 1.2), has_settled((0.5,), (0.01,), np.array([10.0]), 1.2)
     (True, False)
     """

@@ -30,11 +30,8 @@ from ..laplace.prior_groups import input_columns, inputs_of
 def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
     """Relevance (n_features,) of each input column; they sum to one, or are all zero if no column has any effect.
 
-    The temperature in ``hyper`` is ignored. Raises ``AttributeError`` if there is no prior precision for each column of
-    X.
+    The temperature in ``hyper`` is ignored. Raises ``AttributeError`` without a prior precision for each column of X.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch
     >>> from sklearn_laplace.laplace.prior_groups import GROUPINGS

@@ -38,8 +38,6 @@ class RowDensities:
     def scaled(self, factor: float) -> np.ndarray:
         """Log density (n,) of each row, nats, with all variances multiplied by ``factor``.
 
-        Examples
-        --------
         >>> row = RowDensities(np.array([-0.5 * np.log(2 * np.pi) - 2.0]), np.array([4.0]), 1)  # e = 2, v = 1
         >>> bool(np.isclose(row.scaled(4.0)[0], -0.5 * np.log(2 * np.pi * 4) - 0.5))
         True
@@ -64,8 +62,6 @@ class LatentDensities:
     def scaled(self, factor: float) -> np.ndarray:
         """Log density (n,) of each row, nats, with the covariance of the outputs multiplied by ``factor``.
 
-        Examples
-        --------
         >>> import torch
         >>> from sklearn_laplace.laplace.leave_one_out.densities import class_density
         >>> from sklearn_laplace.laplace.likelihoods import Bernoulli

@@ -42,13 +42,6 @@ def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_st
 
     Raises ``RuntimeError`` for ``return_std`` with ``return_cov``, as scikit-learn's regressors do, and ``ValueError``
     for other combinations that are not supported.
-
-    Examples
-    --------
-    >>> check_request(std=False, cov=False, mean_grad=True, std_grad=True, X_std=None)
-    Traceback (most recent call last):
-        ...
-    ValueError: return_std_grad=True needs return_std=True and return_mean_grad=True, but return_std=False.
     """
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
         flag(f"return_{name}", value)
@@ -90,8 +83,6 @@ def check_varied(x: Tensor, table: Table | None) -> None:
 
 @dataclass(frozen=True)
 class InputGradients:
-    """Derivatives of an ensemble's predictions with respect to the inputs."""
-
     ensemble: Ensemble
     options: Options
 
@@ -140,17 +131,8 @@ class InputGradients:
 def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndarray:
     """Standard deviations of inputs as an array (n, d), from a number, an array (d,), or an array (n, d).
 
-    Raises ``ValueError`` for another shape, and for values that are negative or not finite. Also for a dataframe or a
-    series whose names are not ``names``, those of X in their order.
-
-    Examples
-    --------
-    >>> deviations([0.0, 2.0], (1, 2))
-    array([[0., 2.]])
-    >>> deviations(-1.0, (1, 2))
-    Traceback (most recent call last):
-        ...
-    ValueError: X_std holds -1.0; standard deviations have to be finite and not negative.
+    Raises ``ValueError`` for another shape, for values that are negative or not finite, and for a dataframe or a series
+    whose names are not ``names``, those of X in their order.
     """
     try:
         values = np.asarray(as_numbers(X_std, "X_std"), dtype=np.float64)
@@ -180,11 +162,5 @@ def _labels(values: Any) -> list[str] | None:
 
 
 def some(names: list[Any]) -> str:
-    """The first names of a list, for a message.
-
-    Examples
-    --------
-    >>> some([1, 2, 3, 4, 5, 6])
-    '1, 2, 3, 4, 5, …'
-    """
+    """The first names of a list, for a message."""
     return ", ".join(map(str, names[:NAMED])) + (", …" if len(names) > NAMED else "")
