@@ -180,7 +180,6 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
 
 
 def _equal_widths(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarray:
-    """Bin edges at equal distances."""
     return np.linspace(0, 1, n_bins + 1)
 
 

@@ -275,7 +275,6 @@ class CalibrationReport:
 
 
 def _lines(report: CalibrationReport) -> list[str]:
-    """Text of a report."""
     spread, crps, sharp = report.spread, report.crps, report.sharpness
     lines = [f"Calibration on {report.n_rows:,} rows; <-- marks a failed check"]
     lines += [_check(report, "location", f"mean normal score {spread.mean:+.3f}")]
@@ -308,7 +307,6 @@ def _lines(report: CalibrationReport) -> list[str]:
 
 
 def _check(report: CalibrationReport, name: str, text: str) -> str:
-    """Line of one check."""
     pvalue = report.checks[name]
     return f"{name:<19}{text}, p = {pvalue:.2g}" + ("  <--" if pvalue < 1 - PLAUSIBLE else "")
 

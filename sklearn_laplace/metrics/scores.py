@@ -404,7 +404,6 @@ def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.n
 
 
 def _levels(levels: Any) -> tuple[float, ...]:
-    """Levels of several intervals."""
     if np.ndim(levels) != 1:
         raise ValueError(f"levels={levels!r} must be a sequence of numbers strictly between 0 and 1.")
     return tuple(fractions("levels", levels).tolist())

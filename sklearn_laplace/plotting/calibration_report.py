@@ -169,7 +169,6 @@ class CalibrationReportDisplay:
 
 
 def _band(ax: Any, band: EcdfBand, label: str, share: float) -> None:
-    """Simultaneous band around zero."""
     low, high = band.low - band.points, band.high - band.points
     ax.fill_between(band.points, low, high, color=tint("#000000", share), lw=0, label=label)
     ax.axhline(0, **REFERENCE)

@@ -199,7 +199,6 @@ class CoverageDisplay:
         return self
 
     def _histogram(self, ax: Any) -> Any:
-        """Draw the histogram of the probability integral transform, and return its bars."""
         width, n = np.diff(self.edges), len(self.pit)
         plausible = [binom.ppf((1 + side * PLAUSIBLE) / 2, n, width[0]) / (n * width[0]) for side in (-1, 1)]
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}

@@ -276,7 +276,6 @@ def _names(step: Any, transformations: list[Any], n: int) -> Any:
 
 
 def _short(name: str) -> str:
-    """Beginning of a long name."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 

@@ -290,12 +290,10 @@ class PredictionIntervalDisplay:
         return self
 
     def _label(self, k: int) -> str:
-        """Label of the k-th interval in the legend."""
         covered = "" if self.coverage is None else f" (covers {self.coverage[k]:.0%})"
         return f"{100 * self.confidence_level[k]:.3g}% interval{covered}"
 
     def _band(self, k: int, colour: Any) -> Any:
-        """Draw the k-th interval as a band."""
         look = {"facecolor": colour, "edgecolor": tint(BLUE, 0.75), "linewidth": 0.4, "label": self._label(k)}
         return self.ax_.fill_between(self.x, self.lower[:, k], self.upper[:, k], **look)
 
@@ -331,7 +329,6 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
 
 
 def _column(table: Any, place: int) -> np.ndarray:
-    """Column of a dataframe or an array."""
     return np.asarray(_safe_indexing(table, place, axis=1))
 
 

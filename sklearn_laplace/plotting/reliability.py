@@ -215,7 +215,6 @@ class ReliabilityDisplay:
         return self
 
     def _histogram(self, ax: Any) -> Any:
-        """Draw the histogram of the confidence, and return its bars."""
         bins = self.bins
         mean, frequent = (np.average(part, weights=bins.weight) for part in (bins.confidence, bins.frequency))
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}

@@ -242,7 +242,6 @@ def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def _squared(y_true: Any, y_pred: Any) -> np.ndarray:
-    """Squared error of each row."""
     predicted = numbers("y_pred", y_pred)
     losses: np.ndarray = (targets_like(y_true, predicted) - predicted) ** 2
     return losses
