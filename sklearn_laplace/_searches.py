@@ -20,8 +20,6 @@ PLACES = "fit", "_fit_and_score"
 
 @dataclass
 class Shared:
-    """State that the fits of a search share."""
-
     given: set[Any] = field(default_factory=set)  # categories of the warnings of candidates, and all messages
     kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results with bytes, latest last
     most: int = MOST_BYTES  # total bytes, beyond which the oldest results are dropped

@@ -92,7 +92,6 @@ class PosteriorLayout:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options of the structure."""
         return self.options.structure_options.options_of(self.structure)
 
     def holds(self, curvature: Curvature) -> bool:

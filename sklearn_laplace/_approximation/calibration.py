@@ -77,7 +77,6 @@ class HeldOutDeals:
         return self.taken(sample_of(len(self.weights), most).to(self.weights.device))
 
     def taken(self, chosen: Tensor) -> HeldOutDeals:
-        """Select rows by their indices."""
         errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))
         log_variance = None if self.log_variance is None else self.log_variance[chosen]
         return HeldOutDeals(errors, variance, noise, log_variance, self.weights[chosen], self.shares)

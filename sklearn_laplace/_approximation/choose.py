@@ -72,7 +72,6 @@ def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, 
 
 
 def with_groups(fit: LaplaceFit, origin: SelectionState, options: Options) -> LaplaceFit:
-    """Return the fit with the prior groups that the options specify."""
     return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 

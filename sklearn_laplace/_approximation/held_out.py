@@ -54,7 +54,6 @@ class HeldOutRatios:
 
     @classmethod
     def of(cls, held_out: HeldOutErrors, hyper: Hyper) -> HeldOutRatios:
-        """Ratios of all held-out rows."""
         std = (held_out.variance + hyper.dispersion * held_out.noise.to(held_out.variance)).sqrt()
         return cls(hyper.dispersion, held_out.errors.double().abs() / std, held_out.weights)
 

@@ -106,7 +106,6 @@ class NoiseModel:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Posterior of the weights of the net of h."""
         return self.fit.posterior(self.hyper, spectral=False)
 
     def log_ratio(self, inputs: Tensor) -> LatentGaussian:
@@ -132,7 +131,6 @@ class NoiseModel:
         return (torch.cat(parts) - self.log_level).clamp(-REACH, REACH).exp()
 
     def ratios_of(self, X: np.ndarray) -> np.ndarray:
-        """As :meth:`ratios`, of rows as an array."""
         return self.ratios(torch.from_numpy(X).to(self.fit.theta)).cpu().numpy()
 
     def mean_ratio(self, inputs: Tensor) -> Tensor:

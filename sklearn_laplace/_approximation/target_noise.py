@@ -54,11 +54,9 @@ class TargetNoise:
         return torch.tensor(self.levels, dtype=torch.float64, device=inputs.device).expand(len(inputs), -1)
 
     def ratios_of(self, X: np.ndarray) -> np.ndarray:
-        """As :meth:`ratios`, of rows as an array."""
         return np.tile(self.levels, (len(X), 1))
 
     def mean_ratio(self, inputs: Tensor) -> Tensor:
-        """Equal to :meth:`ratios`."""
         return self.ratios(inputs)
 
     def nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,12 +65,10 @@ class TargetNoise:
         return ratios.new_ones(1), ratios[..., None]
 
     def merged_nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Equal to :meth:`nodes`."""
         return self.nodes(inputs)
 
     @staticmethod
     def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
-        """Predictive of rows, as in :class:`~sklearn_laplace._approximation.noise_model.NoiseModel`."""
         return NoiseModel.components(moments, nodes, dispersion)
 
 

@@ -186,7 +186,6 @@ def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tenso
 
 
 def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
-    """Relative squares of the errors of all rows of the parts."""
     rows = [(fit, batch) for fit, batches in parts for batch in batches]
     observed, weights = (torch.cat([batch[k] for _, batch in rows]) for k in (1, 2))
     outputs = torch.cat([fit.network(batch[0]).double() for fit, batch in rows])

@@ -49,7 +49,6 @@ def _short(text: str) -> str:
 
 
 def _kind(column: Column) -> str:
-    """What the column is read as, and how it is transformed."""
     if column.n_levels:
         return "category"
     kind = "date" if column.zoned is not None else "number"

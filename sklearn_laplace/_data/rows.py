@@ -25,8 +25,6 @@ from .target_scale import TargetScale
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Validated training data."""
-
     X: np.ndarray  # (n, d), float64
     targets: np.ndarray  # (n, C), standardised, float64, or class indices (n,)
     weights: np.ndarray  # (n,), float64
@@ -39,7 +37,6 @@ class PreparedData:
 
     @property
     def total_weight(self) -> float:
-        """Sum N_w of the weights."""
         return float(self.weights.sum())
 
     @property
@@ -71,7 +68,6 @@ class PreparedData:
         return float(variances.mean())
 
     def tensors(self, input_dtype: torch.dtype, dtype: torch.dtype, device: torch.device) -> TrainingRows:
-        """Rows as tensors on a device."""
         of_classes = self.targets.ndim == 1
         return TrainingRows(
             torch.tensor(self.X, dtype=input_dtype, device=device),
@@ -89,12 +85,10 @@ class PreparedData:
         return self.tensors(torch.float64 if built_in else dtype, dtype, device)
 
     def summary(self) -> TargetSummary:
-        """Scale and total weight of the targets."""
         single_logit = self.targets.ndim == 1 and self.n_outputs == 1
         return TargetSummary(single_logit, self.mean_variance, self.average_noise, self.total_weight, self.scale)
 
     def shape(self) -> TableShape:
-        """Numbers of rows, columns and outputs."""
         d = self.X.shape[1]
         levels, n_added = ((0,) * d, 0) if self.table is None else (self.table.levels, self.table.n_added)
         numbers = (self.X[:, k] for k in range(d) if not levels[k])
@@ -110,7 +104,6 @@ class PreparedData:
         return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
 
     def taken(self, index: np.ndarray) -> PreparedData:
-        """Select rows by their positions."""
         noise = None if self.noise is None else self.noise[index]
         return replace(self, X=self.X[index], targets=self.targets[index], weights=self.weights[index], noise=noise)
 
@@ -132,7 +125,6 @@ class PreparedData:
         return 1.0 if total <= n or len(np.unique(row_keys(self.X))) < n else n / total
 
     def weighted(self, unit: float) -> PreparedData:
-        """Multiply all weights by a factor."""
         unmerged = None if self.unmerged is None else self.unmerged.weighted(unit)
         return replace(self, weights=self.weights * unit, unmerged=unmerged)
 
@@ -178,7 +170,6 @@ class PreparedData:
         return np.setdiff1d(keys[index], np.delete(keys, index))
 
     def followed_by(self, other: PreparedData) -> PreparedData:
-        """Append the rows of another data set."""
         noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])
         X, targets = np.concatenate([self.X, other.X]), np.concatenate([self.targets, other.observed_targets])
         return replace(self, X=X, targets=targets, weights=np.concatenate([self.weights, other.weights]), noise=noise)

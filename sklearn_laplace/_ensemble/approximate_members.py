@@ -264,7 +264,6 @@ def _scored_deals(bag: Bag, passes: _Passes, rows: TrainingRows) -> tuple[HeldOu
 
 
 def initialised(bag: Bag, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
-    """skorch nets with the weights of the members."""
     sizes, nets = Sizes.of(rows), []
     for arguments, state in zip(bag.arguments, bag.states, strict=True):
         training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
@@ -279,7 +278,6 @@ def initialised(bag: Bag, rows: TrainingRows, options: Options, seed: int) -> li
 def results_of(
     bag: Bag, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
 ) -> tuple[tuple[MapResult, LaplaceFit], ...]:
-    """Training result and Laplace fit of each member."""
     n_steps, rest = bag.n_steps, (bag.n_steps, bag.is_small, rows.inputs.dtype)
     return tuple(
         (MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], *rest), fit)

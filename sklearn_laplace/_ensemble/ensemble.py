@@ -49,11 +49,9 @@ class Ensemble:
 
     @property
     def first(self) -> Member:
-        """Member that provides the estimator's attributes."""
         return self.members[0]
 
     def of_one(self, member: Member) -> Ensemble:
-        """Ensemble of a single member."""
         return Ensemble.of([replace(member, is_later=False)], factor=self.factor)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
@@ -96,7 +94,6 @@ class Ensemble:
         return Together.of(self.members, self._used)
 
     def joined(self, parts: list[Components]) -> Components:
-        """Mixture of the distributions of the members."""
         return Components.joined(parts, torch.from_numpy(self.weights).to(parts[0].mean))
 
     def draws(self, count: int, generator: torch.Generator, draw: Callable[[Member, int], Tensor]) -> Tensor:
@@ -117,7 +114,6 @@ class Ensemble:
         return covariances @ weights + torch.einsum("nck,mck,k->nmc", away, away, weights)
 
     def left_out_moments(self, options: Options) -> Predictive:
-        """Leave-one-out moments of the targets of the training rows."""
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 

@@ -61,5 +61,4 @@ def _moments(member: Member, latent: LatentGaussian, x: Tensor) -> tuple[Compone
 
 
 def chunk_rows(ensemble: Ensemble, n_components: int) -> int:
-    """Number of rows in a chunk."""
     return max(CHUNK // (n_components * ensemble.first.fit.n_outputs**2), 1)

@@ -42,7 +42,6 @@ class FitRequest(TrainingRequest):
         return for_rows(self.resolved, self.kind, self.parameters, self.data.summary(), self.seeds[2])
 
     def under_noise(self, noise_model: NoiseModel | TargetNoise) -> FitRequest:
-        """Request with the noise variances of a noise model for each row."""
         kept = None if self.kept is None else self.kept.under_noise(noise_model.ratios_of(self.kept.X))
         return replace(self, data=self.data.under_noise(noise_model.ratios_of(self.data.X)), kept=kept)
 

@@ -122,7 +122,6 @@ class Together:
 
     @property
     def members(self) -> list[Member]:
-        """All members."""
         return [member for stack in self.stacks for member in stack.members]
 
     def outputs(self, x: Tensor, options: Options) -> Tensor:

@@ -26,7 +26,6 @@ SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 
 
 def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:
-    """Sums of fits over all ranks."""
     if stream.group.is_alone:
         return list(fits)
     parts = stream.group.gathered([{name: getattr(fit, name) for name in SUMS} for fit in fits])

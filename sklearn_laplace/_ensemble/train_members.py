@@ -133,7 +133,6 @@ def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
 
 
 def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
-    """Keyword arguments of a member's net."""
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
     return table_net(shape, data, options.likelihood, recipe.n_bins)
 
@@ -175,7 +174,6 @@ class _Program:
 
     @property
     def loss(self) -> Loss:
-        """Loss of the training."""
         return loss_of(self.options.likelihood)
 
     @property
@@ -376,7 +374,6 @@ def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -
 
 
 def fit_of(network: Network, rows: TrainingRows, options: Options) -> LaplaceFit:
-    """Laplace approximation of a net, by a pass over its training rows."""
     selected, structure, n_dual, used = layout_of(network, rows, options)
     prior = grouped(selected, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))

@@ -196,7 +196,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         X_val: Any = None,
         y_val: Any = None,
     ) -> Self:
-        """Fit to rows in memory."""
         with self._unchanged_on_failure(X):
             self._prior_scores = self._resolved = None
             self._options()  # errors about unknown options come before errors about unused arguments
@@ -539,7 +538,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     # ------------------------------------------------------------------ rows and options
 
     def _prepare_sample(self, sample: Sample) -> PreparedData:
-        """Prepare the rows of a sample of a source."""
         return self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
 
     def _reading(self, sample: Sample, scale: TargetScale) -> Reading:

@@ -13,10 +13,8 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def overview(estimator: Any, X: Any, y: Any, **options: Any) -> Any:
-    """Draw an estimator with ``plotting.OverviewDisplay.from_estimator``, and return the display."""
     return import_module(f"{PACKAGE}.plotting").OverviewDisplay.from_estimator(estimator, X, y, **options)
 
 
 def calibration(report: Any, **options: Any) -> Any:
-    """Draw a calibration report with ``plotting.CalibrationReportDisplay``, and return the display."""
     return import_module(f"{PACKAGE}.plotting").CalibrationReportDisplay(report).plot(**options)

@@ -87,7 +87,6 @@ def _delayed(source: DaskSource) -> list[tuple[Any, Any, Any]]:
 
 
 def _workers(client: Any) -> list[str]:
-    """Addresses of all workers."""
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
 

@@ -308,7 +308,6 @@ class Step(NamedTuple):
 
 
 def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None) -> Latent:
-    """Gaussian over the outputs of the linearised net."""
     mean, jacobian, steps = _linearised(graph, network, shift)
     if (factors := _factors(network, posterior)) is not None:
         return Latent(mean, _factored_root(graph, network, factors, steps))
@@ -401,7 +400,6 @@ def _tensors(step: Step) -> tuple[str, str]:
 
 
 def _n_outputs(steps: Sequence[Step]) -> int:
-    """Number of outputs of the net."""
     return int(next(step.layer.out_features for step in reversed(steps) if isinstance(step.layer, nn.Linear)))
 
 

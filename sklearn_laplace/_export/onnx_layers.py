@@ -23,12 +23,10 @@ DOUBLE = 11  # TensorProto.DOUBLE
 
 
 def square(graph: Graph, value: str) -> str:
-    """Elementwise square."""
     return graph("Mul", value, value)
 
 
 def unsqueezed(graph: Graph, value: str, axis: int) -> str:
-    """Insert an axis of length one."""
     return graph("Unsqueeze", value, np.array([axis]))
 
 
@@ -37,7 +35,6 @@ Made = tuple[str, Callable[[str], str]]
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    """Values of a tensor as a float64 array."""
     return tensor.detach().double().cpu().numpy()
 
 

@@ -182,7 +182,6 @@ def _twin(model: Any, tried: list[Member]) -> Any:
 
 
 def _modules(model: Any) -> list[nn.Module]:
-    """The distinct modules of all members."""
     modules: list[nn.Module] = []
     for member in _distinct(model):
         noise = member.noise_model

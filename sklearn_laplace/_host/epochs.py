@@ -30,11 +30,9 @@ class EpochTasks(Callback):
         self.task, self.steps = task, steps
 
     def on_epoch_begin(self, net: NeuralNet, **kwargs: Any) -> None:
-        """Begin the subtask."""
         self.epoch = self.task.subtask("epoch").__enter__()
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """End the subtask."""
         if self.steps.is_shown:
             self.steps.advance(float(np.mean(net.history[-1, "batches", :, "train_loss"])))
         self.epoch.__exit__(None, None, None)
@@ -51,12 +49,10 @@ class Watch(Callback):
         self.period = period
 
     def on_batch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """Stop the training if it has to end."""
         if self.is_over():
             raise KeyboardInterrupt  # the way in which skorch callbacks stop a training
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """Check the loss, and call ``between`` if it is due."""
         losses = net.history[-1, "batches", :, "train_loss"]
         epoch = len(net.history)
         if not np.isfinite(losses).all():
@@ -72,12 +68,10 @@ class Annealing(Callback):
     """Callback that lowers the learning rate to zero by a cosine over all batches, for a module without own epochs."""
 
     def on_train_begin(self, net: NeuralNet, X: Any = None, y: Any = None, **kwargs: Any) -> None:
-        """Count the batches."""
         n_rows = len(X) if net.batch_size == -1 else net.batch_size
         self.step, self.n_steps = 0, net.max_epochs * math.ceil(len(X) / n_rows)
 
     def on_batch_begin(self, net: NeuralNet, training: bool = False, **kwargs: Any) -> None:
-        """Set the rate of a batch."""
         if training:
             for group in net.optimizer_.param_groups:
                 group["lr"] = net.lr * 0.5 * (1 + math.cos(math.pi * self.step / self.n_steps))

@@ -14,8 +14,6 @@ from ..laplace.likelihoods._base import with_noise
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Training rows as tensors on one device."""
-
     inputs: Tensor  # (n, d)
     targets: Tensor  # (n, C), standardised, or class indices (n,)
     weights: Tensor  # (n,)
@@ -32,35 +30,28 @@ class TrainingRows:
 
     @property
     def n_outputs(self) -> int:
-        """Number C of outputs of the net."""
         return self.n_logits or self.targets.shape[1]
 
     @property
     def total_weight(self) -> float:
-        """Sum N_w of the weights."""
         return float(self.weights.double().sum())
 
     def to(self, dtype: torch.dtype) -> TrainingRows:
-        """Convert the rows to another precision."""
         targets = self.targets.to(dtype) if self.targets.is_floating_point() else self.targets
         noise = None if self.noise is None else self.noise.to(dtype)
         return TrainingRows(self.inputs.to(dtype), targets, self.weights.to(dtype), noise, self.n_logits)
 
     def taken(self, index: Tensor) -> TrainingRows:
-        """Select rows by their indices."""
         noise = None if self.noise is None else self.noise[index]
         return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise, self.n_logits)
 
     def chunks(self, step: int) -> list[Rows]:
-        """Split the rows into chunks of at most ``step`` rows."""
         spans = [slice(start, start + step) for start in range(0, len(self), step)]
         return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the training data that a net needs."""
-
     n_inputs: int
     n_outputs: int
     n_rows: int
@@ -70,7 +61,6 @@ class Sizes:
 
     @classmethod
     def of(cls, rows: TrainingRows) -> Sizes:
-        """Sizes of the given rows."""
         inputs = rows.inputs
         of_classes = rows.targets.ndim == 1
         return cls(inputs.shape[1], rows.n_outputs, len(rows), rows.total_weight, inputs.device, of_classes)

@@ -42,7 +42,6 @@ class Budget:
 
 
 def budget_for(n_rows: int) -> Budget:
-    """Limits for a number of rows."""
     return SMALL if n_rows <= SMALL_ROWS else LARGE
 
 

@@ -33,7 +33,6 @@ class Group:
 
     @property
     def is_alone(self) -> bool:
-        """True if there is one rank."""
         return self.size == 1
 
     @torch.no_grad()

@@ -81,7 +81,6 @@ class MemoryBudget:
         return f"memory_budget allows {amount}" if self.by_user else f"this process may use {amount}"
 
     def share(self, n_jobs: int) -> MemoryBudget:
-        """Budget of each of ``n_jobs`` workers."""
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:

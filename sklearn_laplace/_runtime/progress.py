@@ -180,12 +180,10 @@ def about(seconds: float) -> str:
 
 
 def without_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of an estimator without those of callbacks."""
     return {name: value for name, value in state.items() if name not in (CALLBACKS, *OF_A_FIT)}
 
 
 def callbacks_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of an estimator set by ``set_callbacks``."""
     return {name: value for name, value in state.items() if name == CALLBACKS}
 
 

@@ -54,13 +54,11 @@ def _sharing(base: type) -> type:
         """Ray's backend, with large arguments in the object store."""
 
         def configure(self, *args: Any, **kwargs: Any) -> int:
-            """Start a pool, with no stored arguments."""
             self.stored: dict[int, tuple[Any, Any]] = {}
             workers: int = super().configure(*args, **kwargs)
             return workers
 
         def submit(self, func: Any, callback: Callable[..., Any] | None = None) -> Any:
-            """Schedule a batch of calls."""
             func.items = [
                 (call, [self._placed(arg) for arg in args], {name: self._placed(arg) for name, arg in named.items()})
                 for call, args, named in func.items
@@ -68,7 +66,6 @@ def _sharing(base: type) -> type:
             return super().submit(_FromStore(func, ray.get, ray.ObjectRef), callback)
 
         def terminate(self) -> None:
-            """Stop the pool and release the stored arguments."""
             self.stored = {}
             super().terminate()
 

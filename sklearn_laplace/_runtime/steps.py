@@ -59,11 +59,9 @@ class Steps:
             self._bar.close()
 
     def is_over(self) -> bool:
-        """True if the training has to end now."""
         return self.task is not None and self.task.clock.is_over()
 
     def extend(self, n_steps: int) -> None:
-        """Add further steps to the total."""
         if (self.is_shown or self.is_timed) and self.total is not None:
             self.total += n_steps
             if self._bar is not None:

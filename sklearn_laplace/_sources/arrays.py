@@ -25,7 +25,6 @@ class ArraySource(RowSource):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each part."""
         n = len(self.X)
         return [min(PART_ROWS, n - start) for start in range(0, n, PART_ROWS)]
 

@@ -94,12 +94,10 @@ class ArrowSource(RowSource):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each part."""
         return self.counts
 
     @property
     def identity(self) -> object:
-        """Names and lengths of the files."""
         return tuple(str(getattr(fragment, "path", "")) for fragment in self.fragments), self.counts
 
 

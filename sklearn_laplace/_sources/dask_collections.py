@@ -48,7 +48,6 @@ class DaskSource(RowSource):
         return cls(tuple(zip(parts, *others, strict=True)), targets, names[1])
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Compute a partition and yield its rows in order."""
         from dask.base import compute
 
         X, y, sample_weight = compute(*self.partitions[part], scheduler="synchronous")
@@ -74,7 +73,6 @@ class DaskSource(RowSource):
 
     @property
     def identity(self) -> object:
-        """Keys of the partitions."""
         return tuple(str(X.key) for X, _, _ in self.partitions)
 
 
@@ -88,11 +86,9 @@ class Partitions(RowSource):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each partition."""
         return [len(X) for X, _, _ in self.partitions]
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Yield the rows of a partition in order."""
         X, y, sample_weight = self.partitions[part]
         yield from _rows(X, y, sample_weight, self.targets, self.weight).all_blocks()
 

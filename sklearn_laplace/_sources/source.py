@@ -47,11 +47,9 @@ class RowSource(ABC):
 
     @property
     def n_rows(self) -> int:
-        """Total number of rows."""
         return sum(self.lengths)
 
     def all_blocks(self) -> Iterator[Block]:
-        """Yield all rows in order."""
         for part in range(len(self.lengths)):
             yield from self.blocks(part)
 
@@ -71,11 +69,9 @@ class SomeParts(RowSource):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each part."""
         return [self.whole.lengths[part] for part in self.chosen]
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Yield the rows of a part in order."""
         return self.whole.blocks(self.chosen[part])
 
     @property
@@ -85,7 +81,6 @@ class SomeParts(RowSource):
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """Rows of several blocks as one block."""
     first = blocks[0]
     y, weights = (
         None if getattr(first, name) is None else np.concatenate([np.asarray(getattr(block, name)) for block in blocks])

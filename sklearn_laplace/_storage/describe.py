@@ -145,7 +145,6 @@ class Describer:
         return [REFERENCE, len(self.objects) - 1]
 
     def items(self, values: Iterable[Any], path: str) -> list[Any]:
-        """The nodes of several values."""
         return [self(value, f"{path}[{place}]") for place, value in enumerate(values)]
 
     def array(self, values: np.ndarray, *of_tensor: Any) -> int:

@@ -146,7 +146,6 @@ def shadows(kind: type, name: str) -> bool:
 
 
 def new(kind: type, values: Mapping[str, Any]) -> Any:
-    """A new object with these attributes."""
     instance: Any = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(instance, name, value)

@@ -86,7 +86,6 @@ def known() -> MappingProxyType[str, Any]:
 
 @cache
 def tags() -> dict[Any, str]:
-    """Tags of the known classes and functions."""
     return {thing: tag for tag, thing in known().items()}
 
 

@@ -130,7 +130,6 @@ class Reader:
         return result
 
     def __call__(self, node: Any) -> Any:
-        """The value of a node."""
         if node is None or type(node) in SCALARS:
             return node
         kind, *arguments = node if isinstance(node, list) and node else [node]
@@ -139,7 +138,6 @@ class Reader:
         return _READERS[kind](self, *arguments)
 
     def items(self, nodes: Sequence[Any]) -> list[Any]:
-        """The values of several nodes."""
         return [self(node) for node in nodes]
 
     def part(self, kind: str, place: Any) -> Any:

@@ -34,14 +34,12 @@ ROUNDING = 1e-9
 
 
 def split(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters and fitted attributes of an estimator."""
     names, state = estimator.get_params(deep=False), without_callbacks(BaseEstimator.__getstate__(estimator))
     state.pop("_resolved", None)  # follows from the parameters
     return {name: state.pop(name) for name in list(state) if name in names}, state
 
 
 def joined(kind: type, parameters: Mapping[str, Any], fitted: Mapping[str, Any]) -> Any:
-    """A new estimator of parameters and fitted attributes."""
     estimator = new(kind, {})
     _settle(estimator, {**parameters, **fitted})
     return estimator

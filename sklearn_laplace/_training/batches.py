@@ -42,7 +42,6 @@ class Encoded:
 
     @torch.no_grad()
     def taken(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded numbers and category codes of the rows with these indices."""
         codes = self.codes.index_select(0, chosen)
         if self.numbers is not None:
             return self.numbers.index_select(0, chosen), codes
@@ -82,7 +81,6 @@ class StreamedRows:
         self._all = self._yielded()
 
     def skip(self, n_batches: int) -> None:
-        """Begin after a number of mini-batches."""
         self.n_read = self._skipped = n_batches
 
     def __iter__(self) -> Iterator[Batch]:

@@ -82,7 +82,6 @@ class Checkpoint:
         self._saved = time.monotonic()
 
     def remove(self) -> None:
-        """Remove the file after the fit."""
         if self.group.rank == 0:
             self.path.unlink(missing_ok=True)
 
@@ -109,7 +108,6 @@ def _read(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any] | None] 
 
 
 def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Group) -> Checkpoint:
-    """State of the fit with these parameters and rows."""
     given = {name: value for name, value in parameters.items() if name not in UNRELATED}
     texts = {name: _state(value) if isinstance(value, RandomState) else repr(value) for name, value in given.items()}
     return Checkpoint.of(parameters["checkpoint"], joblib.hash((texts, data.X, data.targets, data.weights)), group)
@@ -127,11 +125,9 @@ class NoCheckpoint:
     state = None
 
     def result(self, stage: str, compute: Callable[[], Any]) -> Any:
-        """Compute the result."""
         return compute()
 
     def is_due(self) -> bool:
-        """False."""
         return False
 
     def save(self, state: Mapping[str, Any]) -> None:

@@ -66,7 +66,6 @@ class Squares:
         return ((outputs - targets.double()).square() * precision).mean(-1)
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
-        """Show the log density under normal noise of constant level."""
         steps.score(errors, n_outputs)
 
 
@@ -96,7 +95,6 @@ class NegativeLog:
         return self.likelihood.nll(*self._flat(outputs.double(), targets)).view(outputs.shape[:2])
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
-        """Show the log likelihood, up to a constant."""
         steps.score_log(-errors)
 
     def _flat(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,5 +103,4 @@ class NegativeLog:
 
 
 def loss_of(likelihood: Likelihood) -> Loss:
-    """Loss of a joint training for a likelihood."""
     return Squares() if likelihood.has_dispersion else NegativeLog(likelihood)

@@ -80,7 +80,6 @@ def train_given(
 def keep_weights(
     frozen: FrozenEstimator, network: Network, rows: TrainingRows, plan: Plan, options: Options
 ) -> GivenNet:
-    """A net that keeps its weights."""
     net = copied(frozen.estimator)
     history = list(net.history)
     net.trim_for_prediction()

@@ -41,7 +41,6 @@ class WarmStart:
 
     @property
     def hyper(self) -> Hyper:
-        """Hyperparameters at the end of the earlier training."""
         return Hyper(torch.from_numpy(self.prior_precision), self.dispersion)
 
 
@@ -78,7 +77,6 @@ class Plan:
 
     @property
     def free_dispersion(self) -> bool:
-        """True if φ is selected by the data."""
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
@@ -119,7 +117,6 @@ class Fold:
 
 
 def other_rows(index: Tensor, n_rows: int) -> Tensor:
-    """Indices of all rows that are not among the given ones."""
     kept = torch.ones(n_rows, dtype=torch.bool, device=index.device)
     kept[index] = False
     return kept.nonzero()[:, 0]
@@ -139,14 +136,12 @@ class MapResult:
     folds: tuple[Fold, ...] = ()
 
     def warm_start(self) -> WarmStart:
-        """Warm start of another training on the same rows."""
         tensors = self.mode.fit.network.theta, self.mode.hyper.prior_precision, *(fold.theta for fold in self.folds)
         theta, precision, *folds = (tensor.cpu().numpy() for tensor in tensors)
         return WarmStart(theta, precision, self.mode.hyper.dispersion, tuple(folds), self.by_evidence)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all trained parameter tensors."""
         return self.mode.fit.network.parameter_names
 
 

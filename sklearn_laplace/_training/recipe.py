@@ -92,7 +92,6 @@ def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Rec
 
 
 def of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:
-    """Recipes with a part of the steps."""
     if part >= 1:
         return tuple(recipes)
     return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)

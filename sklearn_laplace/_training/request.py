@@ -16,8 +16,6 @@ from .stream import RowStream
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """Specification of a training."""
-
     kind: str  # "regressor" or "classifier"
     parameters: Mapping[str, Any]
     data: PreparedData  # a sample of the table if there is a stream
@@ -30,5 +28,4 @@ class TrainingRequest:
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
 
     def options(self, resolved: Options) -> Options:
-        """Resolved options in the units of these rows."""
         return for_rows(resolved, self.kind, self.parameters, self.data.summary())

@@ -147,7 +147,6 @@ class Stacked:
 
     @property
     def n_outputs(self) -> int:
-        """Number C of outputs of a net."""
         return self.weights[-1].shape[1]
 
     @property
@@ -165,12 +164,10 @@ class Stacked:
         return [*self.scales, *self.weights, *(bias for bias in self.biases if bias is not None)]
 
     def copied(self) -> list[Tensor]:
-        """Copies of the trainable tensors."""
         return [tensor.detach().clone() for tensor in self.tensors]
 
     @torch.no_grad()
     def put(self, values: Sequence[Tensor]) -> None:
-        """Set the trainable tensors."""
         for tensor, value in zip(self.tensors, values, strict=True):
             tensor.copy_(value)
 

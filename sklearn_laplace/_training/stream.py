@@ -38,7 +38,6 @@ class RowStream:
 
     @property
     def share(self) -> int:
-        """Number of rows of this rank."""
         return self.shard.n_rows
 
     def blocks(self) -> Iterator[PreparedData]:
@@ -131,7 +130,6 @@ class StreamedBatches:
 
     @property
     def rows_of_rank(self) -> int:
-        """Rows of this rank in a mini-batch."""
         return max(self.batch_size // self.stream.group.size, 1)
 
     def average_(self, gradients: Sequence[Tensor]) -> None:

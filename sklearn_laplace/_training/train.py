@@ -99,7 +99,6 @@ def begin(request: TrainingRequest, resolved: Options, task: Task) -> WarmStart 
 
 
 def _planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
-    """Resolved options, rows as tensors, and plan of a training."""
     options, data, start = request.options(resolved), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
@@ -136,7 +135,6 @@ class _Nets:
 
     @classmethod
     def of(cls, request: TrainingRequest, rows: TrainingRows, options: Options) -> _Nets:
-        """Initialise the nets for these rows."""
         parameters, data, seeds = request.parameters, request.data, request.seeds
         is_ours = parameters["net"] is None
         source: Any = parameters["net"]
