@@ -52,19 +52,14 @@ ACCURACY = 1e-3
 
 @dataclass(frozen=True)
 class HeldOutDeals:
-    """Errors (D, n, C) of held-out rows in D deals, and their predicted variances (D, n, C) without noise.
+    """Errors of held-out rows in D deals, and their predicted variances."""
 
-    ``noise`` (D, n, C) has the noise variances at the mean of h, and ``log_variance`` (n, C) the variance s² of h; it
-    is None without a noise model. ``weights`` (n,) are those of the rows, ``shares`` (D,) those of the deals in the
-    mixture.
-    """
-
-    errors: Tensor
-    variance: Tensor
-    noise: Tensor
-    log_variance: Tensor | None
-    weights: Tensor
-    shares: Tensor
+    errors: Tensor  # (D, n, C)
+    variance: Tensor  # (D, n, C), without noise
+    noise: Tensor  # (D, n, C), noise variances at the mean of h
+    log_variance: Tensor | None  # (n, C), variance s² of h; None without a noise model
+    weights: Tensor  # (n,), of the rows
+    shares: Tensor  # (D,), of the deals in the mixture
 
     @property
     def total(self) -> Tensor:
@@ -124,14 +119,11 @@ class HeldOutDeals:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration of a mixture on held-out rows: the factor c_K of all its variances and the spread τ of the noise.
+    """Calibration of a mixture on held-out rows."""
 
-    ``of_deals`` is the best factor c_2 for the mixture of the deals.
-    """
-
-    factor: float
-    spread: float
-    of_deals: float
+    factor: float  # c_K, factor of all variances
+    spread: float  # τ, of the noise
+    of_deals: float  # c_2, the best factor for the mixture of the deals
 
 
 def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
@@ -153,15 +145,12 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
 
 @dataclass(frozen=True)
 class HeldOutDensities:
-    """Log densities of held-out rows under the mixture of the deals, as a function of a factor of all variances.
-
-    ``spread`` is τ, ``best`` the best factor, and ``dispersion`` the noise level φ of the noise variances in ``rows``.
-    """
+    """Log densities of held-out rows under the mixture of the deals, as a function of a factor of all variances."""
 
     rows: HeldOutDeals
-    spread: float
-    best: float
-    dispersion: float
+    spread: float  # τ
+    best: float  # the best factor
+    dispersion: float  # noise level φ of the noise variances in ``rows``
     is_normal: ClassVar[bool] = True
 
     def scaled(self, factor: float) -> np.ndarray:

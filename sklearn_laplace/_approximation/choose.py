@@ -26,17 +26,15 @@ from .left_out import LeftOut
 class SelectionState:
     """State of the training from which the hyperparameters of a posterior can be selected, repeatedly.
 
-    ``hyper`` and the names of the prior groups are those at the end of the training; ``tensors`` names all trained
-    parameters. ``settled_for`` are options (prior precision, noise level, prior structure) for which the training has
-    already maximised the evidence, at the corresponding modes. It is None if the selection follows the training.
-    ``cross`` has the cross-fitted nets and their held-out scores.
+    ``settled_for`` are the options (prior precision, noise level, prior structure) for which the training has already
+    maximised the evidence, at the corresponding modes. It is None if the selection follows the training.
     """
 
-    hyper: Hyper
-    groups: tuple[str, ...]
-    tensors: tuple[str, ...]
+    hyper: Hyper  # at the end of the training
+    groups: tuple[str, ...]  # names of the prior groups at that time
+    tensors: tuple[str, ...]  # names of all trained parameters
     settled_for: tuple[Choice, Choice, str] | None
-    cross: CrossFit | None = None
+    cross: CrossFit | None = None  # cross-fitted nets and their held-out scores
 
     def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
         """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""

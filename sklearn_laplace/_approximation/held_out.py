@@ -43,14 +43,11 @@ LEAST_LEVEL = 1e-100
 
 @dataclass(frozen=True)
 class HeldOutRatios:
-    """Ratios |e| / s (m,) of held-out errors and their standard deviations, each of a single net.
+    """Ratios |e| / s (m,) of held-out errors and their standard deviations, each of a single net."""
 
-    ``dispersion`` is the noise level φ of the standard deviations; ``weights`` (m,) are those of the rows.
-    """
-
-    dispersion: float
-    values: Tensor
-    weights: Tensor
+    dispersion: float  # noise level φ of the standard deviations
+    values: Tensor  # (m,)
+    weights: Tensor  # (m,), of the rows
 
     @classmethod
     def of(cls, held_out: HeldOutErrors, hyper: Hyper) -> HeldOutRatios:
@@ -62,26 +59,20 @@ class HeldOutRatios:
 class CrossFit:
     """Cross-fitted nets and their predictions for held-out rows.
 
-    ``fold`` (n,), int64, is the index of the net that holds a row out. ``densities`` are log densities of the held-out
-    rows under other prior precisions and noise levels. They are None for a likelihood with dispersion that is not
-    Gaussian, or a curvature rule of dispersion power other than 1. ``parts`` has the Laplace fit of each net and its
-    held-out rows, in chunks.
-
-    After :meth:`scored`, ``networks`` and ``parts`` are empty, and ``ratios`` has those of the held-out rows. A
-    likelihood without dispersion has no ratios.
+    ``densities`` are None for a likelihood with dispersion that is not Gaussian, or a curvature rule of dispersion
+    power other than 1.
     """
 
-    networks: tuple[Network, ...]
-    fold: Tensor
-    densities: HeldOutScores | None
-    parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()
-    ratios: HeldOutRatios | None = None
+    networks: tuple[Network, ...]  # empty after :meth:`scored`, as ``parts``
+    fold: Tensor  # (n,), int64: index of the net that holds a row out
+    densities: HeldOutScores | None  # under other prior precisions and noise levels
+    parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()  # fit of each net and its held-out rows, in chunks
+    ratios: HeldOutRatios | None = None  # after :meth:`scored`, with dispersion
 
     def scored(self, hyper: Hyper, held_out: HeldOutErrors | None) -> CrossFit:
         """Return an object with the ratios of the held-out rows, without rows and nets.
 
-        ``hyper`` are the selected hyperparameters, at temperature 1. ``held_out`` is the result of :meth:`held_out`;
-        None for a likelihood without dispersion.
+        ``hyper`` are the selected hyperparameters, at temperature 1; ``held_out`` is None without dispersion.
         """
         ratios = None if held_out is None else HeldOutRatios.of(held_out, hyper)
         return replace(self, networks=(), parts=(), ratios=ratios)
@@ -110,10 +101,8 @@ class CrossFit:
     def densities_of_rows(self, hyper: Hyper, held_out: HeldOutErrors | None) -> Densities:
         """Log density of each row under the net that holds it out. Not available after :meth:`scored`.
 
-        With a noise level, all variances are multiplied by the factor of largest density of these rows. The noise level
-        of a fit is closer to that of its training rows, and therefore too small for held-out rows.
-
-        ``held_out`` is the result of :meth:`held_out` under ``hyper``; None for a likelihood without dispersion.
+        With a noise level (``held_out`` is not None), all variances are multiplied by the factor of largest density of
+        these rows: the noise level of a fit is too small for held-out rows.
         """
         if held_out is not None:
             variance = held_out.variance + hyper.dispersion * held_out.noise
@@ -134,15 +123,12 @@ class CrossFit:
 
 @dataclass(frozen=True)
 class FoldFit:
-    """Laplace fit of a cross-fitted net on the rows of its training; ``network`` is that of all weights.
+    """Laplace fit of a cross-fitted net on the rows of its training."""
 
-    ``held_out`` (m,), int64, are the positions of the other rows, and ``rows`` has these rows in chunks.
-    """
-
-    network: Network
+    network: Network  # of all weights
     fit: LaplaceFit
-    held_out: Tensor
-    rows: list[Rows]
+    held_out: Tensor  # (m,), int64: positions of the other rows
+    rows: list[Rows]  # the held-out rows, in chunks
 
 
 def cross_fit(parts: Sequence[FoldFit], hyper: Hyper) -> CrossFit:

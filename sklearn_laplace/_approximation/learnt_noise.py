@@ -32,16 +32,12 @@ def learnt_noise(
     with_own_tails: bool = True,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train the noise net on held-out errors of rows ``inputs`` (n, d) with weights (n,).
+    """Train the noise net on held-out errors of rows (n, d) with weights (n,), as :func:`.noise_model.noise_model`.
 
-    Returns None if the errors do not show that the noise varies, or if the noise net is too expensive. ``dispersion``
-    is the noise level φ; ``seed`` draws the sample of rows, and ``steps`` is that of
-    :func:`~sklearn_laplace._approximation.noise_model.noise_model`. Issues ``BoundWarning`` if the noise of some rows
-    is at its bound.
-
-    If ``honest``, the errors come from nets trained without these rows, and the mean is trained under the noise later.
-    If ``quick``, train a rough model, which is sufficient for row weights in a training. ``with_own_tails`` estimates
-    the tails of the noise from these errors.
+    Returns None if the errors do not show that the noise varies, or if the noise net is too expensive. If ``honest``,
+    the errors come from nets trained without these rows, and the mean is trained under the noise later. ``quick``
+    suffices for row weights in a training; ``with_own_tails`` estimates the tails from these errors. Issues
+    ``BoundWarning`` if the noise of some rows is at its bound.
     """
     inputs, always = inputs.to(weights), bool(options.varying_noise)
     problem = net.to(weights), inputs, weights, held_out, dispersion, seed

@@ -51,14 +51,11 @@ POINTS = 40
 
 @dataclass(frozen=True)
 class LeftOut:
-    """All rows of a fit for leave-one-out, in the order of the results.
-
-    ``density`` is the log density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
-    """
+    """All rows of a fit for leave-one-out, in the order of the results."""
 
     rows: TrainingRows
     memory: MemoryBudget
-    density: Density
+    density: Density  # log density of a target
 
     def exact(self, fit: LaplaceFit) -> LaplaceFit:
         """Return a fit of the rows with ``GGN`` and an exact structure: ``fit`` itself, or that of one more pass.

@@ -77,30 +77,22 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """Laplace approximation of h, for C outputs; ``fit`` and ``hyper`` are those of the net of h.
+    """Laplace approximation of h, for C outputs.
 
-    ``gain`` is the log evidence minus the log density under the best constant noise, in nats. ``log_level`` is
-    subtracted from the outputs of the net. If the mean is trained under the noise, it makes φ the noise variance of an
-    average row.
-
-    ``is_trained_under`` is True if the mean is trained under this noise. Rows that are added later are then weighted by
-    their noise too. ``spread`` is an additional standard deviation τ of h in predictions. It makes the tails of the
-    noise heavier and leaves E[e^h] unchanged (``_approximation/calibration.py``).
+    Rows that are added later are weighted by their noise if the mean is trained under it (``is_trained_under``).
+    ``spread`` makes the tails of the noise heavier and leaves E[e^h] unchanged (``_approximation/calibration.py``).
     """
 
-    fit: LaplaceFit
+    fit: LaplaceFit  # of the net of h, as ``hyper``
     hyper: Hyper
-    gain: float
+    gain: float  # log evidence minus the log density under the best constant noise, nats
     is_trained_under: bool = False
-    log_level: float = 0.0
-    spread: float = 0.0
+    log_level: float = 0.0  # subtracted from the outputs of the net; makes φ the noise variance of an average row
+    spread: float = 0.0  # additional standard deviation τ of h in predictions
     varies: ClassVar[bool] = True
 
     def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
-        """Return the model for training the mean on rows at inputs (n, d) with weights (n,).
-
-        The noise ratios e^h of these rows have the weighted mean 1.
-        """
+        """Return the model with noise ratios e^h of weighted mean 1 at rows (n, d) with weights (n,)."""
         level = (weights @ self.ratios(inputs)).mean() / weights.sum()
         return replace(self, is_trained_under=True, log_level=self.log_level + float(level.log()))
 
@@ -177,19 +169,15 @@ class NoiseModel:
 
 @dataclass(frozen=True)
 class TrainedNoise:
-    """A noise model and the m rows of its training, whose indices among all rows are ``chosen`` (m,), int64.
-
-    ``inputs`` (m, d) and ``weights`` (m,) are those of the rows. ``errors`` and ``variance`` (m, C) are held-out
-    errors, and variances of the predictions without noise, at noise level φ (``dispersion``).
-    """
+    """A noise model and the m rows of its training."""
 
     model: NoiseModel
-    chosen: Tensor
-    inputs: Tensor
-    errors: Tensor
-    variance: Tensor
-    weights: Tensor
-    dispersion: float
+    chosen: Tensor  # (m,), int64: indices among all rows
+    inputs: Tensor  # (m, d)
+    errors: Tensor  # (m, C), held-out
+    variance: Tensor  # (m, C), of the predictions, without noise
+    weights: Tensor  # (m,)
+    dispersion: float  # noise level φ of errors and variances
 
     def some(self, most: int) -> TrainedNoise:
         """Return the same model with a random sample of at most ``most`` rows, with a fixed seed."""
@@ -298,14 +286,11 @@ def noise_model(
     quick: bool = False,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64.
+    """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64; ``dispersion`` is φ.
 
-    ``net`` is untrained, in double precision, and has C outputs; ``dispersion`` is φ. If there are too many rows for
-    exact steps, ``seed`` draws a sample. If ``quick``, train a rough model, with fewer rows and steps. ``steps`` limits
-    the Gauss–Newton steps of an accurate model; the number of rows determines its default.
-
-    Without ``always``, return None unless the gain of the evidence is decisive and the cost of an exact step, P³
-    multiply-adds, is within the budget.
+    ``net`` is untrained, in double precision. ``seed`` draws a sample if there are too many rows for exact steps; if
+    ``quick``, fewer rows and steps are used. Without ``always``, return None unless the gain of the evidence is
+    decisive and an exact step, P³ multiply-adds, is within the budget.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:

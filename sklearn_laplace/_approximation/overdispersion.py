@@ -41,16 +41,13 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class CountRows:
-    """Counts (n,) of one output and the moments (n,) of the normal distributions of their log means.
-
-    ``held_out`` is True if the nets were trained without the rows.
-    """
+    """Counts of one output, and the moments of the normal distributions of their log means; each array is (n,)."""
 
     means: np.ndarray
     variances: np.ndarray
     counts: np.ndarray
     weights: np.ndarray
-    held_out: bool
+    held_out: bool  # True if the nets were trained without the rows
 
     def criterion(self, alpha: float) -> float:
         """Log likelihood of α, in nats.

@@ -45,13 +45,9 @@ def prior_path(
 ) -> dict[str, np.ndarray]:
     """Compute the scores on a grid of k prior precisions; each has shape (k,), and is NaN if it is not available.
 
-    Returns a dict of ``prior_precision``, which has shape (k, G) for G > 1 groups, and four scores.
-    ``log_marginal_likelihood`` and ``loo_log_density`` are in nats, for targets in the units of y; ``cv_score`` and
-    ``validation_score`` are those of ``scores``. If ``scores`` are given, their grid of prior precisions, common to all
-    groups, is used.
-
-    ``log_volume`` is the change of units: it is subtracted per unit of row weight from log densities in the network's
-    units. ``left_out`` is None if the rows are not stored.
+    Returns a dict of ``prior_precision``, (k, G) for G > 1 groups, and four scores; log densities are in nats of y. The
+    grid is that of ``scores`` if given, common to all groups. ``log_volume`` is the change of units per unit of row
+    weight; ``left_out`` is None if the rows are not stored.
     """
     groups = hyper.prior_precision
     if scores is None:

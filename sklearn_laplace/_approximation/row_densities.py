@@ -25,13 +25,10 @@ class Densities(Protocol):
 
 @dataclass(frozen=True)
 class RowDensities:
-    """Normal log densities (n,) of held-out rows, in nats, each under one net.
+    """Normal log densities of held-out rows, each under one net."""
 
-    ``squares`` (n,) are Σ e²/v over the C targets of a row: squared errors over variances.
-    """
-
-    logs: np.ndarray
-    squares: np.ndarray
+    logs: np.ndarray  # (n,), nats
+    squares: np.ndarray  # (n,): Σ e²/v over the C targets of a row, squared errors over variances
     n_targets: int
     is_normal: ClassVar[bool] = True
 
@@ -48,15 +45,11 @@ class RowDensities:
 
 @dataclass(frozen=True)
 class LatentDensities:
-    """Log densities of held-out rows under a likelihood without dispersion, each under one net.
+    """Log densities of held-out rows under a likelihood without dispersion, each under one net."""
 
-    ``latent`` is the distribution of the outputs of each row; targets have shape (n,) or (n, C). ``density`` is the log
-    density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
-    """
-
-    latent: LatentGaussian
-    targets: Tensor
-    density: Density
+    latent: LatentGaussian  # of the outputs of each row
+    targets: Tensor  # (n,) or (n, C)
+    density: Density  # log density of a target
     is_normal: ClassVar[bool] = False
 
     def scaled(self, factor: float) -> np.ndarray:

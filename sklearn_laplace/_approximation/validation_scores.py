@@ -48,16 +48,11 @@ FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores(HeldOutScores):
-    """Log density of rows that a fixed net was not trained on, on a grid of k values of ρ.
+    """Log density of rows that a fixed net was not trained on, on a grid of k values of ρ."""
 
-    ``level`` is the mean squared error of these rows in units of their known noise, and of the training rows if that is
-    larger. Errors of leave-one-out share in it if these rows are few. ``widths`` (k,) are medians over the rows of the
-    variance V, noise included, at φ = 1. ``spread`` is the variance of a constant prediction, in the units of φ.
-    """
-
-    level: float
-    widths: Tensor
-    spread: float
+    level: float  # mean squared error over known noise, see :func:`_level`
+    widths: Tensor  # (k,): medians over the rows of the variance V, noise included, at φ = 1
+    spread: float  # variance of a constant prediction, in units of φ
 
     def suits(self, hyper: Hyper) -> bool:
         """True if the precisions are a multiple of those of the scores."""
@@ -119,12 +114,9 @@ def validation_scores(
 ) -> ValidationScores:
     """Compute the scores of rows that the fits do not include.
 
-    ``parts`` are Laplace fits at the weights of the net, each with batches of rows that are not part of it. ``unit``
-    (G,) are prior precisions of natural size. ``density`` is the log density of a likelihood without dispersion, see
-    :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
-
-    ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of their known noise. They share
-    in the level of the errors if the other rows are few.
+    ``parts`` are Laplace fits at the weights of the net, each with batches of other rows; ``unit`` (G,) are natural
+    prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of their known
+    noise, which share in the level of the errors if the other rows are few.
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
     first = listed[0][0]

@@ -45,13 +45,11 @@ MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    ``n_levels`` V includes the shared levels of rare and of missing values. ``spread`` has quantiles of the numbers, or
-    of the codes, in the middle of equal shares of the rows. It is empty if some numbers were missing, or if the
-    embedding of unknown levels was learnt from rows.
+    ``spread`` is empty if some numbers were missing, or if the embedding of unknown levels was learnt from rows.
     """
 
     name: str  # in messages
-    n_levels: int = 0  # 0 for numbers
+    n_levels: int = 0  # V, with the shared levels of rare and of missing values; 0 for numbers
     codes: tuple[tuple[Any, int], ...] = ()
     missing: int = 0  # code of a missing level; V if none was missing in the training
     has_missing: bool = False  # of numbers
@@ -63,7 +61,7 @@ class Column:
     low: float | None = None  # smallest number, in days since 1970 for dates; None without numbers
     high: float | None = None
     concern: str = ""  # reason for a warning
-    spread: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()  # quantiles of numbers or codes at ``MIDDLES``
     cycles: tuple[float, ...] = ()  # periods in days by which the net reads dates
 
     @property

@@ -99,15 +99,11 @@ def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Reading:
-    """Preparation of the rows of a source, of which a sample has been prepared.
+    """Preparation of the rows of a source, of which a sample has been prepared."""
 
-    ``prepare`` maps (X, y, weights, None) to prepared rows; ``of_sample`` and ``of_all`` are the sums of the weights
-    that it gives to the sample and to all rows.
-    """
-
-    prepare: Callable[..., PreparedData]
-    of_sample: float
-    of_all: float
+    prepare: Callable[..., PreparedData]  # maps (X, y, weights, None) to prepared rows
+    of_sample: float  # sum of the weights that it gives to the sample
+    of_all: float  # the same for all rows
 
 
 def fit_source(estimator: Any, source: RowSource) -> None:
