@@ -97,24 +97,18 @@ class BaggedScores(HeldOutScores):
 
 @dataclass(frozen=True)
 class Bagged:
-    """Laplace approximations of all members, with common hyperparameters and the weights ``shares`` (K,).
-
-    ``data`` have the noise variances of the ``noise_model``, which is a model of varying noise or the level of each
-    target; None for a single level. ``held_out`` (K, n) is True for rows that were held out from a member. ``n_bins``
-    has the maximum number of pieces of a column. ``densities`` are those of the held-out rows ``scored`` (m,), int64;
-    None for classes and counts.
-    """
+    """Laplace approximations of all members, with common hyperparameters."""
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
     hyper: Hyper
     origin: SelectionState
-    noise_model: NoiseModel | TargetNoise | None
-    data: PreparedData
-    held_out: np.ndarray
-    n_bins: tuple[int | None, ...]
-    shares: np.ndarray
-    scored: np.ndarray
-    densities: HeldOutDensities | None
+    noise_model: NoiseModel | TargetNoise | None  # of varying noise, or a level per target; None for a single level
+    data: PreparedData  # with the noise variances of ``noise_model``
+    held_out: np.ndarray  # (K, n), True for rows that were held out from a member
+    n_bins: tuple[int | None, ...]  # maximum number of pieces of a column, for each member
+    shares: np.ndarray  # (K,), weights of the members
+    scored: np.ndarray  # (m,), int64: the rows of ``densities``
+    densities: HeldOutDensities | None  # of held-out rows; None for classes and counts
 
     @property
     def origin_of_others(self) -> SelectionState:

@@ -19,20 +19,18 @@ LEAST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Bag:
-    """Trained members: the keyword arguments, the weights and the ``shares`` of K nets in the mixture.
+    """Trained members of a mixture of K nets.
 
-    ``held_out`` (K, n) is True for rows that were held out from a net, and ``places`` are its folds among those of all
-    deals. ``noise`` has variances (n, C) up to a factor, whose powers weight the rows in the last cycles; it is empty
-    for constant noise.
+    Powers of ``noise`` weight the rows in the last cycles.
     """
 
-    arguments: tuple[dict[str, Any], ...]
-    states: tuple[dict[str, Tensor], ...]
-    held_out: Tensor
-    shares: tuple[float, ...]
-    noise: tuple[Tensor, ...]
+    arguments: tuple[dict[str, Any], ...]  # keyword arguments of the nets
+    states: tuple[dict[str, Tensor], ...]  # their weights
+    held_out: Tensor  # (K, n), True for rows that were held out from a net
+    shares: tuple[float, ...]  # weights (K,) in the mixture
+    noise: tuple[Tensor, ...]  # variances (n, C) up to a factor; empty for constant noise
     n_steps: int
-    places: tuple[int, ...]
+    places: tuple[int, ...]  # folds of the nets among those of all deals
 
     @classmethod
     def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:

@@ -29,17 +29,13 @@ LARGEST = torch.finfo(torch.float64).max
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Members and their weights (K,), with sum 1; the first member provides the estimator's attributes.
-
-    ``shares`` (K,) are weights for ``Members(weights="uniform")``, None for equal ones. ``factor`` multiplies all
-    variances. ``held_out`` has errors of held-out rows for prediction intervals; None without such rows.
-    """
+    """Members of a mixture; the first member provides the estimator's attributes."""
 
     members: tuple[Member, ...]
-    weights: np.ndarray
-    shares: np.ndarray | None = None
-    factor: float = 1.0
-    held_out: HeldOutMixture | None = None
+    weights: np.ndarray  # (K,), with sum 1
+    shares: np.ndarray | None = None  # (K,), for ``Members(weights="uniform")``; None for equal weights
+    factor: float = 1.0  # of all variances
+    held_out: HeldOutMixture | None = None  # errors for prediction intervals; None without held-out rows
 
     @classmethod
     def of(cls, members: Sequence[Member], shares: np.ndarray | None = None, factor: float = 1.0) -> Ensemble:

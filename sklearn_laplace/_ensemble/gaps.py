@@ -25,14 +25,11 @@ from ..laplace.latent import LatentGaussian
 
 @dataclass(frozen=True, eq=False)
 class Filled:
-    """Copies (m, d) of the rows without gaps, and ``centre`` (n, d) with column means for missing numbers.
+    """Copies of rows without their gaps."""
 
-    ``counts`` (n,) are the copies of each row; None if no row has a gap.
-    """
-
-    rows: Tensor
-    centre: Tensor
-    counts: Tensor | None = None
+    rows: Tensor  # (m, d)
+    centre: Tensor  # (n, d), with column means for missing numbers
+    counts: Tensor | None = None  # (n,), copies of each row; None if no row has a gap
 
     @classmethod
     def of(cls, x: Tensor, fillings: Fillings | None) -> Self:

@@ -21,15 +21,11 @@ from ..laplace.fit import LaplaceFit
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(TrainingRequest):
-    """Training request with three seeds, and with the options (in the units of y) and rows of the posterior.
+    """Training request with three seeds, and with the options and rows of the posterior."""
 
-    ``kept`` are unmerged rows in the user's order, for leave-one-out. Fits that are only scored, ``is_candidate``,
-    issue no diagnostic warnings.
-    """
-
-    resolved: Options
-    kept: PreparedData | None
-    is_candidate: bool = False
+    resolved: Options  # in the units of y
+    kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
+    is_candidate: bool = False  # of a fit that is only scored, without diagnostic warnings
 
     @property
     def training(self) -> TrainingRequest:

@@ -28,17 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class KronRoots:
-    """One layer of the posteriors of K members in Kronecker form, for inputs shared by the stacked nets.
+    """One layer of the posteriors of K members in Kronecker form, for inputs shared by the stacked nets."""
 
-    ``output_basis`` (K, O, O) and ``input_basis`` (K, I, J), or (I, K·J) for a layer that reads the columns, are bases
-    of the cotangents and of the inputs. ``bias`` (K, J) is the row of the bias, zero without one. ``variances`` (K, J,
-    O) are inverse precisions in both bases.
-    """
-
-    output_basis: Tensor
-    input_basis: Tensor
-    bias: Tensor
-    variances: Tensor
+    output_basis: Tensor  # (K, O, O), of the cotangents
+    input_basis: Tensor  # (K, I, J), or (I, K·J) for a layer that reads the columns
+    bias: Tensor  # (K, J), row of the bias, zero without one
+    variances: Tensor  # (K, J, O), inverse precisions in both bases
 
     def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """Part of the covariances (K, n, C, C), from inputs (n, I) or (K, n, I) and cotangents (K, C, n, O)."""
@@ -91,15 +86,11 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """All members of an ensemble in stacks of consecutive members, in their order.
-
-    ``width`` is the number of elements of one row in all members; ``used`` is the memory of posteriors, curvatures and
-    their copies, in bytes.
-    """
+    """All members of an ensemble in stacks of consecutive members, in their order."""
 
     stacks: tuple[Stack, ...]
-    width: int
-    used: int
+    width: int  # number of elements of one row in all members
+    used: int  # memory of posteriors, curvatures and their copies, bytes
 
     @classmethod
     def of(cls, members: Sequence[Member], used: int) -> Self | None:

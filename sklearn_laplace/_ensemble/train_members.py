@@ -139,20 +139,16 @@ def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[s
 
 @dataclass(frozen=True)
 class _Program:
-    """Members of some deals, which train as one tensor program on the rows or a sample of them.
-
-    ``recipes`` has one entry per deal; ``arguments`` and ``modules`` (with initial weights) one per net. ``held_out``
-    (K, n) is True for rows held out from a net. ``first`` is the first net's place among the folds of all deals.
-    """
+    """Members of some deals, which train as one tensor program on the rows or a sample of them."""
 
     request: TrainingRequest
     options: Options
     rows: TrainingRows
-    recipes: tuple[Recipe, ...]
-    arguments: tuple[dict[str, Any], ...]
-    modules: tuple[TableMLP, ...]
-    held_out: Tensor
-    first: int
+    recipes: tuple[Recipe, ...]  # one per deal
+    arguments: tuple[dict[str, Any], ...]  # one per net
+    modules: tuple[TableMLP, ...]  # one per net, with initial weights
+    held_out: Tensor  # (K, n), True for rows held out from a net
+    first: int  # place of the first net among the folds of all deals
 
     @classmethod
     def of(
