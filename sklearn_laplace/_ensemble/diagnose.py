@@ -42,15 +42,11 @@ the second value, by more than one standard error."""
 
 @dataclass(frozen=True)
 class LeftOutIntervals:
-    """Intervals of left-out rows under the mixture of the members.
+    """Intervals of left-out rows under the mixture of the members."""
 
-    ``width`` is the median predictive standard deviation and ``error`` the root mean squared error, both relative to
-    the standard deviation of the targets. ``coverage`` is the share of the ``n_rows`` targets in their 90 % intervals.
-    """
-
-    width: float
-    error: float
-    coverage: float
+    width: float  # median predictive standard deviation, in standard deviations of the targets
+    error: float  # root mean squared error, in the same unit
+    coverage: float  # share of the targets in their 90 % intervals
     n_rows: int
 
     @property

@@ -26,12 +26,8 @@ PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 
 
 def mean_of(value: object) -> float | dict[str, Tensor]:
-    """Validated prior mean: a number, or tensors keyed by the names of parameter tensors.
+    """Validated prior mean: a finite number, or tensors keyed by the names of parameter tensors; else ``ValueError``.
 
-    Raises ``ValueError`` for anything but finite numbers.
-
-    Examples
-    --------
     >>> mean_of({"0.bias": [1, 2]})
     {'0.bias': tensor([1., 2.], dtype=torch.float64)}
     >>> mean_of("zero")
@@ -65,8 +61,6 @@ def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
 
     A single precision is shared by all weights. Several belong to parameter tensors if ``grouping`` is the default.
 
-    Examples
-    --------
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')
     """
@@ -86,21 +80,11 @@ def check_grouping(
     separate_biases: bool = False,
     damped: bool = False,
 ) -> None:
-    """Check that a structure supports a grouping of the prior precisions.
+    """Check that a structure supports a grouping of the prior precisions; None is "auto", which supports any.
 
-    A structure of None stands for "auto", which supports any grouping. With ``separate_biases``, each tensor has a
-    separate block. If ``damped``, √δ is added to the factors, which needs one precision per block. Raises
-    ``UnsupportedCombinationError`` if the structure needs equal precisions in a larger unit.
-
-    Examples
-    --------
-    >>> check_grouping(GROUPINGS["parameter"], "kron", STRUCTURES["kron"])
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='kron' does not support one prior precision \
-for each weight: its factors need equal precisions within each column of a layer. Use prior in ['ard', 'layer', \
-'scalar', 'tensor'], or hessian_structure in ['block_diagonal', 'diag', 'full', 'functional', 'low_rank', \
-'low_rank_diag'].
+    With ``separate_biases``, each tensor has a separate block. If ``damped``, √δ is added to the factors, which needs
+    one precision per block. Raises ``UnsupportedCombinationError`` if the structure needs equal precisions in a larger
+    unit.
     """
     tensors = GROUPINGS["tensor"] if separate_biases else None
 
@@ -131,8 +115,6 @@ def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
 
     Raises ``UnsupportedCombinationError`` with augmentation (``augment``) or with a previous posterior (``prior``).
 
-    Examples
-    --------
     >>> check_left_out("loo_predict", {"augment": None, "prior": None})
     >>> check_left_out("loo_predict", {"augment": None, "prior": "FrozenEstimator(...)"})
     Traceback (most recent call last):
@@ -159,16 +141,6 @@ def check_temperature(
 
     ``damped`` is as for :func:`check_grouping`. Raises ``UnsupportedCombinationError`` if the structure needs equal
     temperatures in a larger unit.
-
-    Examples
-    --------
-    >>> block = ParameterBlock("0", 2, 2, factored=True)
-    >>> check_temperature(STRUCTURES["ekfac"], [block], torch.tensor([1.0, 2.0, 1.0, 2.0]))
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='ekfac' needs the same temperature for all \
-tensors of a layer, but temperature gives them different values. Use layers as keys, or hessian_structure in \
-['block_diagonal', 'diag', 'full', 'functional', 'kron', 'low_rank', 'low_rank_diag'].
     """
     holds = frozenset({"layer"}) if damped else structure.holds
     if isinstance(temperatures, Tensor) and (unit := unit_of(blocks, temperatures)) not in holds:
@@ -181,14 +153,9 @@ tensors of a layer, but temperature gives them different values. Use layers as k
 
 
 def temperature(value: object) -> float | dict[str, float]:
-    """Validated temperature: a positive number, or positive numbers keyed by the names of layers or tensors.
+    """Validated temperature: a positive number, or positive numbers by names of layers or tensors; else ``ValueError``.
 
-    The names are looked up in the traced net. Raises ``ValueError`` for anything but positive finite numbers.
-
-    Examples
-    --------
-    >>> temperature({"2.bias": 3})
-    {'2.bias': 3.0}
+    The names are looked up in the traced net.
     """
     if isinstance(value, Mapping):
         return {str(name): positive(f"temperature[{name!r}]", number) for name, number in value.items()}
