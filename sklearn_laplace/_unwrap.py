@@ -165,15 +165,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 
 
 @explained
-def predict_interval(
-    estimator: Any,
-    X: Any,
-    confidence_level: Any = 0.9,
-    *,
-    method: str = "normal",
-    joint: bool = False,
-    calibration_weight: Any = None,
-) -> tuple[np.ndarray, np.ndarray]:
+def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tuple[np.ndarray, np.ndarray]:
     """Central prediction intervals of a Laplace regressor, possibly inside wrappers.
 
     Parameters
@@ -182,12 +174,6 @@ def predict_interval(
         As in :func:`laplace_step`.
     confidence_level : float or sequence of float
         Probability mass of the interval, strictly between 0 and 1.
-    method : {"normal", "jackknife+", "cv+"}
-        See :meth:`LaplaceRegressor.predict_interval`.
-    joint : bool, default=False
-        If True, the intervals of all targets of a row hold together with the probability.
-    calibration_weight : array-like of shape (n_fitted,), optional
-        Importance weights of the rows of the fit.
 
     Returns
     -------
@@ -218,8 +204,7 @@ def predict_interval(
             f"predict_interval needs numeric targets; found {type(step).__name__}. For classes use predictive (class "
             "probabilities) or predict_std."
         )
-    options = {"method": method, "joint": joint, "calibration_weight": calibration_weight}
-    return step.predict_interval(X, confidence_level, **options)
+    return step.predict_interval(X, confidence_level)
 
 
 def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:

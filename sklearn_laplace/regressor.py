@@ -23,12 +23,12 @@ from ._estimator.report import Report, output_position, regression_report
 from ._estimator.sources import by_block
 from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
-from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, Kind, Parts, one_or_all
+from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all
 from ._options.target import print_hint
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
-from ._validation.values import flag, fractions, lookup
+from ._validation.values import fractions, lookup
 from ._warn import warn_user
 from .distributions.interface import PredictiveDistribution
 from .distributions.intervals import central_intervals, nested, quantiles_of, without_level_axis
@@ -556,16 +556,8 @@ default="auto"
         return quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles))
 
     @by_block
-    def predict_interval(
-        self,
-        X: Any,
-        confidence_level: Any = 0.9,
-        *,
-        method: str = "normal",
-        joint: bool = False,
-        calibration_weight: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Central prediction intervals.
+    def predict_interval(self, X: Any, confidence_level: Any = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Central prediction intervals: quantiles of :meth:`predict_dist`.
 
         Parameters
         ----------
@@ -573,15 +565,6 @@ default="auto"
             Rows to predict.
         confidence_level : float or sequence of float, default=0.9
             Probability that a new target falls inside, strictly between 0 and 1.
-        method : {"normal", "jackknife+", "cv+"}, default="normal"
-            "normal": quantiles of :meth:`predict_dist`. "jackknife+" and "cv+": residuals of training rows under nets
-            that were trained without them (Barber et al. 2021), see Notes.
-        joint : bool, default=False
-            If True, the intervals of all targets of a row hold together with the probability, see Notes. If False, each
-            interval holds by itself.
-        calibration_weight : array-like of shape (n_fitted,), optional
-            Importance weights of the rows of :meth:`fit`, in their order, if the rows of X are distributed differently:
-            the density of X over that of the rows of the fit, up to a factor. Only with residuals.
 
         Returns
         -------
@@ -594,41 +577,13 @@ default="auto"
         Raises
         ------
         ValueError
-            For a level outside (0, 1) or an unknown method.
-        UnsupportedCombinationError
-            For residuals with counts, with ``sample_noise_variance``, or without the training rows. For "cv+" without
-            nets that hold out folds. For ``calibration_weight`` without these nets or without residuals. For joint
-            intervals of counts.
-        MemoryBudgetError
-            For "jackknife+" if its matrices do not fit in memory.
+            For a level outside (0, 1).
 
         Notes
         -----
-        "jackknife+" and "cv+" assume neither the right noise level nor normal noise. Rows count by the weights that
-        the fit has used: it may divide the given ones by their mean (:meth:`fit`). An end is infinite if there are too
-        few rows for the level.
-
-        **Folds.** In a default fit each row is held out by a few nets. Their mean has residuals, which are divided by
-        their standard deviations, so that intervals are wider where predictions are less certain. "cv+" takes
-        quantiles of the predictions of these nets plus or minus the scaled residuals. The coverage of level 1 − α is at
-        least about 1 − 2α for any distribution, and usually above 1 − α. "jackknife+" is shorter, and close to the
-        level. It is the mean of the ensemble plus or minus a quantile of the residuals, reduced by what the whole
-        ensemble gains over the few nets. Prior precision and noise level set afterwards have no effect on either.
-
-        **No folds.** Otherwise, and after :meth:`partial_fit`, "cv+" is refused, and the nets of "jackknife+" are those
-        of closed-form leave-one-out for the linearised net (Tailor et al. 2025). This needs the training rows and an
-        exact curvature, as :meth:`loo_predict` does. The intervals are too short if the net has learnt its features
-        from all rows.
-
-        **Covariate shift.** With ``calibration_weight`` the residuals count by their weights (Tibshirani et al. 2019).
-        The sum of the weights is the effective number of rows (Σw)² / Σw², and replaces the number of rows.
-
-        **Joint intervals.** The intervals of a row have a common marginal level, at which the box that they form has
-        the probability (by quadrature, with an error up to .004 for three targets, and up to .011 for eight). The
-        correlation of the targets is that of the posterior and that of the noise. The latter is estimated from
-        residuals of the training rows. If these are not stored, as after :meth:`forget`, the noise counts as
-        independent, and the intervals are wider. With residuals, the largest standardised residual of a row replaces
-        those of each target.
+        The coverage depends on the predictive distribution. With several targets, the interval of each target holds by
+        itself. Conformal packages, such as MAPIE and crepes, calibrate intervals on rows set aside (guide "Conformal
+        prediction").
 
         Examples
         --------
@@ -642,21 +597,10 @@ default="auto"
         >>> model.predict_interval([[3.0], [30.0]], confidence_level=[0.5, 0.9, 0.95])[1].shape
         (2, 2, 3)
         """
-        levels, joint = fractions("confidence_level", confidence_level), flag("joint", joint)
-        if lookup("method", method, INTERVAL_METHODS) is not None:
-            check_is_fitted(self)
-            mean = np.asarray(self.predict(X))
-            intervals = self._from_residuals(X, levels, method, joint=joint, calibration_weight=calibration_weight)
-        elif calibration_weight is not None:
-            raise UnsupportedCombinationError(
-                f"calibration_weight weights residuals of the training rows, which method={method!r} does not use. Use "
-                "method='jackknife+' or method='cv+'."
-            )
-        else:
-            distribution = self.predict_dist(X)
-            marginal = self._joint_levels(X, distribution, levels) if joint and self.n_outputs_ > 1 else levels
-            mean, intervals = distribution.mean(), central_intervals(distribution, marginal)
-        return mean, without_level_axis(nested(intervals, levels), confidence_level)
+        levels = fractions("confidence_level", confidence_level)
+        distribution = self.predict_dist(X)
+        intervals = nested(central_intervals(distribution, levels), levels)
+        return distribution.mean(), without_level_axis(intervals, confidence_level)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R² of the predicted means, at most 1.

@@ -1,11 +1,10 @@
 """Coverage of prediction intervals: over all rows of a table, and in the worst of three groups of rows.
 
-For each table, pooled over its splits: coverage minus level of ``predict_interval(X, levels, method=...)`` for the
-levels .5, .8, .9 and .95 and the methods "normal", "jackknife+" and "cv+". The model is
-``LaplaceRegressor(random_state=split)``. The three groups are thirds of the rows in the order of the predicted standard
-deviation; the smallest coverage of the three is shown. *Within* means that all four coverages differ from their level
-by at most .02, and *groups* that no group is more than .05 below its level. The last column is the mean width of the 90
-% interval.
+For each table, pooled over its splits: coverage minus level of ``predict_interval(X, levels)`` for the levels .5, .8,
+.9 and .95. The model is ``LaplaceRegressor(random_state=split)``. The three groups are thirds of the rows in the order
+of the predicted standard deviation; the smallest coverage of the three is shown. *Within* means that all four
+coverages differ from their level by at most .02, and *groups* that no group is more than .05 below its level. The last
+column is the mean width of the 90 % interval.
 
 A table with few rows cannot show less than its sampling error: with 300 independent rows the standard error is .029 at
 the level .5 and .013 at .95.
@@ -34,7 +33,6 @@ from uci_sets import header, line
 from sklearn_laplace import LaplaceRegressor
 
 LEVELS = 0.5, 0.8, 0.9, 0.95
-METHODS = "normal", "jackknife+", "cv+"
 TABLES = {"yacht": 10, "boston": 10, "energy": 10, "concrete": 10, "autompg": 5, "stock": 5} | {
     **{name: splits for name, (_, splits) in many_rows.MASKED.items()},
     **dict.fromkeys(many_rows.CSV, 1),
@@ -43,7 +41,6 @@ TABLES = {"yacht": 10, "boston": 10, "energy": 10, "concrete": 10, "autompg": 5,
 GROUPS, NEAR, BELOW, MOST_JUDGED = 3, 0.02, 0.05, 4000
 COLUMNS = (
     "table",
-    "method",
     "rows",
     *(f"at {level:g}" for level in LEVELS),
     *(f"worst at {level:g}" for level in LEVELS),
@@ -67,28 +64,25 @@ def parts(data: Path | None, name: str, split: int, most: int | None, *, test: b
 
 
 def judged(model: LaplaceRegressor, X: object, y: np.ndarray) -> Iterator[list[float | str]]:
-    """For each row: predicted standard deviation, then hits and widths (method by method, level by level)."""
-    std = model.predict_std(X)
-    ends = [model.predict_interval(X, LEVELS, method=method)[1] for method in METHODS]
-    hits = [(end[:, 0] <= y[:, None]) & (y[:, None] <= end[:, 1]) for end in ends]
-    widths = [end[:, 1, 2] - end[:, 0, 2] for end in ends]
+    """For each row: predicted standard deviation, hits of all levels, and width of the 90 % interval."""
+    std, ends = model.predict_std(X), model.predict_interval(X, LEVELS)[1]
+    hits = (ends[:, 0] <= y[:, None]) & (y[:, None] <= ends[:, 1])
+    widths = ends[:, 1, 2] - ends[:, 0, 2]
     for n in range(len(y)):
-        codes = ["".join(map(str, hit[n].astype(int))) for hit in hits]
-        yield [f"{std[n]:.6g}", *codes, *(f"{width[n]:.6g}" for width in widths)]
+        yield [f"{std[n]:.6g}", "".join(map(str, hits[n].astype(int))), f"{widths[n]:.6g}"]
 
 
-def summary(name: str, rows: list[list[str]]) -> Iterator[list[float | str]]:
-    """Lines of the table for one data set."""
+def summary(name: str, rows: list[list[str]]) -> list[float | str]:
+    """Line of the table for one data set."""
     order = np.argsort([float(row[0]) for row in rows], kind="stable")
-    for k, method in enumerate(METHODS):
-        hits = np.array([[int(hit) for hit in row[1 + k]] for row in rows])
-        off = hits.mean(0) - LEVELS
-        worst = np.min([hits[group].mean(0) - LEVELS for group in np.array_split(order, GROUPS)], axis=0)
-        width = np.mean([float(row[1 + len(METHODS) + k]) for row in rows])
-        near = "yes" if (np.abs(off) <= NEAR).all() else "no"
-        safe = "yes" if (worst >= -BELOW).all() else "no"
-        shown = [f"{value:+.3f}" for value in (*off, *worst)]
-        yield [name, method, str(len(rows)), *shown, near, safe, f"{width:.4g}"]
+    hits = np.array([[int(hit) for hit in row[1]] for row in rows])
+    off = hits.mean(0) - LEVELS
+    worst = np.min([hits[group].mean(0) - LEVELS for group in np.array_split(order, GROUPS)], axis=0)
+    width = np.mean([float(row[2]) for row in rows])
+    near = "yes" if (np.abs(off) <= NEAR).all() else "no"
+    safe = "yes" if (worst >= -BELOW).all() else "no"
+    shown = [f"{value:+.3f}" for value in (*off, *worst)]
+    return [name, str(len(rows)), *shown, near, safe, f"{width:.4g}"]
 
 
 def run(options: argparse.Namespace, path: Path) -> dict[str, list[list[str]]]:
@@ -139,16 +133,14 @@ def main() -> None:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     found = run(options, options.out / "intervals_rows.csv")
-    lines = [each for name in TABLES if name in found for each in summary(name, found[name])]
+    lines = [summary(name, found[name]) for name in TABLES if name in found]
     with (options.out / "intervals.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *lines])
     print(header("Coverage minus level", COLUMNS))
     for each in lines:
         print(line(each))
-    for method in METHODS:
-        of_method = [each for each in lines if each[1] == method]
-        near, safe = (sum(each[place] == "yes" for each in of_method) for place in (-3, -2))
-        print(f"{method}: within on {near} of {len(of_method)} tables, groups on {safe}")
+    near, safe = (sum(each[place] == "yes" for each in lines) for place in (-3, -2))
+    print(f"within on {near} of {len(lines)} tables, groups on {safe}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def approximate(
     parts = []
     for fold in trained.folds:
         net, seen = everything.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
-        parts.append(FoldFit(net, laid_out.refit(net, seen), fold.held_out, rows.taken(fold.held_out).chunks(CHUNK)))
+        parts.append(FoldFit(laid_out.refit(net, seen), fold.held_out, rows.taken(fold.held_out).chunks(CHUNK)))
     hyper = replace(_start(origin, fit, options), temperature=1.0)
     return fit, replace(origin, cross=cross_fit(parts, hyper))
 

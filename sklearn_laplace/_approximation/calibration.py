@@ -61,12 +61,6 @@ class HeldOutDeals:
     weights: Tensor  # (n,), of the rows
     shares: Tensor  # (D,), of the deals in the mixture
 
-    @property
-    def total(self) -> Tensor:
-        """Expected variance of the errors, shape (D, n, C)."""
-        noise = self.noise if self.log_variance is None else self.noise * (self.log_variance / 2).exp()
-        return self.variance + noise
-
     def some(self, most: int) -> HeldOutDeals:
         """Random sample of at most ``most`` rows, with a fixed seed."""
         return self.taken(sample_of(len(self.weights), most).to(self.weights.device))

@@ -112,7 +112,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
         # ``refit_laplace`` can change the link of the predictions, not that of the scores.
         link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if fit.likelihood.over_classes else None
         scores = validation_scores(parts, hyper.prior_precision, density_of(fit.likelihood, link), left_out)
-    return fit, origin if scores is None else replace(origin, cross=CrossFit((), torch.zeros(0), scores))
+    return fit, origin if scores is None else replace(origin, cross=CrossFit(torch.zeros(0), scores))
 
 
 def _has_scores(options: Options, layout: PosteriorLayout) -> bool:

@@ -2,13 +2,10 @@ r"""Cross-fitting: a few additional nets, each trained without one fold of the r
 
 The nets are trained under the prior precision that the evidence has selected for all rows, each from its own initial
 weights. They take at most fourteen Gauss–Newton steps and some L-BFGS steps, and estimate their own noise level. Later
-they can be trained further on all rows, as ensemble members (``_ensemble/fit.py``). Their held-out rows have up to
-three uses.
+they can be trained further on all rows, as ensemble members (``_ensemble/fit.py``). Their held-out rows have up to two
+uses.
 
 **Selection.** They select prior precision and noise level of the posterior (``laplace/selection/held_out.py``).
-
-**Intervals.** They give prediction intervals that do not depend on the shape of the noise distribution
-(``_ensemble/intervals.py``).
 
 **Training prior of classes and counts.** They show whether the prior of the training is too strong. With few rows and
 many classes, the evidence can prefer a prior precision that is too large for the held-out rows.
@@ -33,7 +30,6 @@ from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.latent import LatentGaussian
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
-from ..laplace.network.network import Network
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores
 from .row_densities import Densities, LatentDensities, RowDensities
 
@@ -63,10 +59,9 @@ class CrossFit:
     power other than 1.
     """
 
-    networks: tuple[Network, ...]  # empty after :meth:`scored`, as ``parts``
     fold: Tensor  # (n,), int64: index of the net that holds a row out
     densities: HeldOutScores | None  # under other prior precisions and noise levels
-    parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()  # fit of each net and its held-out rows, in chunks
+    parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()  # fit of each net and its held-out rows; empty once scored
     ratios: HeldOutRatios | None = None  # after :meth:`scored`, with dispersion
 
     def scored(self, hyper: Hyper, held_out: HeldOutErrors | None) -> CrossFit:
@@ -75,13 +70,13 @@ class CrossFit:
         ``hyper`` are the selected hyperparameters, at temperature 1; ``held_out`` is None without dispersion.
         """
         ratios = None if held_out is None else HeldOutRatios.of(held_out, hyper)
-        return replace(self, networks=(), parts=(), ratios=ratios)
+        return replace(self, parts=(), ratios=ratios)
 
     @classmethod
     def of_another(cls, other: CrossFit, hyper: Hyper) -> CrossFit:
         """Reuse the held-out scores of another net's folds for a net whose training ended with ``hyper``."""
         densities = None if other.densities is None else other.densities.around(hyper)
-        return cls((), other.fold, densities)
+        return cls(other.fold, densities)
 
     def held_out(self, hyper: Hyper) -> HeldOutErrors:
         """Held-out errors of all rows under these hyperparameters. Not available after :meth:`scored`."""
@@ -125,7 +120,6 @@ class CrossFit:
 class FoldFit:
     """Laplace fit of a cross-fitted net on the rows of its training."""
 
-    network: Network  # of all weights
     fit: LaplaceFit
     held_out: Tensor  # (m,), int64: positions of the other rows
     rows: list[Rows]  # the held-out rows, in chunks
@@ -143,4 +137,4 @@ def cross_fit(parts: Sequence[FoldFit], hyper: Hyper) -> CrossFit:
     has_scores = not fit.likelihood.has_dispersion or (fit.likelihood.quadratic and fit.dispersion_power == 1)
     pairs = tuple((part.fit, part.rows) for part in parts)
     densities = held_out_scores(pairs, hyper, density_for(fit.likelihood)) if has_scores else None
-    return CrossFit(tuple(part.network for part in parts), fold_of_row, densities, pairs)
+    return CrossFit(fold_of_row, densities, pairs)

@@ -20,7 +20,6 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from .._data.rows import PreparedData
 from .._host.rows import TrainingRows
@@ -34,7 +33,6 @@ from ..laplace.evidence import PRECISION_BOUNDS
 from ..laplace.fit import Hyper, LaplaceFit, Rows, fit_laplace
 from ..laplace.latent import LatentGaussian
 from ..laplace.leave_one_out.densities import Density
-from ..laplace.leave_one_out.jackknife import largest, left_out_models
 from ..laplace.leave_one_out.left_out import leave_one_out, loo_log_density
 from ..laplace.leave_one_out.rows import HELD
 from ..laplace.likelihoods._base import without_noise
@@ -115,20 +113,6 @@ class LeftOut:
         """Leave-one-out log density Σ wₙ log p(yₙ | D₋ₙ), nats, in the network's units."""
         exact = self.exact(fit)
         return loo_log_density(fit, exact, self.batches(exact), hyper, self.density)
-
-    def intervals(
-        self, fit: LaplaceFit, hyper: Hyper, inputs: Tensor, levels: Tensor, *, joint: bool = False
-    ) -> Tensor:
-        """Ends (m, 2, L, C) of jackknife+ intervals of a Gaussian fit at inputs (m, …), for levels (L,)."""
-        exact, n_outputs = self.exact(fit), fit.n_outputs
-        batches = self.batches(exact)
-        models = left_out_models(exact, batches, hyper)
-        models = replace(models, scores=largest(models.scores, models.weights)) if joint else models
-        per_input = max(models.posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
-        across_rows = n_outputs * (n_outputs * len(batches[0][2]) + 6 * len(self.rows))
-        used = held(exact.curvature, models.posterior)
-        chunks = inputs.split(self.memory.chunk_rows(per_input + across_rows, used, inputs.device))
-        return torch.cat([models.interval(chunk, levels) for chunk in chunks])
 
     def chosen(self, fit: LaplaceFit, hyper: Hyper, options: Options, *, settled: bool = False) -> Hyper:
         """Select prior precision and noise level, each by its own rule, at temperature 1.

@@ -48,7 +48,6 @@ from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
 from .bag import Bag
-from .intervals import HoldingOut
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 from .train_members import fit_of, learns_noise, learnt_of
@@ -116,22 +115,6 @@ class Bagged:
         assert self.origin.cross is not None
         return replace(self.origin, cross=replace(self.origin.cross, ratios=None))
 
-    @property
-    def holding_out(self) -> tuple[HoldingOut, ...]:
-        """Rows with densities, and the members that hold them out; empty without densities."""
-        if self.densities is None:
-            return ()
-        by_deal = self.held_out[:, self.scored].reshape(self.n_deals, -1, len(self.scored))
-        places = by_deal.argmax(1) + by_deal.shape[1] * np.arange(self.n_deals)[:, None]
-        networks, rows = tuple(fit.network for _, fit in self.members), self.densities.rows
-        by_row = torch.from_numpy(places.T).to(rows.weights.device)
-        return (HoldingOut(rows, self.densities.dispersion, networks, by_row),)
-
-    @property
-    def n_deals(self) -> int:
-        """Number of members that hold out a row."""
-        return int(self.held_out[:, 0].sum())
-
 
 @dataclass(frozen=True)
 class _Unseen:
@@ -175,7 +158,7 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     fits = first.fits
     ratios = _ratios(bag, first.errors, hyper, rows.weights.double())
     no_folds = torch.zeros(0, dtype=torch.int64)
-    cross = CrossFit((), no_folds, scores, (), ratios)
+    cross = CrossFit(no_folds, scores, (), ratios)
     origin = SelectionState(hyper, fits[0].prior.names, first.networks[0].parameter_names, None, cross)
     return Bagged(
         members=results_of(bag, nets, fits, hyper, rows),

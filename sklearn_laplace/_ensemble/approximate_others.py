@@ -49,7 +49,7 @@ def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
         parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
     scores = held_out_scores(parts, start, density_for(fit.likelihood))
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
-    cross = CrossFit((), torch.zeros(0, dtype=torch.int64), scores)
+    cross = CrossFit(torch.zeros(0, dtype=torch.int64), scores)
     return Bagged(
         members=results_of(bag, nets, fits, hyper, rows),
         hyper=hyper,

@@ -13,18 +13,11 @@ from torch import Tensor
 from .._options.members import WEIGHTINGS
 from .._options.options import Options
 from .._runtime.memory import held
-from .._runtime.threads import single_thread
-from .._training.folds import LEAST_ROWS
-from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, Predictive
 from ..laplace.predictives import GLM
-from .gaps import Filled
-from .intervals import HeldOutMixture
 from .member import Member
 from .stacked import Together
 from .weights import by_evidence, by_stacking
-
-LARGEST = torch.finfo(torch.float64).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +28,6 @@ class Ensemble:
     weights: np.ndarray  # (K,), with sum 1
     shares: np.ndarray | None = None  # (K,), for ``Members(weights="uniform")``; None for equal weights
     factor: float = 1.0  # of all variances
-    held_out: HeldOutMixture | None = None  # errors for prediction intervals; None without held-out rows
 
     @classmethod
     def of(cls, members: Sequence[Member], shares: np.ndarray | None = None, factor: float = 1.0) -> Ensemble:
@@ -113,78 +105,12 @@ class Ensemble:
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
-    def intervals(
-        self,
-        x: Tensor,
-        levels: Tensor,
-        options: Options,
-        needed_by: str,
-        *,
-        by_folds: bool,
-        joint: bool = False,
-        importance: np.ndarray | None = None,
-    ) -> Tensor:
-        """Ends of intervals (n, 2, L, C) from residuals, for rows x (n, d) and confidence levels (L,).
-
-        ``by_folds`` selects "cv+", otherwise "jackknife+". If ``joint``, the intervals of all outputs of a row hold
-        together. ``importance`` (N,) are importance weights of the rows of the fit. The interval of a row with gaps
-        covers those of all its copies, see :class:`Filled`.
-
-        Without nets that hold out rows, "cv+" and varying noise are refused, in the name of ``needed_by``.
-        """
-        if options.fillings is not None:
-            filled, without = Filled.of(x, options.fillings), replace(options, fillings=None)
-            ends = self.intervals(
-                filled.rows, levels, without, needed_by, by_folds=by_folds, joint=joint, importance=importance
-            )
-            return torch.stack([torch.stack([c[:, 0].amin(0), c[:, 1].amax(0)]) for c in filled.split(ends)])
-        first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
-        if held_out is None and (by_folds or importance is not None):
-            cure = "Omit it" if importance is not None else "Use method='normal'"
-            raise UnsupportedCombinationError(
-                f"{needed_by} needs nets that were trained without some of the rows. This fit has none, or rows were "
-                f"added or removed after it. {cure}, or fit all rows, at least {LEAST_ROWS}, with the built-in net "
-                "and sigma_noise='auto'."
-            )
-        with single_thread(first.is_small):
-            if held_out is None:
-                ends = self._by_leave_one_out(x, levels, options, needed_by, joint=joint)
-            else:
-                if importance is not None:
-                    assert first.kept is not None
-                    held_out = held_out.weighted(importance, first.kept)
-                held_out = held_out.jointly() if joint else held_out
-                answers = held_out.predictives(self.members, x, options), self.weights
-                if by_folds:
-                    ends = held_out.around_nets(*answers, x, levels, options)
-                else:
-                    ends = held_out.around_mean(*answers, levels)
-            first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
-        return ends
-
-    def _by_leave_one_out(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool) -> Tensor:
-        """Ends from closed-form leave-one-out: of one net for all of a kind, or of each of the user's trained nets."""
-        noise = self.first.noise_model
-        if noise is not None and noise.varies:  # no nets hold out rows, or rows were added after their training
-            raise UnsupportedCombinationError(
-                f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
-                "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
-            )
-        leads = [k for k, one in enumerate(self.members) if k == 0 or not (one.is_later or one.origin.cross)]
-        shares = np.add.reduceat(self.weights, leads).tolist()
-        counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-        parts = [
-            share * one.left_out(options, needed_by).intervals(one.fit, one.hyper, x, levels, joint=joint)
-            for one, share in counted
-        ]
-        return torch.stack(parts).sum(0)
-
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     """Ensemble with the member weights of a rule; unchanged if the rule needs rows that are not stored."""
     members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:
-        return replace(Ensemble.of(members, ensemble.shares, ensemble.factor), held_out=ensemble.held_out)
+        return Ensemble.of(members, ensemble.shares, ensemble.factor)
     if not left_out:
         return replace(ensemble, weights=by_evidence(np.array([member.log_evidence for member in members])))
     kept = [member.kept.weights for member in members if member.kept is not None]

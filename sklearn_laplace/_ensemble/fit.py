@@ -49,7 +49,6 @@ from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .in_time import within_time
-from .intervals import HoldingOut
 from .linear import AS_PROBABLE, has_learnt_nothing, leaves_layers_open, linear_request
 from .member import Member, conditioned
 from .mixture import mixture_of_kinds
@@ -113,7 +112,7 @@ def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
             joint = _beside(part, of_one, kinds, n_stages, task, adds_linear=leaves_layers_open(request))
     if joint is None:
-        return mixture_of_kinds(request, part.holding_out, [part.members], part.weights, rows=part.rows)
+        return mixture_of_kinds(request, [part.members], part.weights)
     issue(caught, of_others=True)
     return joint
 
@@ -154,8 +153,7 @@ def _beside(
         with task.subtask("member", n_stages) as stages, suppress(*FAILURES, MemoryBudgetError):
             linear = together.of_other_net(fit_alone(linear_request(request, cross_fits=True), stages))
     parts, weights, factor = weighted_parts(exact, together, linear, request.data.weights[together.rows])
-    holding_out = [nets for part in parts for nets in part.holding_out]
-    return mixture_of_kinds(request, holding_out, [part.members for part in parts], weights, factor, together.rows)
+    return mixture_of_kinds(request, [part.members for part in parts], weights, factor)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
@@ -186,17 +184,14 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
             issue(caught, of_others=place > 0, counts=counted[place])
     members: list[list[Member]] = []
     weights: list[float] = []
-    holding_out = []
     for place, (lead, lead_request, _) in enumerate(leads):
         if place == 0 or counted[place]:
             later = _fit_later(lead_request, lead, task) if counted[place] else []
             members.append([lead.member, *later])
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
-            holding_out += [] if lead.holding_out is None else [lead.holding_out]
-    holding_out = holding_out if len(holding_out) == len(members) else []
     if not any(counted[1:]):
-        return mixture_of_kinds(request, holding_out, members)
-    return mixture_of_kinds(request, holding_out, members, np.array(weights) / sum(weights), factor)
+        return mixture_of_kinds(request, members)
+    return mixture_of_kinds(request, members, np.array(weights) / sum(weights), factor)
 
 
 def _fit_leads(
@@ -304,15 +299,14 @@ def fit_member(
         return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared, trained=kept)
     with single_thread(trained.is_small):
         member = _member(request, trained, fit, hyper, origin, noise_model)
-        densities, held_out, holding_out = None, None, None
-        if (cross := origin.cross) is not None and cross.networks:
+        densities, held_out = None, None
+        if (cross := origin.cross) is not None and cross.parts:
             untempered = replace(hyper, temperature=1.0)
             if fit.likelihood.has_dispersion:
                 held_out = cross.held_out(untempered)
-                holding_out = HoldingOut.of_folds(held_out, cross, untempered)
             densities = cross.densities_of_rows(untempered, held_out) if is_compared else None
             member = replace(member, origin=replace(origin, cross=cross.scored(untempered, held_out)))
-    return FittedMember(member, trained.warm_start(), densities, held_out, holding_out)
+    return FittedMember(member, trained.warm_start(), densities, held_out)
 
 
 def _fit_bag(request: FitRequest, task: Task) -> Part | None:
@@ -339,7 +333,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         members.append(
             replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_streamed=streamed, is_later=place > 0)
         )
-    return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored, bagged.holding_out)
+    return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored)
 
 
 def _member(

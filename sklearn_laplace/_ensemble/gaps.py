@@ -12,7 +12,6 @@ The columns are treated as independent of each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -71,10 +70,6 @@ class Filled:
         first = self.counts.cumsum(0) - self.counts
         place = first[:, None] + (uniform * self.counts[:, None]).long()
         return values.gather(0, place[:, None].expand(-1, values.shape[1], -1))
-
-    def split(self, values: Tensor) -> Sequence[Tensor]:
-        """Values (m, …) of the copies, in one part for each row."""
-        return values.split(1 if self.counts is None else self.counts.tolist())
 
     def joint(self, covariance: Tensor, means: Tensor) -> Tensor:
         """Joint covariance (n·C, n·C) of the rows, from that of the copies (m·C, m·C) and their means (m, C)."""

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._data.rows import row_keys
 from .._options.options import Options
 from ..laplace.fit import Hyper
 from .ensemble import Ensemble
-from .intervals import HoldingOut, held_out_mixture, left_out_errors
 from .member import Member
 from .request import FitRequest
 from .weights import of_all_nets
@@ -19,17 +17,14 @@ from .weights import of_all_nets
 
 def mixture_of_kinds(
     request: FitRequest,
-    holding_out: Sequence[HoldingOut],
     kinds: Sequence[Sequence[Member]],
     weights: np.ndarray | None = None,
     factor: float = 1.0,
-    rows: np.ndarray | None = None,
 ) -> Ensemble:
     """Ensemble of members of several kinds, with all variances multiplied by a factor.
 
-    ``holding_out`` has the nets of each kind that hold out rows; it is empty if there are none. ``rows`` are the
-    positions of the rows that members hold out; by default further nets hold out all rows. ``weights`` (K,) are equal
-    by default. For classes and counts, ``factor`` is that of a mixture of one net of each kind.
+    ``weights`` (K,) are equal by default. For classes and counts, ``factor`` is that of a mixture of one net of each
+    kind.
     """
     options = request.resolved
     if factor != 1:
@@ -37,15 +32,7 @@ def mixture_of_kinds(
             factor = of_all_nets(factor, np.split(weights, np.cumsum([len(kind) for kind in kinds[:-1]])))
         kinds = [[_multiplied(one, factor, options) for one in kind] for kind in kinds]
     members = [member for kind in kinds for member in kind]
-    ensemble = Ensemble.of(members, weights, factor)
-    if not holding_out:
-        return ensemble
-    keys, left_out = row_keys(request.data.X, request.data.targets), None
-    if rows is None:
-        left_out = left_out_errors(members, options)
-    else:
-        keys = keys[rows]
-    return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, ensemble.weights, keys, left_out))
+    return Ensemble.of(members, weights, factor)
 
 
 def _multiplied(member: Member, factor: float, options: Options) -> Member:

@@ -56,7 +56,7 @@ def fitted_noise(
     if not (has_levels or varies):
         return None
     with suppress(*(() if options.varying_noise else FAILURES)):
-        honest = origin.cross is not None and bool(origin.cross.networks)
+        honest = origin.cross is not None and bool(origin.cross.parts)
         held_out = _errors(request, fit, hyper, origin, options, left_out)
         if held_out is None:
             return None
@@ -82,7 +82,7 @@ def _errors(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> HeldOutErrors | None:
-    if origin.cross is not None and origin.cross.networks:
+    if origin.cross is not None and origin.cross.parts:
         return origin.cross.held_out(hyper)
     if options.varying_noise:
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper)

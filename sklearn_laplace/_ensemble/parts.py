@@ -11,7 +11,6 @@ from .._approximation.calibration import HeldOutDensities
 from .._approximation.row_densities import Densities
 from .._training.plan import WarmStart
 from ..laplace.selection import HeldOutErrors
-from .intervals import HoldingOut
 from .member import Member
 from .weights import of_kinds
 
@@ -27,14 +26,13 @@ class FittedMember:
 
     ``start`` is the end state of its training and of the cross-fitted nets. ``densities`` and ``held_out`` errors of
     held-out rows exist only with cross-fitted nets, the former if they were requested, the latter if the noise is
-    normal. ``holding_out`` has the cross-fitted nets with these rows.
+    normal.
     """
 
     member: Member
     start: WarmStart
     densities: Densities | None
     held_out: HeldOutErrors | None
-    holding_out: HoldingOut | None
 
 
 @dataclass(frozen=True)
@@ -42,26 +40,23 @@ class Part:
     """Members of one kind, and densities of held-out rows that determine their weight in an ensemble.
 
     ``weights`` (k,) are those of the members within the part, with sum 1. ``rows``, int64, are the positions of the
-    held-out rows. ``holding_out`` has the members as nets that hold out these rows. For classes and counts,
-    ``densities`` are None and ``holding_out`` is empty.
+    held-out rows. For classes and counts, ``densities`` are None.
     """
 
     members: tuple[Member, ...]
     weights: np.ndarray
     densities: HeldOutDensities | None
     rows: np.ndarray
-    holding_out: tuple[HoldingOut, ...]
 
     def of_other_net(self, lead: FittedMember) -> Part | None:
         """Part of another net, with densities of the rows of this part; None if either has no held-out rows.
 
         ``lead`` was trained alone, with cross-fitted nets.
         """
-        if lead.held_out is None or lead.holding_out is None or self.densities is None:
+        if lead.held_out is None or self.densities is None:
             return None
         densities = self.densities.of_net(lead.held_out, lead.member.hyper.dispersion, self.rows)
-        holding_out = (lead.holding_out.of_rows(densities.rows, self.rows),)
-        return Part((lead.member,), np.ones(1), densities, self.rows, holding_out)
+        return Part((lead.member,), np.ones(1), densities, self.rows)
 
     def extended(self, later: Sequence[Member]) -> Part:
         """The part with further members; all have equal weights."""

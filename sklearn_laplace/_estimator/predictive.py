@@ -1,4 +1,4 @@
-"""Predictive distributions of a regressor: counts, and the joint distribution of several targets."""
+"""Fitted attributes of a regressor, its leave-one-out predictions, and the predictive distribution of counts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ from typing import Any, Literal, overload
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
-from .._ensemble.joint import chunk_rows, correlations, noise_correlation
-from .._options.prior import check_left_out
-from .._options.resolve import INTERVAL_METHODS
 from .._validation.arguments import explained
-from .._validation.targets import check_weights
 from .._validation.values import flag
-from ..distributions.joint import joint_levels
-from ..distributions.mixtures import CountMixture, NormalMixture
+from ..distributions.mixtures import CountMixture
 from ..distributions.negative_binomial_log_normal import counts_of
 from ..distributions.poisson_log_normal import PoissonLogNormal
-from ..distributions.transformed import TransformedMixture
-from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, LatentGaussian
 from ..laplace.likelihoods import NegativeBinomial
 from .fitted import FittedModel
@@ -180,56 +172,3 @@ class NumericPredictive(InUnits, FittedModel):
             for member, answer in zip(self._ensemble.members, answers, strict=True)
         )
         return parts[0] if len(parts) == 1 else CountMixture(parts, self.member_weights_)
-
-    def _from_residuals(
-        self, X: Any, levels: np.ndarray, method: str, *, joint: bool, calibration_weight: Any
-    ) -> np.ndarray:
-        """Intervals (n, 2, L) or (n, k, 2, L) from residuals, in units of y."""
-        if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
-            reason = "sample_noise_variance was given" if self._scale.noisy_rows else "the targets are counts"
-            raise UnsupportedCombinationError(
-                f"method={method!r} assumes that all rows have residuals of the same distribution, which differ here: "
-                f"{reason}. Use method='normal'."
-            )
-        check_left_out(f"method={method!r}", self._parameters())
-        importance, needed_by = None, f"method={method!r}"
-        if calibration_weight is not None:
-            importance, needed_by = self._importance(calibration_weight), "calibration_weight"
-        with self._asked(X) as (x, options):
-            by_folds = bool(INTERVAL_METHODS[method])
-            arguments = x, torch.from_numpy(levels).to(self.laplace_.theta), options, needed_by
-            intervals = self._ensemble.intervals(*arguments, by_folds=by_folds, joint=joint, importance=importance)
-        ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
-        return self._original(ends[:, 0] if self._single_output else ends)
-
-    def _importance(self, calibration_weight: Any) -> np.ndarray:
-        """Validated importance weights of the rows of the fit, in their order."""
-        kept = self._ensemble.first.kept
-        if kept is None:
-            raise UnsupportedCombinationError(
-                "calibration_weight belongs to the rows of the fit, which forget has removed. Fit the remaining rows "
-                "again."
-            )
-        return check_weights(calibration_weight, kept.X, "calibration_weight")
-
-    def _joint_levels(self, X: Any, distribution: Any, levels: np.ndarray) -> np.ndarray:
-        """Marginal levels (L, n, 1) of each row's intervals that hold jointly with probabilities ``levels`` (L,)."""
-        if not self.laplace_.likelihood.additive_noise:
-            raise UnsupportedCombinationError(
-                f"joint=True cannot be used with likelihood={self.likelihood!r}, because intervals of counts cannot "
-                "reach a level exactly. Use joint=False with a level of 1 - (1 - p) / n_outputs for a joint level of "
-                "at least p (Bonferroni)."
-            )
-        if isinstance(distribution, TransformedMixture):  # monotone maps keep the levels
-            distribution = distribution.latent
-        if isinstance(distribution, type(norm())):
-            distribution = NormalMixture(distribution.mean()[..., None], distribution.std()[..., None], np.ones(1))
-        means, stds = (part.reshape(len(part), self.n_outputs_, -1) for part in (distribution.means, distribution.stds))
-        found = []
-        with self._asked(X) as (x, options):
-            of_noise = noise_correlation(self._ensemble, options)
-            for rows in torch.arange(len(x)).split(chunk_rows(self._ensemble, means.shape[-1])):
-                mixture = NormalMixture(means[rows], stds[rows], distribution.weights)
-                between = correlations(self._ensemble, x[rows.to(x.device)], options, of_noise)
-                found.append(joint_levels(mixture, between, levels))
-        return np.concatenate(found, 1)[..., None]

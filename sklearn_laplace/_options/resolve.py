@@ -51,9 +51,6 @@ STD_REQUESTS = {**{kind: (kind,) for kind in STD_KINDS}, "all": STD_KINDS}
 """Values of ``kind`` in methods, each with the kinds of standard deviation that it returns."""
 Kind = Literal["total", "epistemic", "aleatoric"]
 """Type of ``kind`` for a single part of the uncertainty."""
-INTERVAL_METHODS = {"normal": None, "jackknife+": False, "cv+": True}
-"""Methods of ``predict_interval``. None: quantiles of the predictive distribution. Otherwise residuals of rows that
-were left out, and True if these have to be folds that nets hold out."""
 DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
 POST_HOC = {
     "damping",

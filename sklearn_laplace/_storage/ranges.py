@@ -42,8 +42,7 @@ FIELDS: dict[str, str] = {
         Affine.bias Affine.weight BaggedScores.freedom BaggedScores.ridge BaggedScores.squares Choice.value
         Column.missing Column.missing_share Column.n_levels Conv.bias Conv.weight CrossFit.fold Embedding.bias
         Embedding.weight Ensemble.shares Ensemble.weights Gaussian.target_variance Generic.sizes
-        HeldOutMixture.other_weights HeldOutMixture.places HeldOutMixture.shares
-        HeldOutMixture.weights HeldOutRatios.values HeldOutRatios.weights HeldOutScores.freedom HeldOutScores.ridge
+        HeldOutRatios.values HeldOutRatios.weights HeldOutScores.freedom HeldOutScores.ridge
         HeldOutScores.squares InfBlockPosterior.values Kron.total_weight Linear.bias Linear.weight MCFisher.seed
         Member.n_bins Member.n_steps Member.seed NegativeBinomial.overdispersion NoiseModel.spread
         PreparedData.weights Prior.groups ValidationScores.freedom ValidationScores.level ValidationScores.ridge
@@ -59,7 +58,7 @@ FIELDS: dict[str, str] = {
     "finite": """
         Affine.last_axes Column.spread DenseFactor.values Diag.diagonal EKFACBlock.input_basis EKFACBlock.output_basis
         EKFACBlock.values Full.lower FullPosterior.half FullPosterior.logdet FunctionalPosterior.factor
-        FunctionalPosterior.gram HeldOutMixture.exponent HeldOutMixture.keys HeldOutMixture.others HeldOutMixture.scores
+        FunctionalPosterior.gram
         InfBlockPosterior.rows KronBlock.input_sum KronBlock.output_sum KronBlockPosterior.input_basis
         KronBlockPosterior.output_basis LaplaceFit.gradient LaplaceFit.log_noise LaplaceFit.nll LaplaceFit.shift
         LayerFactor.cotangents LayerFactor.inputs LowRank.kept Member.unseen NoiseModel.log_level

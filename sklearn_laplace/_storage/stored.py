@@ -21,7 +21,7 @@ from .registry import FITTED, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
 T = TypeVar("T")
-STATE_FORMAT = 4
+STATE_FORMAT = 5
 """Number of the format of a description, in pickles and in files."""
 OLDER = {"2": "0.1.0", "3": "0.1.0"}
 """The release that wrote each older format."""

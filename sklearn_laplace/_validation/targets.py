@@ -67,37 +67,37 @@ def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
     return _as_numbers(cells, name) if numeric else _as_labels(y, cells, name)
 
 
-def check_weights(sample_weight: Any, X: Any, name: str = "sample_weight") -> np.ndarray:
+def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     """Validated sample weights (n,), float64, non-negative and not all zero, of the n rows of X; else ``ValueError``.
 
     Weights of at most 1e-100 times the largest are set to zero. The largest weight has to be within ``WEIGHTS``, and
     their sum below its upper limit.
     """
-    numbers = as_numbers(sample_weight, name)
-    _check_each_weight(numbers, _num_samples(X), name)
+    numbers = as_numbers(sample_weight, "sample_weight")
+    _check_each_weight(numbers, _num_samples(X))
     weights: np.ndarray = _check_sample_weight(numbers, X, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
-        raise ValueError(f"{name} is zero for every row; at least one row needs a positive weight.")
-    check_largest(weights, name)
+        raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+    check_largest(weights, "sample_weight")
     if (total := weights.sum()) > WEIGHTS[1]:
         raise ValueError(
-            f"{name} sums to {total:.1e}; expected at most {WEIGHTS[1]:g}, since a weight of k is equivalent to "
+            f"sample_weight sums to {total:.1e}; expected at most {WEIGHTS[1]:g}, since a weight of k is equivalent to "
             "k copies of the row. Divide all weights by their mean."
         )
     counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
     return counting
 
 
-def _check_each_weight(weights: Any, n_rows: int, name: str) -> None:
+def _check_each_weight(weights: Any, n_rows: int) -> None:
     """Check length and signs of a list or array of weights; all other input is left to scikit-learn's checks."""
     values = np.asarray(weights)
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         return
     if len(values) != n_rows:
-        raise ValueError(f"{name} has {len(values)} entries for {n_rows} rows of X; pass one for each row.")
+        raise ValueError(f"sample_weight has {len(values)} entries for {n_rows} rows of X; pass one for each row.")
     if (wrong := ~(np.isfinite(values) & (values >= 0))).any():
         raise ValueError(
-            f"{name} holds {values[wrong][0]} in row {wrong.argmax()}; weights have to be finite and not "
+            f"sample_weight holds {values[wrong][0]} in row {wrong.argmax()}; weights have to be finite and not "
             "negative. Use 0 for rows to ignore."
         )
 

@@ -68,7 +68,7 @@ def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
 def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Widen intervals where those of a lower level reach beyond them.
 
-    Ends can cross by rounding, and in the jackknife+, where a factor of the residuals depends on the level.
+    Ends of close levels can cross by rounding.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cross-fitting: held-out folds determine prior precision, noise level and jackknife+ intervals."""
+"""Cross-fitting: held-out folds determine prior precision and noise level."""
 
 import pickle
 import warnings
@@ -14,14 +14,13 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._approximation.left_out import LeftOut
+from sklearn_laplace._approximation import approximate
+from sklearn_laplace._approximation.held_out import cross_fit
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import folds
 from sklearn_laplace.errors import (
     BoundWarning,
-    MemoryBudgetError,
     NotPositiveDefiniteError,
-    UnsupportedCombinationError,
     WeakPriorWarning,
 )
 from sklearn_laplace.laplace import Hyper, fit_laplace
@@ -45,6 +44,19 @@ def regressor(**options):
 @pytest.fixture(scope="module")
 def fitted():
     return regressor().fit(X, Y)
+
+
+def cross_fitted(targets):
+    """A fit, and the cross-fitted nets that it has not stored."""
+    recorded = []
+
+    def of_folds(parts, hyper):
+        recorded.extend(part.fit.network for part in parts)
+        return cross_fit(parts, hyper)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "cross_fit", of_folds)
+        return regressor().fit(X, targets), recorded
 
 
 def parts(likelihood, targets, n_outputs, structure, seed=0):
@@ -214,16 +226,16 @@ def trained_order():
     return np.lexsort(np.column_stack([X, Y]).T[::-1])[np.random.default_rng(0).permutation(len(Y))]
 
 
-def test_a_net_does_not_know_the_rows_that_it_is_asked_about(fitted):
+def test_a_net_does_not_know_the_rows_that_it_is_asked_about():
     """Different targets in the held-out rows of a net change only the other nets."""
+    fitted, before = cross_fitted(Y)
     cross = fitted._ensemble.first.origin.cross
     held_out = (cross.fold == 1).numpy()
     assert 20 <= held_out.sum() <= 40
     changed, rows = Y.copy(), trained_order()
     changed[rows[held_out]] = Y[rows[held_out]][::-1]
-    other = regressor(prior_precision="auto").fit(X, changed)._ensemble
-    assert torch.equal(other.first.origin.cross.fold, cross.fold)
-    now, before = other.held_out.networks, fitted._ensemble.held_out.networks
+    other, now = cross_fitted(changed)
+    assert torch.equal(other._ensemble.first.origin.cross.fold, cross.fold)
     assert not torch.allclose(now[0].theta, before[0].theta, atol=1e-3)
 
 
@@ -239,76 +251,27 @@ def spread(network, x, train, hyper):
     return (torch.einsum("np,pq,nq->n", new, torch.linalg.inv(precision), new) + hyper.dispersion).sqrt()
 
 
-def test_intervals_from_folds_and_around_the_mean(fitted):
-    """Barber et al. (2021), eq. 11, row by row from the three nets, with scores relative to the std; and the mean with
-    the quantile of the scores, shortened by (Q' / Q) ** .7 with leave-one-out scores.
-    """
-    cross, scale, hyper, rows = fitted._ensemble.first.origin.cross, fitted._scale, fitted.hyper_, trained_order()
-    networks = fitted._ensemble.held_out.networks
+def test_ratios_are_those_of_the_nets_that_hold_out_a_row():
+    """Errors and standard deviations of each fold, from its net and a dense posterior."""
+    fitted, networks = cross_fitted(Y)
+    cross, scale, rows = fitted._ensemble.first.origin.cross, fitted._scale, trained_order()
+    assert len(networks) == 3
     x, y = torch.tensor(X[rows]), torch.tensor((Y[rows] - scale.mean[0]) / scale.scale[0])
-    scores, fold, new = np.zeros(len(y)), cross.fold.numpy(), torch.tensor(NEW[:7])
+    ratios = np.zeros(len(y))
     for k, network in enumerate(networks):
         held = cross.fold == k
         error = (y[held] - network(x[held])[:, 0].double()).abs()
-        scores[fold == k] = error / spread(network, x[held], x[~held], hyper)
-    np.testing.assert_allclose(fitted._ensemble.held_out.scores[:, 0].numpy(), scores, rtol=1e-6)
-    np.testing.assert_allclose(cross.ratios.values[:, 0].numpy(), scores, rtol=1e-6)
-    mean, std = fitted.loo_predict(return_std=True)
-    left_out = np.abs(Y - mean) / std
-    outputs = np.stack([network(new)[:, 0].double().numpy() for network in networks])[fold]
-    reach = scores[:, None] * spread(fitted.laplace_.network, new, x, hyper).numpy()
-    centre, total = fitted.predict(NEW[:7], return_std=True)
-    _, by_folds = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="cv+")
-    _, around_mean = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="jackknife+")
-    for place, level in enumerate((0.5, 0.9)):
-        k = int(np.ceil(level * (len(y) + 1)))
-        ends = -np.sort(reach - outputs, 0)[k - 1], np.sort(outputs + reach, 0)[k - 1]
-        expected = scale.mean[0] + scale.scale[0] * np.stack(ends, 1)
-        np.testing.assert_allclose(by_folds[:, :, place], expected, rtol=1e-6)
-        q = np.sort(scores)[k - 1] ** 0.3 * np.sort(left_out)[k - 1] ** 0.7
-        np.testing.assert_allclose(around_mean[:, :, place], np.stack([centre - q * total, centre + q * total], 1))
+        ratios[held.numpy()] = error / spread(network, x[held], x[~held], fitted.hyper_)
+    np.testing.assert_allclose(cross.ratios.values[:, 0].numpy(), ratios, rtol=1e-6)
 
 
 def test_what_a_classifier_keeps_has_no_rows(fitted):
-    """A classifier stores densities only; a regressor stores nets and scores for intervals, without rows."""
+    """A classifier stores densities only; a regressor stores ratios, too."""
     rows, labels = make_moons(60, noise=0.2, random_state=0)
     cross = LaplaceClassifier(hidden_layer_sizes=(5,), n_members=1).fit(rows, labels)._ensemble.first.origin.cross
-    assert cross.parts == () == cross.networks and cross.ratios is None and cross.densities is not None
-    assert fitted._ensemble.first.origin.cross.parts == () and len(fitted._ensemble.held_out.networks) == 3
-
-
-def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fitted, monkeypatch):
-    """The intervals are slightly wider, and no error is raised."""
-
-    def none(*args):
-        raise MemoryBudgetError("no")
-
-    expected = fitted.predict_interval(NEW, method="jackknife+")[1]
-    monkeypatch.setattr(LeftOut, "latent", none)
-    held_out = (model := regressor().fit(X, Y))._ensemble.held_out
-    k = int(np.ceil(0.9 * (len(Y) + 1)))
-    assert held_out.reach(torch.tensor([0.9])).item() == held_out.scores[:, 0].sort().values[k - 1].item()
-    interval = model.predict_interval(NEW, method="jackknife+")[1]
-    assert np.diff(interval, axis=1).mean() > np.diff(expected, axis=1).mean()
-
-
-def test_rows_of_known_noise_have_nets_and_no_such_intervals():
-    """The noise variance of a training row is part of its score; that of a new row is unknown."""
-    model = regressor().fit(X, Y, sample_noise_variance=np.linspace(0.5, 2.0, len(Y)))
-    assert model._ensemble.held_out.scores.shape == (len(Y), 1)
-    assert np.isfinite(model.predict_std(NEW)).all()
-    with pytest.raises(UnsupportedCombinationError, match="sample_noise_variance"):
-        model.predict_interval(NEW, method="jackknife+")
-
-
-def test_intervals_do_not_depend_on_what_is_chosen_afterwards(fitted):
-    """Changing the noise level or the prior after the training does not change the intervals or their coverage."""
-    other = pickle.loads(pickle.dumps(fitted)).refit_laplace(sigma_noise=3 * fitted.sigma_noise_, prior_precision=7.0)
-    for method, most in {"jackknife+": 0.98, "cv+": 1.0}.items():
-        _, expected = fitted.predict_interval(NEW, method=method)
-        inside = (expected[:, 0] <= NEW_Y) & (expected[:, 1] >= NEW_Y)
-        assert 0.85 <= inside.mean() <= most  # .90 for exchangeable rows, with 90 residuals ±.03 and 400 rows ±.015
-        np.testing.assert_array_equal(other.predict_interval(NEW, method=method)[1], expected)
+    assert cross.parts == () and cross.ratios is None and cross.densities is not None
+    cross = fitted._ensemble.first.origin.cross
+    assert cross.parts == () and cross.ratios.values.shape == (len(Y), 1)
 
 
 WITHOUT = {
@@ -379,27 +342,6 @@ def test_the_noise_of_constant_targets_is_reported_at_its_bound():
     with pytest.warns(BoundWarning, match=r"held-out rows.*noise variance"):
         model = regressor().fit(X, np.full(90, 3.0))
     assert np.isfinite(norm(*model.predict(NEW, return_std=True)).logpdf(3.0)).all()
-
-
-@pytest.mark.parametrize("options", [{"prior": "tensor"}, {"prior_precision": [1.0, 2.0, 3.0, 4.0]}])
-def test_intervals_stay_under_another_grouping(fitted, options):
-    """The intervals use the standard deviations of the original prior groups."""
-    expected = fitted.predict_interval(NEW, method="jackknife+")[1]
-    other = pickle.loads(pickle.dumps(fitted)).refit_laplace(**options)
-    np.testing.assert_array_equal(other.predict_interval(NEW, method="jackknife+")[1], expected)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
-def test_intervals_know_of_rows_that_came_later():
-    """After partial_fit on the other half of the line, leave-one-out uses all rows, unlike the cross-fitted nets."""
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(-3, 3, 240))[:, None]
-    y = np.sin(x[:, 0]) + 0.2 * rng.normal(size=240)
-    model = regressor().fit(x[:120], y[:120]).partial_fit(x[120:], y[120:])
-    mean, interval = model.predict_interval(x, method="jackknife+")
-    inside = (interval[:, 0] <= y) & (y <= interval[:, 1])
-    assert inside.mean() > 0.8
-    assert ((interval[:, 0] < mean) & (mean < interval[:, 1])).all()
 
 
 def test_a_prior_far_from_the_trainings_leaves_the_noise_to_the_evidence(fitted):

@@ -249,12 +249,12 @@ def test_the_mean_is_trained_under_the_noise(varying):
 
 
 def test_what_comes_after_the_fit_knows_the_noise(varying):
-    """Pickling, leave-one-out, jackknife+, refit_laplace, partial_fit and forget with a noise model."""
+    """Pickling, leave-one-out, intervals, refit_laplace, partial_fit and forget with a noise model."""
     model = pickle.loads(pickle.dumps(varying))
     before = model.predict_std(X_NEW)
     np.testing.assert_array_equal(before, varying.predict_std(X_NEW))
     np.testing.assert_allclose(model.loo_predict(return_std=True)[1] > model.predict_std(X, kind="epistemic"), True)
-    lower, upper = model.predict_interval(X_NEW, 0.9, method="jackknife+")[1].T
+    lower, upper = model.predict_interval(X_NEW, 0.9)[1].T
     assert scipy.stats.spearmanr(upper - lower, level(X_NEW)).statistic > 0.8
     inside = (lower <= Y_NEW) & (upper >= Y_NEW)
     assert 0.82 < inside.mean() < 0.97

@@ -366,13 +366,13 @@ def test_a_row_alone_with_its_level_is_predicted_as_unknown_when_it_is_left_out(
     assert std.argmax() == 5
 
 
-def test_intervals_come_from_nets_that_know_missing_values_and_levels():
+def test_an_unknown_level_widens_intervals():
     table, y = as_read()
     model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(table, y)
-    _, ends = model.predict_interval(table, 0.9, method="jackknife+")
+    _, ends = model.predict_interval(table, 0.9)
     inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
     assert inside.mean() > 0.8
-    unknown = model.predict_interval(table.assign(colour="?"), 0.9, method="jackknife+")[1]
+    unknown = model.predict_interval(table.assign(colour="?"), 0.9)[1]
     assert np.ptp(unknown, axis=1).mean() > 2 * np.ptp(ends, axis=1).mean()
 
 

@@ -287,7 +287,7 @@ def test_mixtures_are_saved_and_searched(three):
 def test_members_are_estimators_of_their_own(three):
     """Members predict intervals, can be refitted alone, and support a cross-validated prior precision."""
     second = three.members_[1]
-    _, interval = second.predict_interval(X_NEW, 0.8, method="jackknife+")
+    _, interval = second.predict_interval(X_NEW, 0.8)
     assert (interval[:, 1] > interval[:, 0]).all()
     again, alone = (
         second.set_params(random_state=1).fit(X, Y),

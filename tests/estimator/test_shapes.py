@@ -71,12 +71,10 @@ def test_every_method_of_a_regressor(kind, k):
     np.testing.assert_allclose(parts[0] ** 2 + parts[1] ** 2, parts[2] ** 2)
     together = model.predict_std(ROWS, kind="all")
     np.testing.assert_array_equal([together.epistemic, together.aleatoric, together.total], parts)
-    one_noise = options["likelihood"] == "gaussian"  # the jackknife+ needs residuals of one distribution
-    for method in ("normal", "jackknife+") if one_noise else ("normal",):
-        middle, ends = model.predict_interval(ROWS, [0.5, 0.9], method=method)
-        assert middle.shape == (NEW, *tail) and ends.shape == (NEW, *tail, 2, 2)
-        assert (ends[..., 0, :] <= ends[..., 1, :]).all() and (ends[..., 1, 0] <= ends[..., 1, 1]).all()
-        np.testing.assert_array_equal(model.predict_interval(ROWS, 0.9, method=method)[1], ends[..., 1])
+    middle, ends = model.predict_interval(ROWS, [0.5, 0.9])
+    assert middle.shape == (NEW, *tail) and ends.shape == (NEW, *tail, 2, 2)
+    assert (ends[..., 0, :] <= ends[..., 1, :]).all() and (ends[..., 1, 0] <= ends[..., 1, 1]).all()
+    np.testing.assert_array_equal(model.predict_interval(ROWS, 0.9)[1], ends[..., 1])
     quantiles = model.predict_quantiles(ROWS, (0.1, 0.5, 0.9))
     assert quantiles.shape == (NEW, 3, *tail) and (np.diff(quantiles, axis=1) >= 0).all()
     distribution = model.predict_dist(ROWS)

@@ -37,8 +37,6 @@ RNG = np.random.default_rng(3)
 X = RNG.normal(size=(N, 3))
 Y = X[:, 0] + 0.3 * RNG.normal(size=N)
 LABELS = np.where(Y > 0, "up", "down")
-MORE = RNG.normal(size=(50, 3))
-Y_MORE = MORE[:, 0] + 0.3 * RNG.normal(size=50)
 SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
 
 
@@ -125,10 +123,8 @@ def names(tmp_path_factory):
         "one_hot": np.eye(2, dtype=int)[(Y > 0) * 1],
         "mixed": np.array([1, *LABELS[1:]], dtype=object),
         "large": np.array([2**70, *np.arange(N - 1) % 2], dtype=object),
-        "crossed": fit(MORE, Y_MORE),
         "days": np.array([datetime.date(2024, 1, 1 + k % 2) for k in range(N)], dtype=object),
         "towns": np.array(["Bern", "Graz", "Linz"] * N, dtype=object).reshape(3, N).T,
-        "known": LaplaceRegressor(**SMALL).fit(X, Y, sample_noise_variance=np.linspace(0.01, 0.2, N)),
         "separate": fit(hessian_structure=options.Kron(bias="separate"), sigma_noise=0.3),
         "used": iter(()),
         **{"SigmaScaling": SigmaScaling, "FrozenEstimator": FrozenEstimator, "preprocessing": sklearn.preprocessing},
@@ -139,37 +135,6 @@ def names(tmp_path_factory):
 CASES = {
     # methods
     "noise of counts": ("of_counts.sigma_noise_", r"Use (predict_std\(.*?\))\.", "of_counts.{}"),
-    "cv+": ("model.predict_interval(X, method='cv+')", r"Use (method='normal')", "model.predict_interval(X, {})"),
-    "residuals": (
-        "fit(likelihood='heteroscedastic').predict_interval(X, method='jackknife+')",
-        r"Use (method='normal')",
-        "fit(likelihood='heteroscedastic').predict_interval(X, {})",
-    ),
-    "calibration": (
-        "model.predict_interval(X, calibration_weight=numpy.ones(N))",
-        r"Use (method='jackknife\+')",
-        "crossed.predict_interval(X, calibration_weight=numpy.ones(len(MORE)), {})",
-    ),
-    "calibration by cv+": (
-        "model.predict_interval(X, calibration_weight=numpy.ones(N))",
-        r"or (method='cv\+')",
-        "crossed.predict_interval(X, calibration_weight=numpy.ones(len(MORE)), {})",
-    ),
-    "no calibration": (
-        "model.predict_interval(X, method='jackknife+', calibration_weight=numpy.ones(N))",
-        r"(Omit) it",
-        "'{}' and model.predict_interval(X, method='jackknife+')",
-    ),
-    "no folds": (
-        "fit(sigma_noise=0.3).predict_interval(X, method='cv+')",
-        r"at least (\d+), with .* (sigma_noise='auto')",
-        "fit(MORE[:{0}], Y_MORE[:{0}], {1}).predict_interval(X, method='cv+')",
-    ),
-    "joint": (
-        "of_counts.predict_interval(X, joint=True)",
-        r"Use (joint=False) with a level of (1 - .*?) for",
-        "of_counts.predict_interval(X, {}, confidence_level=(lambda p, n_outputs: {})(0.9, 2))",
-    ),
     "gradient of a covariance": (
         "model.predict(X, return_cov=True, return_mean_grad=True)",
         r"Use (return_std=True)",
@@ -418,11 +383,6 @@ CASES = {
         "fit(y=numpy.exp(Y), target_transform='log').predict(X, return_mean_grad=True)",
         r"Use (target_transform=None)",
         "fit({}).predict(X, return_mean_grad=True)",
-    ),
-    "known noise": (
-        "known.predict_interval(X, method='jackknife+')",
-        r"Use (method='normal')",
-        "known.predict_interval(X, {})",
     ),
     "weights of classes": (
         "LaplaceRegressor(class_weight='balanced')",

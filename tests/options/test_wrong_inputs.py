@@ -271,8 +271,6 @@ METHODS = [
      "=[]", "confidence_level", "strictly between 0 and 1"),
     ("word level", lambda m: m.r.predict_interval(X, "high"), ValueError,
      "'high'", "confidence_level", "between 0 and 1"),
-    ("method", lambda m: m.r.predict_interval(X, method="exact"), ValueError,
-     "'exact'", "method", "'jackknife+', 'normal'"),
     ("quantile", lambda m: m.r.predict_quantiles(X, 95), ValueError, "=95", "quantiles", "95 % is 0.95"),
     ("quantile 0", lambda m: m.r.predict_quantiles(X, [0.5, 0.0]), ValueError,
      "[0.5, 0.0]", "quantiles", "between 0 and 1"),
@@ -428,9 +426,7 @@ def test_a_mistake_is_named_with_its_place_and_cure(m, call, error, given, place
 
 def test_explained_functions_are_the_same_to_tools():
     """Signatures, names and pickles do not change; a method of another estimator does not exist."""
-    assert list(inspect.signature(LR.predict_interval).parameters) == [
-        *("self", "X", "confidence_level", "method", "joint", "calibration_weight")
-    ]
+    assert list(inspect.signature(LR.predict_interval).parameters) == ["self", "X", "confidence_level"]
     assert inspect.signature(metrics.coverage).parameters["confidence_level"].default == 0.9
     for function in (metrics.neg_nlpd, metrics.log_density_scorer, metrics.coverage, predict_interval, LR.fit):
         assert pickle.loads(pickle.dumps(function)) is function

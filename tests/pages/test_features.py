@@ -16,7 +16,7 @@ from sklearn_laplace._options.likelihood import SINGLE_LOGIT, VARYING_NOISE
 from sklearn_laplace._options.members import WEIGHTINGS
 from sklearn_laplace._options.options import DISPERSION_RULES, PRIOR_RULES
 from sklearn_laplace._options.prior import PRIOR_STRUCTURES
-from sklearn_laplace._options.resolve import INTERVAL_METHODS, STD_KINDS
+from sklearn_laplace._options.resolve import STD_KINDS
 from sklearn_laplace._options.structure import BIASES, DAMPINGS, SHARINGS
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.layers import LAYERS
@@ -57,7 +57,6 @@ OPTIONS = {
     "sigma_noise": DISPERSION_RULES,
     "prior": PRIOR_STRUCTURES,
     "kind": STD_KINDS,
-    "method": INTERVAL_METHODS,
     "n_members__weights": WEIGHTINGS,
     "class_weight": [BALANCED],
     "categorical_features": [FROM_DTYPE],

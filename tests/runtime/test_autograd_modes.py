@@ -51,6 +51,7 @@ def answers(regressor, classifier, *, exact):
         *regressor.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
         *regressor.predict(X, return_cov=True),
         regressor.predict_std(X, X_std=0.1),
+        *regressor.predict_interval(X),
         regressor.sample_y(X, n_samples=2),
         regressor.score_samples(X),
         regressor.log_marginal_likelihood(prior_precision=2.0),
@@ -62,7 +63,6 @@ def answers(regressor, classifier, *, exact):
     ]
     if exact:
         results += [
-            *regressor.predict_interval(X, method="jackknife+"),
             *regressor.loo_predict(return_std=True),
             classifier.loo_predict(),
             regressor.prior_path_.loo_log_density,

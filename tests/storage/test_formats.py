@@ -117,7 +117,7 @@ def answers(model, rows):
     arrays += [*model.predict(rows, return_std=True), model.sample_y(rows, 3), *model.predict_interval(rows)]
     arrays += [np.ravel(model.predict_quantiles(rows, [0.1, 0.9]))]
     if model._kept is not None and model.augment is None and np.ndim(model.predict(rows)) == 1:
-        arrays += [*model.predict_interval(rows, method="jackknife+")]
+        arrays += [*model.loo_predict(return_std=True)]
     return np.concatenate([np.ravel(array) for array in arrays])
 
 
@@ -463,7 +463,7 @@ def changed(path, change_tree=lambda tree: None, change_arrays=lambda arrays: No
 def test_another_version_is_refused(stored):
     """The error names both format versions."""
     changed(stored, version="7")
-    with pytest.raises(ValueError, match=r"was written in format 7 and .* reads format 4: load it with the version"):
+    with pytest.raises(ValueError, match=r"was written in format 7 and .* reads format 5: load it with the version"):
         load(stored)
 
 
@@ -482,7 +482,7 @@ def test_another_version_is_refused(stored):
 )
 def test_files_of_the_first_release_are_refused(name, read):
     """Version 0.1.0 wrote formats 2 (files) and 3 (pickles)."""
-    message = r"in format [23] and this version of sklearn_laplace reads format 4: load it with sklearn_laplace 0\.1\.0"
+    message = r"in format [23] and this version of sklearn_laplace reads format 5: load it with sklearn_laplace 0\.1\.0"
     with pytest.raises(StateError, match=message):
         read(Path(__file__).parent / "data" / name)
 
@@ -607,7 +607,7 @@ def test_a_missing_package_is_named(stored, monkeypatch):
 DATA = """
 Affine BaggedScores Bernoulli BlockDiagonal BlockPosterior Categorical Choice Column Conv CrossFit DenseFactor Diag
 DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobian Full FullPosterior Functional
-FunctionalPosterior GGN Gaussian Generic HeldOutMixture HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
+FunctionalPosterior GGN Gaussian Generic HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
 Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag
 MCFisher Member NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores
 SelectionState SharedFactor SquaredErrors Table TargetNoise TargetScale TemperedPosterior ValidationScores WeightSharing

@@ -540,13 +540,6 @@ MUTATIONS = (
         "leave_one_out",
     ),
     Mutation(
-        "intervals lengthened where leave-one-out is shorter",
-        "_ensemble/intervals.py",
-        "return at * torch.where(ratio.isfinite(), ratio**self.exponent, 1.0)",
-        "return at * torch.where(ratio.isfinite(), ratio**-self.exponent, 1.0)",
-        "held_out",
-    ),
-    Mutation(
         "held-out rows judged by the next net",
         "_approximation/held_out.py",
         "fold_of_row[part.held_out] = k",
@@ -790,13 +783,6 @@ MUTATIONS = (
         "between = (weights * (centres - mean[..., None]) ** 2).sum(-1)",
         "between = 0 * mean",
         "target_transform",
-    ),
-    Mutation(
-        "joint intervals without correlations",
-        "distributions/joint.py",
-        'np.einsum("njpk,njk->njp", drawn[..., :c], root[..., :c])',
-        '0.0 * np.einsum("njpk,njk->njp", drawn[..., :c], root[..., :c])',
-        "joint_intervals",
     ),
     Mutation(
         "probability of an ECDF from one tail",
