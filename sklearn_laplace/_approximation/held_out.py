@@ -106,14 +106,16 @@ class CrossFit:
             squares = squares / factor
             logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
             return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])
-        of_chunks = []
+        of_chunks, likelihood = [], self.parts[0][0].likelihood
         for part, chunks in self.parts:
             posterior = part.posterior(hyper, spectral=False)
             for rows in linear_rows(part.network, chunks):
-                of_chunks.append((rows.outputs.double(), posterior.covariance(rows.jacobian), rows.targets))
+                latent = LatentGaussian(rows.outputs.double(), posterior.covariance(rows.jacobian))
+                latent, of_rows = likelihood.scored(latent, rows.targets, rows.weights)
+                of_chunks.append((latent.mean, latent.covariance, of_rows))
         place = self.fold.argsort(stable=True).argsort()  # of each row, after those of all folds before its own
         mean, covariance, targets = (torch.cat(values)[place] for values in zip(*of_chunks, strict=True))
-        return LatentDensities(LatentGaussian(mean, covariance), targets, density_for(self.parts[0][0].likelihood))
+        return LatentDensities(LatentGaussian(mean, covariance), targets, density_for(likelihood))
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,8 @@ def validation_scores(
                 freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
                 variances[place].append((covariance.diagonal(dim1=1, dim2=2) + noise).mean(1))
             else:
-                latent = LatentGaussian(rows.outputs, covariance)
-                constants[place] += rows.weights @ density(latent, rows.targets, 1.0)
+                scored = likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
+                constants[place] += likelihood.score_weights(rows.weights) @ density(*scored, 1.0)
     widths = torch.stack([torch.cat(part).median() for part in variances]) if normal else torch.zeros_like(ridge)
     return ValidationScores(
         unit=unit,

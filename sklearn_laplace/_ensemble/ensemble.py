@@ -118,4 +118,5 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
         return ensemble
     purpose = f"n_members=Members(weights={rule!r})"
     densities = np.stack([member.left_out_densities(options, purpose) for member in members])
-    return replace(ensemble, weights=by_stacking(densities, np.max(kept, axis=0)))
+    row_weights = members[0].fit.likelihood.score_weights(torch.from_numpy(np.max(kept, axis=0)))
+    return replace(ensemble, weights=by_stacking(densities, row_weights.numpy()))

@@ -22,6 +22,7 @@ from functools import partial
 
 import joblib
 import numpy as np
+import torch
 
 from .._approximation.approximate import approximate
 from .._approximation.choose import SelectionState, choose, with_scores_of
@@ -177,7 +178,8 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
     """Fit the first net of each kind, then the other members of kinds with more than ``LEAST_SHARE`` of the weight."""
     leads = _fit_leads(request, kinds, n_stages, task)
     densities = [lead.densities for lead, _, _ in leads if lead.densities is not None]
-    shares, factor = of_kinds(densities, request.data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
+    row_weights = leads[0][0].member.fit.likelihood.score_weights(torch.from_numpy(request.data.weights)).numpy()
+    shares, factor = of_kinds(densities, row_weights) if len(leads) > 1 else (np.ones(1), 1.0)
     counted = [share > LEAST_SHARE for share in shares.tolist()]
     for place, (_, _, caught) in enumerate(leads):
         if place == 0 or counted[place]:

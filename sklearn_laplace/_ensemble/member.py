@@ -249,7 +249,9 @@ class Member:
         with single_thread(self.is_small):
             left_out = self.left_out(options, needed_by)
             latent = self._without_row(left_out, options)
-            densities = left_out.density(latent, left_out.rows.observed, self.hyper.dispersion)
+            rows = left_out.rows
+            scored = self.fit.likelihood.scored(latent, rows.observed, rows.weights.double())
+            densities = left_out.density(*scored, self.hyper.dispersion)
         return densities.cpu().numpy()
 
     def _without_row(self, left_out: LeftOut, options: Options) -> LatentGaussian:

@@ -37,7 +37,7 @@ from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, check_split, has_own_epochs, is_list
 from .._options import members as _members
-from .._options.likelihood import for_counts
+from .._options.likelihood import are_rates, for_counts
 from .._options.options import Options
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
@@ -166,7 +166,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         regularisation, the default. Whole numbers and small multiples of the smallest weight count copies. Copies
         of rows carry no new information, unless rows with equal inputs have different targets. Other weights sum
         to (Σw)² / Σw², the effective number of rows (Kish 1965). In other fits, only weights whose sum is at most 1
-        are rescaled to it. Weights of counts are exposures.
+        are rescaled to it. Weights of counts are exposures if some target is no whole number, and copies otherwise.
 
         Examples
         --------
@@ -239,6 +239,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
             data = self._rescaled(data, options)
+            if are_rates(options.likelihood, data.targets) and parameters["augment"] is None:
+                parameters = {**parameters, "of_rates": True}
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
             on_device = placed(parameters, data.shape(), options)
             request = FitRequest(

@@ -81,6 +81,17 @@ def for_counts(likelihood: object) -> bool:
     return isinstance(likelihood, str) and LIKELIHOODS.get(likelihood, Likelihood).least_target == 0
 
 
+def are_rates(likelihood: Likelihood, targets: np.ndarray) -> bool:
+    """True if targets of counts are rates, whose weights are exposures: not all of them are whole numbers.
+
+    Examples
+    --------
+    >>> are_rates(LIKELIHOODS["poisson"](), np.array([2.0, 0.5])), are_rates(LIKELIHOODS["poisson"](), np.ones(2))
+    (True, False)
+    """
+    return likelihood.least_target == 0 and bool((targets != np.floor(targets)).any())
+
+
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
     """``ValueError`` for negative counts and, if the likelihood is that of overdispersed counts, for fractions."""
     name = likelihood.key()

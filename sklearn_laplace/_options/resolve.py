@@ -25,7 +25,7 @@ from ..errors import UnsupportedCombinationError
 from ..laplace.curvatures import CURVATURES
 from ..laplace.curvatures._base import CurvatureRule
 from ..laplace.latent import Predictive
-from ..laplace.likelihoods import LIKELIHOODS, NegativeBinomial
+from ..laplace.likelihoods import LIKELIHOODS, NegativeBinomial, Poisson
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links import LINKS
 from ..laplace.links._base import Link
@@ -143,6 +143,8 @@ def likelihood_of(kind: str, parameters: Mapping[str, Any], *, single_logit: boo
     likelihood: Likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
     if isinstance(likelihood, NegativeBinomial) and parameters.get("overdispersion") is not None:
         return NegativeBinomial(parameters["overdispersion"])  # selected by a fit
+    if type(likelihood) is Poisson and parameters.get("of_rates"):
+        return Poisson(of_rates=True)  # decided by the targets of a fit
     return likelihood
 
 

@@ -16,10 +16,15 @@ from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
 from sklearn_laplace.distributions import PoissonLogNormal
+from sklearn_laplace.distributions.densities import density_of
 from sklearn_laplace.distributions.negative_binomial_log_normal import counts_of
-from sklearn_laplace.laplace import Hyper
+from sklearn_laplace.laplace import Hyper, fit_laplace
+from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.latent import LatentGaussian
-from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS, Poisson
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.selection import held_out_scores
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(23)
 X, X_NEW = RNG.uniform(-2, 2, size=(90, 3)), RNG.uniform(-3, 3, size=(8, 3))
@@ -163,6 +168,57 @@ def test_a_rate_has_the_mean_of_its_gamma_posterior(n_events):
     counts = counts_of(LIKELIHOODS["poisson"](), mode.numpy(), variance.numpy()[0])
     expected = scipy.stats.nbinom(n_events, 5 / 6).cdf([0, 1, 3])  # a Poisson count whose rate is this gamma
     np.testing.assert_allclose([counts.cdf(k).item() for k in (0, 1, 3)], expected, atol=0.1 / n_events)
+
+
+EXPOSURES = np.random.default_rng(5).uniform(0.1, 4.0, 60)
+EVENTS = np.random.default_rng(6).poisson(EXPOSURES * RATES[:60]).astype(float)
+
+
+def score_of(means, variances, counts, exposures) -> float:
+    """Sum of the log densities of counts under log-normal rates with the mean exp(m), by the oracle."""
+    rows = zip(means.ravel(), variances.ravel(), counts, exposures, strict=True)
+    return sum(oracles.poisson_lognormal(m - v / 2, v, k, t)[0] for m, v, k, t in rows)
+
+
+def test_held_out_rates_are_scored_by_their_counts():
+    """Each row scores the log density of its count, once; a weight of a count repeats its log density."""
+    network = trace(nn.Linear(3, 1).double(), torch.zeros(1, 3).double())
+    x, t, k = torch.from_numpy(X[:60]), torch.from_numpy(EXPOSURES), torch.from_numpy(EVENTS)[:, None]
+    likelihood, hyper = Poisson(of_rates=True), Hyper(torch.ones(1).double())
+    rows = [(x, k / t[:, None], t)]
+    fit = fit_laplace(network, likelihood, GGN(), STRUCTURES["full"], network.scalar_prior(), rows)
+    scores = held_out_scores([(fit, rows)], hyper, density_of(likelihood))
+    outputs, jacobian = network.jacobian(x)
+    for place in (0, len(scores.ridge) // 2):
+        variance = fit.posterior(Hyper(scores.ridge[place : place + 1])).covariance(jacobian)
+        expected = score_of(outputs.detach().numpy(), variance.numpy(), EVENTS, EXPOSURES)
+        assert float(scores.constants[place]) == pytest.approx(expected, rel=1e-6)
+    counted = [(x, k, torch.ones(60).double())]
+    both = [
+        held_out_scores(
+            [(fit_laplace(network, kind, GGN(), STRUCTURES["full"], network.scalar_prior(), counted), counted)],
+            hyper,
+            density_of(kind),
+        ).constants
+        for kind in (Poisson(), likelihood)
+    ]
+    assert torch.equal(*both)
+
+
+def test_left_out_rates_are_scored_by_their_counts():
+    """Whole numbers of all rows are counts, whose weights repeat them."""
+    options = {**SMALL, "n_members": 1, "prior_precision": "loo", "hessian_structure": "full"}
+    model = LaplaceRegressor(**options).fit(X[:60], EVENTS / EXPOSURES, sample_weight=EXPOSURES)
+    member = model._ensemble.first
+    assert member.fit.likelihood.of_rates
+    left_out = member.left_out(model._options(), "a test")
+    latent = left_out.latent(member.fit, member.hyper)
+    densities = member.left_out_densities(model._options(), "a test")
+    expected = score_of(latent.mean.numpy(), latent.variance.numpy(), EVENTS, EXPOSURES)
+    assert densities.sum() == pytest.approx(expected, rel=1e-5)
+    assert left_out.log_density(member.fit, member.hyper) == pytest.approx(expected, rel=1e-5)
+    whole = LaplaceRegressor(**options).fit(X[:60], EVENTS, sample_weight=EXPOSURES)._ensemble.first
+    assert not whole.fit.likelihood.of_rates
 
 
 @pytest.mark.parametrize("members", [1, "auto"])

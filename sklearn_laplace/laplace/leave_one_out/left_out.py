@@ -68,11 +68,15 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 def loo_log_density(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
 ) -> float:
-    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, with the arguments of :func:`leave_one_out`."""
+    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, with the arguments of :func:`leave_one_out`.
+
+    Of rates of counts, it is that of the counts, see :meth:`Poisson.scored`.
+    """
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))
         of_batch = LatentGaussian(latent.mean[span], latent.covariance[span])
-        total += float(weights.double() @ density(of_batch, targets, hyper.dispersion))
+        scored = fit.likelihood.scored(of_batch, targets, weights)
+        total += float(fit.likelihood.score_weights(weights).double() @ density(*scored, hyper.dispersion))
         start = span.stop
     return total

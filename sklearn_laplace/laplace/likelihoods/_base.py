@@ -80,6 +80,14 @@ class Likelihood(ABC):
         """Initial outputs (C,) of a built-in network; None if they are zero."""
         return None
 
+    def score_weights(self, weights: Tensor) -> Tensor:
+        """Weights (n,) of the log densities of :meth:`scored` held-out rows."""
+        return weights
+
+    def scored(self, latent: LatentGaussian, targets: Tensor, weights: Tensor) -> tuple[LatentGaussian, Tensor]:
+        """Outputs and targets of held-out rows with weights (n,), in the form whose log density scores them."""
+        return latent, targets
+
     @abstractmethod
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihood of each row at unit dispersion, without its normaliser, shape (n,)."""

@@ -10,6 +10,7 @@ of ``nll``. If the log rate is Gaussian with mean m and variance v, the rate is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -22,10 +23,15 @@ LARGE_RATE = 1e8
 """Rate above which draws come from the normal distribution of equal mean and variance, without rounding."""
 
 
+@dataclass(frozen=True)
 class Poisson(Likelihood):
     """Counts, given their log rates. Targets (n, C) are non-negative numbers.
 
     Non-integer targets are allowed: a count divided by its exposure, with the exposure as the row's weight.
+
+    **Weights of held-out rows.** A weight w of a count repeats it: the row scores w log p(y). If ``of_rates``, the
+    target is the rate y of a count w y with the exposure w. Its log rate is f + log w, and the row scores log p(w y).
+    Both agree for w = 1, and up to a constant if the log rate is certain.
 
     **Rates.** A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the
     rate, of shape 1/v and mean :math:`e^m` (MacKay 1998, the choice of basis). By a first-order correction for
@@ -39,6 +45,7 @@ class Poisson(Likelihood):
     tensor([16.3097])
     """
 
+    of_rates: bool = field(default=False, kw_only=True)
     has_dispersion: ClassVar[bool] = False
     additive_noise: ClassVar[bool] = False
     least_target: ClassVar[float] = 0.0
@@ -46,6 +53,17 @@ class Poisson(Likelihood):
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor:
         """Log of the weighted mean count, plus half a count so that it is finite if all counts are zero, shape (C,)."""
         return ((weights @ targets + 0.5) / weights.sum()).log()
+
+    def score_weights(self, weights: Tensor) -> Tensor:
+        """1 for each count if the targets are rates; a row of weight 0 has no count."""
+        return (weights > 0).to(weights) if self.of_rates else weights
+
+    def scored(self, latent: LatentGaussian, targets: Tensor, weights: Tensor) -> tuple[LatentGaussian, Tensor]:
+        """Log rates and counts of rows whose targets are rates."""
+        if not self.of_rates:
+            return latent, targets
+        exposures = torch.where(weights > 0, weights, 1.0)[:, None].to(latent.mean)
+        return replace(latent, mean=latent.mean + exposures.log()), targets * exposures
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """e^f − y f + log y!, shape (n,), nats."""

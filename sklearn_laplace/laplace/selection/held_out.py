@@ -202,8 +202,8 @@ def held_out_scores(
                 constants[place] -= 0.5 * (rows.weights @ logdet)
                 freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
             else:
-                latent = LatentGaussian(rows.outputs, covariance)
-                constants[place] += rows.weights @ density(latent, rows.targets, 1.0)
+                scored = likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
+                constants[place] += likelihood.score_weights(rows.weights) @ density(*scored, 1.0)
     return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom, likelihood.dispersion_bounds)
 
 
