@@ -193,9 +193,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), optional
-            All labels that can occur in later calls, for the first call. Default: the labels of y. With "cv" and
-            "validation" as ``prior_precision`` no other labels are possible. Not for rows that are read from a source:
-            all their labels are found.
+            All labels that can occur in later calls, for the first call. Default: the labels of y. Not for rows that
+            are read from a source: all their labels are found.
         sample_weight : array-like of shape (n_samples,), optional
             Row weights.
         sample_noise_variance : None

@@ -13,7 +13,6 @@ from ._options.variants import (
     EKFAC,
     Augmentation,
     BlockDiagonal,
-    CrossValidated,
     GaussianPrior,
     Kron,
     Link,
@@ -23,14 +22,12 @@ from ._options.variants import (
     Members,
     MonteCarlo,
     Subnetwork,
-    Validated,
 )
 
 __all__ = [
     "EKFAC",
     "Augmentation",
     "BlockDiagonal",
-    "CrossValidated",
     "GaussianPrior",
     "Kron",
     "Link",
@@ -40,5 +37,4 @@ __all__ = [
     "Members",
     "MonteCarlo",
     "Subnetwork",
-    "Validated",
 ]

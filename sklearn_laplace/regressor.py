@@ -65,8 +65,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
         Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. Last two: counts.
     [Uncertainty]
-    prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
-default="auto"
+    prior_precision : {"auto", "evidence", "loo"}, float or array-like, default="auto"
         Precision of the Gaussian prior, the strength of regularisation: a number, or a rule.
         "auto": held-out folds where possible, else the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
@@ -269,7 +268,7 @@ default="auto"
             )
         self._single_output = y.ndim == 1
         targets = y.astype(np.float64).reshape(len(y), -1)
-        if not self._is_candidate and (concern := far_target(targets, weights)):
+        if concern := far_target(targets, weights):
             warn_user(concern, TableWarning)
         n_outputs, noisy_rows = targets.shape[1], variances is not None
         unmerged = X, targets, weights, variances
@@ -286,7 +285,7 @@ default="auto"
             targets = previous._scale.transformed(targets)
             return self._scaled(X, targets, weights, variances, previous._scale)  # no rows for leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
-        if self.verbose and not self._is_candidate:
+        if self.verbose:
             print_hint(self.likelihood, self.target_transform, targets)
         transforms: tuple[LogTransform, ...] = ()
         slope, all_targets = 0.0, unmerged[1]

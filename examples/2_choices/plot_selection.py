@@ -6,8 +6,6 @@ is a number or a rule:
 
 - ``evidence``: the log marginal likelihood of all rows.
 - ``loo``: the leave-one-out log density of the linearised net.
-- ``cv``: the score over folds; here two folds and four candidates.
-- ``validation``: the score of the same candidates on a fifth of the rows, held out of the training.
 - ``auto``, the default: the evidence during training, and then the density of held-out rows under three nets, each
   trained without a third of the rows. By default these nets become members of an ensemble; "auto, one net" is the fit
   without them.
@@ -24,17 +22,13 @@ How to read it:
   paired difference.
 
 Output of ``python examples/2_choices/plot_selection.py`` on three splits of breast cancer and diabetes: "auto" takes
-2.1 and 2.2 trainings, "loo" 1.8 and 1.0, "cv" 1.4 and 1.5, a number .25 and .34. No rule differs from the evidence by
-two standard errors, and the number 1 is .015 nats a row worse on breast cancer, with a standard error of .006.
+2.1 and 2.2 trainings, "loo" 1.8 and 1.0, a number .25 and .34. No rule differs from the evidence by two standard
+errors, and the number 1 is .015 nats a row worse on breast cancer, with a standard error of .006.
 """
 
 import choice
 import numpy as np
-from sklearn.model_selection import train_test_split
 
-from sklearn_laplace.options import CrossValidated, Validated
-
-GRID = 0.01, 0.1, 1.0, 10.0  # ten times as large for regression
 COLUMNS = {"precision": ".3f", **choice.COLUMNS}
 LABELS = {
     "fit": "fit, in trainings of one net",
@@ -44,41 +38,29 @@ LABELS = {
 }
 
 
-def rules(table, grid):
+def rules(table):
     """Parameters of each rule, by name."""
     noise = {} if table.classes else {"sigma_noise": "evidence"}
-    scaled = [value * (1 if table.classes else 10) for value in grid]
     choices = {
         "evidence": {"prior_precision": "evidence", **noise},
         "number, 1": {"prior_precision": 1.0, **noise},
         "loo": {"prior_precision": "loo", **({} if table.classes else {"sigma_noise": "loo"})},
-        "cv": {"prior_precision": CrossValidated(scaled, cv=2), **noise},
-        "validation": {"prior_precision": Validated(scaled), **noise},
         "auto, one net": {"prior_precision": "auto"},
         "auto": {"prior_precision": "auto", "n_members": "auto"},
     }
     return choices
 
 
-def fitted(model, part, split):
-    """Fit the model; for the rule "validation", a fifth of the rows is the validation set."""
-    if not isinstance(model.prior_precision, Validated):
-        return model.fit(part.X, part.y)
-    labels = part.y if isinstance(model, choice.LaplaceClassifier) else None
-    X, X_val, y, y_val = train_test_split(part.X, part.y, test_size=0.2, random_state=split, stratify=labels)
-    return model.fit(X, y, X_val=X_val, y_val=y_val)
-
-
-def compared(table, n_splits, grid):
+def compared(table, n_splits):
     """Rows to print."""
-    results = {name: choice.Measured() for name in rules(table, grid)}
+    results = {name: choice.Measured() for name in rules(table)}
     chosen = {name: [] for name in results}
     for split in range(n_splits):
         part = table.part(split)
         unit, _ = choice.seconds(lambda s=split, p=part: table.map_training(s).fit(p.X, p.y))
-        for name, parameters in rules(table, grid).items():
+        for name, parameters in rules(table).items():
             model = table.model(split, **parameters)
-            fit, _ = choice.seconds(lambda m=model, p=part, s=split: fitted(m, p, s))
+            fit, _ = choice.seconds(lambda m=model, p=part: m.fit(p.X, p.y))
             predict, found = choice.seconds(lambda m=model, p=part: m.log_predictive_density(p.X_test, p.y_test).mean())
             choice.append(results[name], fit / unit, predict / unit, choice.held_bytes(model), found, 0)
             chosen[name].append(model.prior_precision_)
@@ -91,7 +73,7 @@ def main():
     printed = {}
     for table in run.tables(choice.CANCER, choice.DIABETES):
         title = f"{table.name}, {table.n_train} rows"
-        printed[title] = compared(table, run.n_splits, GRID[1:3] if run.quick else GRID)
+        printed[title] = compared(table, run.n_splits)
         run.table(f"{title}, splits: {run.n_splits}", COLUMNS, printed[title])
     run.save(choice.dots(printed, list(COLUMNS), LABELS, "How the prior precision is chosen"))
 

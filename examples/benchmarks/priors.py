@@ -29,7 +29,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "auto": {},
     "evidence": EVIDENCE,
     "loo": LOO,
-    "cv": {"prior_precision": "cv"},
     "layer": {"prior": "layer"},
     "tensor": {"prior": "tensor"},
     "ard": {"prior": "ard"},

@@ -48,7 +48,6 @@ from .validation_scores import relative_squares, validation_scores
 OF_SELECTION = {
     *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "return_std_kind"),
     *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
-    *("cv", "scoring", "prior_precision_grid"),
 }
 """Parameters that the pass over the rows of a trained net does not depend on."""
 N_FOLDS = 5

@@ -14,7 +14,6 @@ Therefore one curve in ρ is sufficient for all points. It is interpolated by a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from ..laplace.selection import at_best_noise, has_path, loo_path, maximise_evid
 from .left_out import LeftOut
 
 FACTORS = np.logspace(-4, 4, 25)
-"""Default factors of the fit's prior precisions."""
+"""Factors of the fit's prior precisions."""
 RIDGES, DEAR_RIDGES = 240, 60
 """Number of points of the curve in ρ if one pass over the rows gives all of them, and if each needs its own pass."""
 NOISES = 2000
@@ -41,25 +40,20 @@ NOISES = 2000
 
 
 def prior_path(
-    fit: LaplaceFit, hyper: Hyper, options: Options, left_out: LeftOut | None, log_volume: float, scores: Any
+    fit: LaplaceFit, hyper: Hyper, options: Options, left_out: LeftOut | None, log_volume: float
 ) -> dict[str, np.ndarray]:
     """Compute the scores on a grid of k prior precisions; each has shape (k,), and is NaN if it is not available.
 
-    Returns a dict of ``prior_precision``, (k, G) for G > 1 groups, and four scores; log densities are in nats of y. The
-    grid is that of ``scores`` if given, common to all groups. ``log_volume`` is the change of units per unit of row
-    weight; ``left_out`` is None if the rows are not stored.
+    Returns a dict of ``prior_precision``, (k, G) for G > 1 groups, and two log densities in nats of y. ``log_volume``
+    is the change of units per unit of row weight; ``left_out`` is None if the rows are not stored.
     """
     groups = hyper.prior_precision
-    if scores is None:
-        grid = torch.from_numpy(FACTORS).to(groups)[:, None] * groups
-    else:
-        grid = torch.as_tensor(np.asarray(scores.grid, dtype=float)).to(groups)[:, None].expand(-1, len(groups))
+    grid = torch.from_numpy(FACTORS).to(groups)[:, None] * groups
     values = grid.cpu().numpy()
     path = {"prior_precision": values[:, 0] if len(groups) == 1 else values}
     path["log_marginal_likelihood"] = _evidence(fit, hyper, grid, options) - fit.total_weight * log_volume
     path["loo_log_density"] = _left_out(fit, hyper, grid, options, left_out) - fit.total_weight * log_volume
-    path |= {"cv_score": np.full(len(grid), np.nan), "validation_score": np.full(len(grid), np.nan)}
-    return path if scores is None else path | {f"{scores.kind}_score": np.asarray(scores.mean, dtype=float)}
+    return path
 
 
 def _evidence(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options) -> np.ndarray:

@@ -27,7 +27,7 @@ Copies = Callable[[PreparedData, int], PreparedData]
 """Function (rows, seed) → random copies of the rows by data augmentation."""
 
 
-def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ensemble:
+def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
     """Ensemble under other options of the posterior, at the same weights and curvature."""
     members = []
     for member in ensemble.members:
@@ -37,8 +37,7 @@ def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ens
             changed = _refitted(member, settled, options, ensemble.factor)
             members.append(changed)
     changed_ensemble = replace(ensemble, members=tuple(members))
-    if not is_candidate:
-        diagnose(changed_ensemble, options)
+    diagnose(changed_ensemble, options)
     return changed_ensemble
 
 

@@ -55,7 +55,6 @@ from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
 from .._validation.values import random_numbers
-from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
 from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream_of
@@ -75,7 +74,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     verbose: int | str
     _kind: str
     _weight_unit = 1.0
-    _is_quick = False
     _tally: Tally | None = None
 
     @abstractmethod
@@ -106,8 +104,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         y: Any,
         sample_weight: Any = None,
         sample_noise_variance: Any = None,
-        X_val: Any = None,
-        y_val: Any = None,
     ) -> Self:
         """Train the ensemble and approximate the posterior of each net.
 
@@ -127,9 +123,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
             of a row is σ²·v; ``sigma_noise=1.0`` uses v itself, and a rule estimates the common factor σ².
             Only for regression with ``likelihood="gaussian"`` or "auto".
-        X_val, y_val : array-like of shape (n_val, n_features) and (n_val,) or (n_val, n_outputs), optional
-            Validation set that scores the candidates of ``prior_precision="validation"``; not used for training. A
-            pipeline passes it untransformed unless ``transform_input`` lists it.
 
         Returns
         -------
@@ -179,49 +172,25 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         """
         source = source_of(X, y, sample_weight, Group.current())
         if source is not None:
-            check_options(sample_noise_variance=sample_noise_variance, X_val=X_val, y_val=y_val)
+            check_options(sample_noise_variance=sample_noise_variance)
             return self._fit_source(source)
-        return self._fit_rows(X, y, sample_weight, sample_noise_variance, X_val, y_val)
+        return self._fit_rows(X, y, sample_weight, sample_noise_variance)
 
     def _fit_source(self, source: RowSource) -> Self:
         fit_source(self, source)
         return self
 
-    def _fit_rows(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        sample_noise_variance: Any = None,
-        X_val: Any = None,
-        y_val: Any = None,
-    ) -> Self:
+    def _fit_rows(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any = None) -> Self:
         with self._unchanged_on_failure(X):
-            self._prior_scores = self._resolved = None
+            self._resolved = None
             self._options()  # errors about unknown options come before errors about unused arguments
-            numeric = is_regressor(self)
-            X_val, y_val = readable(X_val, "X_val"), check_targets(y_val, numeric=numeric, name="y_val")
-            arguments = readable(X, "X"), check_targets(y, numeric=numeric), sample_weight, sample_noise_variance
-            rule = rule_for(expanded(self.get_params(deep=False)), X_val, y_val)
-            if rule is None:
-                return self._fit(lambda: self._prepare(*arguments), *arguments[:3])
-            self._prepare(*arguments)  # errors about rows refer to the whole table, and come before any training
-            if X_val is not None:
-                with rows_of("X_val and y_val"):
-                    self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
-            rows = GivenRows.of(*arguments)
-            with self._reported(self._clock(), 2, *arguments[:3]) as task:
-                fitted, scores = rule.chosen(without_rule(self), rows, task)
-                self._take(fitted)
-                self._prior_scores, self._is_candidate = scores, False
-            diagnose(self._ensemble, self._options())
-        return self
+            X, y = readable(X, "X"), check_targets(y, numeric=is_regressor(self))
+            return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance), X, y, sample_weight)
 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
         """Fit to prepared rows, which may be a sample; callbacks receive the X, y and weights that the user passed."""
         parameters = expanded(self.get_params(deep=False))
         options = self._options()
-        check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
         n_given = len(self.net) if is_list(self.net) else 1
@@ -250,14 +219,12 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                 seeds=seeds,
                 resolved=options if on_device is parameters else resolve(self._kind, on_device),
                 kept=data.unmerged,
-                is_candidate=self._is_candidate,
-                is_quick=self._is_quick,
                 stream=None if sample is None else stream_of(self, sample, data),
                 saved=saved,
             )
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
-            if not (self._is_candidate or clock.was_cut):
+            if not clock.was_cut:
                 diagnose(self._ensemble, options)
         saved.remove()
         clock.warn_if_cut()
@@ -449,9 +416,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         also train the net under the other prior.
 
         The rule "loo" takes a pass over the training rows, which the fit keeps. After :meth:`partial_fit`, "auto" is
-        "evidence", because the held-out folds do not include the new rows. Values selected by "cv" or "validation"
-        stay. Noise ratios between targets and between rows stay, so that ``sigma_noise`` can only change by a common
-        factor.
+        "evidence", because the held-out folds do not include the new rows. Noise ratios between targets and between
+        rows stay, so that ``sigma_noise`` can only change by a common factor.
 
         Examples
         --------
@@ -468,20 +434,17 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         check_is_fitted(self)
         check_post_hoc_names(laplace_params, self.get_params(deep=False))
         before = self._parameters()
-        chooses = any(name.startswith("prior_precision") for name in laplace_params)
         with self._unchanged_on_failure():
             for name, value in self.get_params(deep=False).items():
                 if isinstance(value, Variant):  # set_params modifies it in place
                     setattr(self, name, clone(value))
             self.set_params(**laplace_params)
-            self._prior_scores = None if chooses else self._prior_scores
             parameters = self._parameters()
             check_post_hoc(laplace_params, before, parameters)
-            check_without_rows(parameters, "refit_laplace")
             kinds = [(member.n_bins, member.fit.network.parameter_names) for member in self._ensemble.members]
             check_one_kind(parameters, kinds)
             options = self._options()
-            ensemble = refitted(self._ensemble, options, is_candidate=self._is_candidate)
+            ensemble = refitted(self._ensemble, options)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         return self
 
@@ -573,7 +536,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             check_columns(self, previous)
             self._table = Table.of(X, weights, categorical, named) if tables else None
             self._table = self._table if previous is None else previous._table
-            if self._table is not None and not self._is_candidate:
+            if self._table is not None:
                 self._table.warn()
         X = X if self._table is None else self._table.coded(X, weights)
         if reset and self._table is not None:  # a previous posterior may not know all levels

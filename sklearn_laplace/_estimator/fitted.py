@@ -21,7 +21,6 @@ from torch import Tensor
 
 from .._approximation.noise_model import NoiseModel
 from .._approximation.prior_path import prior_path
-from .._approximation.prior_scores import PriorScores
 from .._approximation.relevance import relevance
 from .._approximation.target_noise import TargetNoise
 from .._data.reading import check_rows
@@ -48,7 +47,6 @@ from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import centred
 from ..laplace.structures._base import Posterior
-from .cross_validation import settled
 from .sources import by_block
 
 T = TypeVar("T")
@@ -85,10 +83,8 @@ class FittedModel(ABC):
     _ensemble: Ensemble
     _table: Table | None = None
     _column_names: tuple[str, ...] = ()
-    _prior_scores: PriorScores | None = None
     _single_output = False
     _resolved: tuple[dict[str, Any], Options] | None = None
-    _is_candidate = False
 
     net_: Fitted[Any] = Fitted("first.net")
     laplace_: Fitted[LaplaceFit] = Fitted("first.fit")
@@ -131,12 +127,12 @@ class FittedModel(ABC):
         return TableReport(self._table)
 
     def _parameters(self) -> dict[str, Any]:
-        """All parameters; a prior precision selected by held-out rows replaces its rule."""
-        return settled(expanded(self.get_params(deep=False)), self._prior_scores)
+        """All parameters as internal options."""
+        return expanded(self.get_params(deep=False))
 
     def _options(self) -> Options:
         """Resolved options of the fit; they are resolved again only if a parameter has changed since."""
-        given = {**self.get_params(deep=False), "": self._prior_scores}
+        given = self.get_params(deep=False)
         if self._resolved is None or any(self._resolved[0].get(name, given) is not given[name] for name in given):
             self._resolved = given, resolve(self._kind, self._parameters())
         return self._resolved[1]
@@ -148,7 +144,7 @@ class FittedModel(ABC):
         table, member, options = self._table, self._ensemble.first, self._options()
         with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
             rows, _ = check_rows(self, X, tables=table is not None, reset=False)
-            rows = rows if table is None else table.coded(rows, warn=not self._is_candidate)
+            rows = rows if table is None else table.coded(rows)
             fillings = None if table is None else table.fillings(rows)
             options = options if fillings is None else replace(options, fillings=fillings)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
@@ -201,10 +197,10 @@ class FittedModel(ABC):
     def prior_path_(self) -> Bunch:
         """Scores of the first member under other prior precisions, at the same weights.
 
-        A Bunch of arrays of shape (n_points,): ``prior_precision``, ``log_marginal_likelihood`` and ``loo_log_density``
-        in nats of y, ``cv_score`` and ``validation_score``. ``prior_precision`` has shape (n_points, n_groups) if there
-        are several groups. Scores that are not available are NaN. If the noise level is selected too, both log scores
-        use the best noise level at each point.
+        A Bunch of arrays of shape (n_points,): ``prior_precision``, and ``log_marginal_likelihood`` and
+        ``loo_log_density`` in nats of y. ``prior_precision`` has shape (n_points, n_groups) if there are several
+        groups. A score that is not available is NaN. If the noise level is selected too, both scores use the best noise
+        level at each point.
 
         Examples
         --------
@@ -213,15 +209,14 @@ class FittedModel(ABC):
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> sorted(model.prior_path_)
-        ['cv_score', 'log_marginal_likelihood', 'loo_log_density', 'prior_precision', 'validation_score']
+        ['log_marginal_likelihood', 'loo_log_density', 'prior_precision']
         """
         check_is_fitted(self)
         member, options = self._ensemble.first, self._options()
         has_rows = member.kept is not None and can_leave_out(self._parameters())
         with single_thread(member.is_small):
             left_out = member.left_out(options, "leave-one-out") if has_rows else None
-            arguments = member.fit, member.hyper, options, left_out
-            return Bunch(**prior_path(*arguments, self._scale.log_volume, self._prior_scores))
+            return Bunch(**prior_path(member.fit, member.hyper, options, left_out, self._scale.log_volume))
 
     # ------------------------------------------------------------------ attributes and methods
 

@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.base import clone
 
 from .._data.rows import PreparedData
-from .._options.variants import expanded
 from .._runtime.group import Group
 from .._sources.arrow import ArrowSource
 from .._sources.dask_collections import DaskSource, is_collection, lazily
@@ -21,7 +20,6 @@ from .._sources.source import Block, RowSource, joined
 from .._training.stream import RowStream
 from .._validation.announcements import experimental
 from ..errors import UnsupportedCombinationError
-from .cross_validation import rule_for
 from .on_workers import client_of, fit_on_workers
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,15 +32,6 @@ def check_options(**arguments: Any) -> None:
             raise UnsupportedCombinationError(
                 f"{name} is not supported for rows that are read from a source. Omit it, or read the rows into memory."
             )
-
-
-def check_streamed(rule: object) -> None:
-    """Refuse a rule that selects the prior precision by fits to parts of the rows."""
-    if rule is not None:
-        raise UnsupportedCombinationError(
-            "prior_precision='cv' and 'validation' need all rows in memory, and X is a large source. Use "
-            "prior_precision='auto', which selects it on held-out rows."
-        )
 
 
 def by_block(method: F) -> F:
@@ -116,14 +105,12 @@ def fit_source(estimator: Any, source: RowSource) -> None:
             return
         if not group.is_alone and group.rank == 0:
             experimental("a fit of several ranks of torch.distributed")
-        estimator._prior_scores = None
         estimator._options()
         sample = sample_of(source, group, SAMPLE_ROWS, estimator._tally)
         rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
         if sample.is_all:
             estimator._fit_rows(*rows)
         else:
-            check_streamed(rule_for(expanded(estimator.get_params(deep=False)), None, None))
             estimator._fit(lambda: estimator._prepare_sample(sample), *rows, sample=sample)
         if not group.is_alone:
             estimator._take(group.of_first(estimator))

@@ -60,10 +60,7 @@ MOST_WORK = 10**9
 """Multiply-adds of the trial: rows × outputs × (outputs² + numbers of the posterior + weights), over the members."""
 FLOAT = 8
 """Bytes of a number."""
-OPTIONAL = {
-    *("feature_names_in_", "classes_", "_column_names"),
-    *("_single_output", "_is_candidate", "_is_quick", "_prior_scores"),
-}
+OPTIONAL = {"feature_names_in_", "classes_", "_column_names", "_single_output"}
 """Attributes that some fits do not set."""
 MOST_SAMPLES = 10**6
 """Largest ``n_samples`` of a file."""

@@ -25,7 +25,7 @@ from .structure import StructureOptions
 
 AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
 BY_EVIDENCE = (AUTO, EVIDENCE)
-PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
+PRIOR_RULES = (AUTO, EVIDENCE, LOO)
 DISPERSION_RULES = {**dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion), "residual": residual_dispersion}
 """Update of the noise level in training for each rule; "auto" and "loo" select it again after the training."""
 

@@ -63,7 +63,6 @@ POST_HOC = {
     "n_samples",
     "return_std_kind",
     "member_weights",
-    *("cv", "scoring", "prior_precision_grid"),
 }
 """Internal options that ``refit_laplace`` can change, because they need neither training nor data."""
 PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}

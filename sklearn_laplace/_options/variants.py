@@ -26,9 +26,6 @@ DEFAULTS: dict[str, Any] = {
     "n_fisher_samples": 1,
     "subnetwork": "variance",
     "n_subnetwork_weights": 0.1,
-    "cv": None,
-    "scoring": None,
-    "prior_precision_grid": None,
     "n_augmentations": 1,
     "n_samples": 100,
     "member_weights": "uniform",
@@ -241,61 +238,6 @@ class Subnetwork(Variant):
         self.size = size
 
 
-class CrossValidated(Variant):
-    """Prior precision with the best mean score over folds.
-
-    Parameters
-    ----------
-    grid : None or sequence of float, default=None
-        Candidates. None: 13 from 0.001 to 1000, two per decade.
-    cv : None, int, splitter or iterable, default=None
-        Folds, as in ``GridSearchCV``; None: 5 shuffled folds, stratified for a classifier. A splitter that needs groups
-        has to be given as a list of its (train, test) pairs.
-    scoring : None, str or callable, default=None
-        Score to maximise. None: mean log predictive density; or the name of a scorer, or a callable
-        ``(estimator, X, y)`` such as those of :mod:`sklearn_laplace.metrics`.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.options import CrossValidated
-    >>> CrossValidated(grid=[0.1, 1.0, 10.0], cv=3)
-    CrossValidated(cv=3, grid=[0.1, 1.0, 10.0])
-    """
-
-    parameters = ("prior_precision",)
-    value = "cv"
-    internal: ClassVar[dict[str, str]] = {"grid": "prior_precision_grid", "cv": "cv", "scoring": "scoring"}
-
-    def __init__(self, grid: Any = None, cv: Any = None, scoring: Any = None) -> None:
-        self.grid = grid
-        self.cv = cv
-        self.scoring = scoring
-
-
-class Validated(Variant):
-    """Prior precision with the best score on the validation set that ``fit`` gets (``X_val``, ``y_val``).
-
-    Parameters
-    ----------
-    grid, scoring
-        See :class:`CrossValidated`.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.options import Validated
-    >>> Validated(grid=[0.1, 1.0, 10.0])
-    Validated(grid=[0.1, 1.0, 10.0])
-    """
-
-    parameters = ("prior_precision",)
-    value = "validation"
-    internal: ClassVar[dict[str, str]] = {"grid": "prior_precision_grid", "scoring": "scoring"}
-
-    def __init__(self, grid: Any = None, scoring: Any = None) -> None:
-        self.grid = grid
-        self.scoring = scoring
-
-
 class Augmentation(Variant):
     """Data augmentation with several random copies of each row.
 
@@ -435,8 +377,6 @@ VARIANTS: tuple[type[Variant], ...] = (
     LowRank,
     MCFisher,
     Subnetwork,
-    CrossValidated,
-    Validated,
     Augmentation,
     MonteCarlo,
     Link,

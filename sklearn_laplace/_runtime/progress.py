@@ -11,9 +11,8 @@
     │   └── posterior                             both twice if training is repeated under varying noise
     └── …
 
-With ``prior_precision="cv"`` or ``"validation"``, the fit has two subtasks instead: ``prior_precision``, with a subtask
-per ``fold`` or ``candidate``, and ``fit``. A task that fails begins but does not end, as in scikit-learn. The tasks of
-a fit share a :class:`Clock`, which ends the training after ``max_time`` or Ctrl-C, and prints lines.
+A task that fails begins but does not end, as in scikit-learn. The tasks of a fit share a :class:`Clock`, which ends the
+training after ``max_time`` or Ctrl-C, and prints lines.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CALLBACKS = "_skl_callbacks"
 """Attribute in which scikit-learn stores the callbacks passed to ``set_callbacks``."""
 OF_A_FIT = ("_callback_fit_ctx", "_skl_callbacks_to_teardown", "_parent_callback_ctx")
 """Further attributes that scikit-learn sets on an estimator during a fit."""
-NOT_PRINTED = ("epoch", "net", "fold", "candidate")
+NOT_PRINTED = ("epoch", "net")
 """Tasks too small to print a line."""
 INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl-C again to abort at once.\n"
 """Message on standard error after the first Ctrl-C."""

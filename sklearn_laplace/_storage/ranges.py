@@ -32,7 +32,7 @@ FIELDS: dict[str, str] = {
         Gaussian.noise HeldOutRatios.dispersion HeldOutScores.bounds HeldOutScores.unit Hyper.dispersion
         Hyper.prior_precision Hyper.temperature InfBlockPosterior.precision InfBlockPosterior.total
         KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight Member.covariance_factor
-        PreparedData.noise PriorScores.grid SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
+        PreparedData.noise SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
         TargetScale.unit_noise TemperedPosterior.temperatures ValidationScores.bounds ValidationScores.unit
         fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period Standardise.scale
         Column.cycles LogTransform.high
@@ -68,8 +68,7 @@ FIELDS: dict[str, str] = {
     "real": """
         BaggedScores.constants Column.high Column.low CrossFit.parts Embedding.padding HeldOutScores.constants
         Layout.columns Layout.elements Member.gradient_norm Member.log_evidence
-        Member.mode_distance Member.n_effective_parameters NoiseModel.gain PreparedData.X PriorScores.folds
-        PriorScores.mean ValidationScores.constants
+        Member.mode_distance Member.n_effective_parameters NoiseModel.gain PreparedData.X ValidationScores.constants
     """,
 }
 """Attributes by the range of their numbers; "real" are those that may be NaN or infinite in a legal fit."""

@@ -23,7 +23,6 @@ from skorch.dataset import Dataset, ValidSplit
 from torch import nn
 from torch.utils.data import DataLoader
 
-from .._approximation.prior_scores import PriorScores
 from .._data.table import Table
 from .._ensemble.ensemble import Ensemble
 from .._host.given_net import both_probabilities
@@ -40,9 +39,6 @@ FITTED = {
     "classes_": np.ndarray,
     "_column_names": tuple[str, ...],
     "_ensemble": Ensemble,
-    "_is_candidate": bool,
-    "_is_quick": bool,
-    "_prior_scores": PriorScores | None,
     "_single_output": bool,
     "_table": Table | None,
     "_weight_unit": float,

@@ -23,7 +23,6 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 EPOCHS, NET = ("max_epochs",), ("hidden_layer_sizes",)
 LEVEL, PENALTY, NOISE = ("confidence_level",), ("prior_precision",), ("sigma_noise",)
-FOLDS, VALIDATION = ("prior_precision=CrossValidated(…)",), ("X_val=… and y_val=…, with prior_precision='validation'",)
 OBJECTS = " of sklearn_laplace.options"
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "alpha": ("confidence_level=1 - alpha", "quantiles=[alpha / 2, 1 - alpha / 2]", *PENALTY),
@@ -49,11 +48,9 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("structure", "hessian"), ("hessian_structure",)),
     **dict.fromkeys(("damping", "bias", "weight_sharing"), ("hessian_structure=Kron(…)",)),
     "rank": ("hessian_structure=LowRank(…)",),
-    **dict.fromkeys(("cv", "scoring", "prior_precision_grid", "grid", "alphas"), (*FOLDS, "grid")),
     **dict.fromkeys(("prior_structure", "prior_mean"), ("prior=GaussianPrior(…)",)),
     **dict.fromkeys(("size", "n", "n_draws", "num_samples"), ("n_samples",)),
     **dict.fromkeys(("weights", "weight", "w"), ("sample_weight",)),
-    **dict.fromkeys(("eval_set", "validation_data", "X_valid", "X_test"), VALIDATION),
     **dict.fromkeys(("cat_features", "categorical_feature"), ("categorical_features",)),
 }
 """Names from other packages and former versions, and the arguments that take their place if a function has them."""
@@ -68,6 +65,14 @@ UNNAMED: dict[str, str] = {
     **dict.fromkeys(
         ("solver", "optimizer", "loss", "criterion", "dropout", "momentum", "betas"),
         "Omit it, or pass a skorch net with this setting as net=.",
+    ),
+    **dict.fromkeys(
+        ("cv", "scoring", "prior_precision_grid", "grid", "alphas"),
+        "Use GridSearchCV(model, {'prior_precision': […]}), with cv=… and scoring=….",
+    ),
+    **dict.fromkeys(
+        ("X_val", "y_val", "eval_set", "validation_data", "X_valid", "X_test"),
+        "Use GridSearchCV(model, {'prior_precision': […]}, cv=PredefinedSplit(…)).",
     ),
     "penalty": "Omit it: the penalty is quadratic, and prior_precision is its strength.",
     "kernel": "Omit it; hidden_layer_sizes and activation set the net.",

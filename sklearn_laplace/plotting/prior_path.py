@@ -14,8 +14,6 @@ from ._canvas import BLACK, GREY, LINES, panels
 SCORES = {
     "log_marginal_likelihood": "log evidence, nats",
     "loo_log_density": "leave-one-out log density, nats",
-    "cv_score": "cross-validation score",
-    "validation_score": "validation score",
 }
 """Name and axis label of each score."""
 STEEP = 4.0
@@ -34,7 +32,7 @@ class PriorPathDisplay:
     prior_precision : array-like of shape (n_points,)
         Grid of prior precisions, positive.
     scores : dict of str to array-like of shape (n_points,)
-        Any of the scores "log_marginal_likelihood", "loo_log_density", "cv_score" and "validation_score".
+        One or both of "log_marginal_likelihood" and "loo_log_density".
     chosen : float
         Prior precision of the fit.
     is_mean : bool, default=False
@@ -120,8 +118,7 @@ class PriorPathDisplay:
             lookup("scores", key, SCORES)
             if key not in available:
                 raise ValueError(
-                    f"scores={key!r} is not available for this fit; available are {', '.join(map(repr, available))}. "
-                    "cv_score needs a fit with prior_precision='cv', validation_score one with 'validation'."
+                    f"scores={key!r} is not available for this fit; available are {', '.join(map(repr, available))}."
                 )
         grid = np.asarray(path.prior_precision)
         several, precision = grid.ndim == 2, np.ravel(step.prior_precision_)

@@ -449,7 +449,7 @@ def test_the_path_holds_the_evidence_and_the_density_of_each_point():
         assert evidence == pytest.approx(model.log_marginal_likelihood(delta), rel=1e-9)
         expected = linear_density(X, targets, WEIGHTS, delta, (0.5 / scale[0]) ** 2)
         assert density == pytest.approx(expected - WEIGHTS.sum() * np.log(scale[0]), rel=1e-7)
-    assert np.isnan(path.cv_score).all() and np.isnan(path.validation_score).all()
+    assert set(path) == {"prior_precision", "log_marginal_likelihood", "loo_log_density"}
 
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
@@ -469,21 +469,6 @@ def test_a_free_noise_is_the_best_at_each_point_of_each_score(structure):
         mean, std = fixed.loo_predict(True)
         density = -0.5 * (((Y[:, 0] - mean) / std) ** 2 + np.log(2 * np.pi * std**2)).sum()
         assert path.loo_log_density[k] == pytest.approx(density, abs=2e-2)
-
-
-def test_scores_that_were_made_before_have_their_own_grid():
-    """The path has the grid of cross-validated scores, with the evidence and the density at its points."""
-
-    class Scores:
-        grid, kind, mean = np.array([0.1, 1.0, 10.0]), "cv", np.array([-3.0, -1.0, -2.0])
-
-    model = LaplaceRegressor(**SMALL).fit(X, Y[:, 0])
-    model._prior_scores = Scores()
-    path = model.prior_path_
-    np.testing.assert_array_equal(path.prior_precision, Scores.grid)
-    np.testing.assert_array_equal(path.cv_score, Scores.mean)
-    assert np.isnan(path.validation_score).all()
-    assert len(path.loo_log_density) == len(path.log_marginal_likelihood) == 3
 
 
 def test_a_path_of_a_large_fit_leaves_leave_one_out_aside(monkeypatch):

@@ -16,7 +16,6 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._data.text import concern, days, number, read_as
 from sklearn_laplace.errors import TableWarning
-from sklearn_laplace.options import CrossValidated
 
 N = 80
 FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "random_state": 0}
@@ -238,13 +237,12 @@ def test_columns_in_another_order_or_under_another_name_are_refused():
         model.predict(table.rename(columns={"z": "w"}))
 
 
-def test_a_search_warns_once():
+def test_candidates_of_a_search_warn_once():
     table = pd.DataFrame({"x": X, "name": [f"person {k}" for k in range(N)]})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        LaplaceRegressor(hidden_layer_sizes=(4,), prior_precision=CrossValidated([1.0, 10.0], 2), sigma_noise=0.3).fit(
-            table, Y
-        )
+        model = LaplaceRegressor(hidden_layer_sizes=(4,), sigma_noise=0.3)
+        GridSearchCV(model, {"prior_precision": [1.0, 10.0]}, cv=2, refit=False).fit(table, Y)
     assert len([record for record in caught if record.category is TableWarning]) == 1
 
 

@@ -10,7 +10,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.errors import TableWarning
-from sklearn_laplace.options import CrossValidated
 
 NAN = float("nan")
 SMALL = {"hidden_layer_sizes": (3,), "prior_precision": 1.0, "random_state": 0}
@@ -135,9 +134,6 @@ def test_one_gap_leaves_no_score_of_a_search_undefined():
     model = LaplaceRegressor(**SMALL, sigma_noise=0.3)
     search = GridSearchCV(model, {"prior_precision": [0.1, 1.0]}, cv=3, error_score="raise").fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    rule = CrossValidated(grid=[0.1, 1.0], cv=3)
-    chosen = LaplaceRegressor(hidden_layer_sizes=(3,), sigma_noise=0.3, prior_precision=rule, random_state=0).fit(X, y)
-    assert np.isfinite(chosen.prior_path_.cv_score).all()
 
 
 def table_with_a_gap(seed: int) -> tuple[pd.DataFrame, np.ndarray]:

@@ -9,7 +9,6 @@ import pytest
 from sklearn.model_selection import KFold, cross_val_score
 
 from sklearn_laplace import LaplaceClassifier, metrics
-from sklearn_laplace.options import CrossValidated, Validated
 
 RNG = np.random.default_rng(11)
 N = 40
@@ -62,64 +61,21 @@ def test_two_positives_in_a_thousand_rows(shift):
 # ---------------------------------------------------------------------- classes missing from a part of the rows
 
 
-def test_a_class_without_training_rows_in_the_validation_set_is_named():
-    """Its log density is −inf for every candidate; scores of predicted labels are possible."""
-    y_val = ["left", *LABELS[1:10]]
-    message = (
-        r"y_val holds the labels \['left'\], .* among the classes of its training rows, \['down', 'up'\].*Drop these"
-    )
-    with pytest.raises(ValueError, match=message):
-        classifier(prior_precision="validation").fit(X, LABELS, X_val=X[:10], y_val=y_val)
-    by_label = classifier(prior_precision=Validated([1.0, 2.0], scoring="accuracy"))
-    assert by_label.fit(X, LABELS, X_val=X[:10], y_val=y_val).classes_.tolist() == ["down", "up"]
-
-
-def test_labels_of_another_type_in_the_validation_set_are_located():
-    with pytest.raises(ValueError, match=r"labels such as 0, .* of the same type\. These are rows of X_val"):
-        classifier(prior_precision="validation").fit(X, LABELS, X_val=X[:3], y_val=[0, 1, 1])
-
-
 @SINGLE_MEMBER
-def test_a_class_with_a_single_row_is_named_by_cross_validation():
-    """The fold that holds the row out has no training row of its class."""
-    message = r"held-out part of y holds the labels \['rare'\].*Use stratified folds and at least 2 rows of each class"
-    with pytest.raises(ValueError, match=message):
-        classifier(prior_precision=CrossValidated([1.0, 2.0])).fit(X, ONE_ROW)
-    by_label = classifier(prior_precision=CrossValidated([1.0, 2.0], 2, "accuracy")).fit(X, ONE_ROW)
-    assert by_label.classes_.tolist() == ["down", "rare", "up"]
-
-
-@SINGLE_MEMBER
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: cross_val_score(classifier(), X, ONE_POSITIVE, cv=3, error_score="raise"),
-        lambda: classifier(prior_precision=CrossValidated([1.0, 2.0])).fit(X, ONE_POSITIVE),
-    ],
-    ids=["cross_val_score", "prior_precision='cv'"],
-)
-def test_a_fold_with_one_class_says_what_folds_need(call):
-    """One positive row; the message is the same in scikit-learn's and in our own cross-validation."""
+def test_the_error_of_a_fold_with_one_class_advises_stratified_folds():
+    """One positive row."""
     with pytest.raises(ValueError, match=r"one class only, 'down'.*use stratified folds and at least 2 rows of each"):
-        call()
+        cross_val_score(classifier(), X, ONE_POSITIVE, cv=3, error_score="raise")
 
 
 def test_sorted_labels_need_stratified_folds():
     order = np.argsort(LABELS)
     with pytest.raises(ValueError, match=r"one class only, 'up'.*use stratified folds"):
-        classifier(prior_precision=CrossValidated(cv=KFold(2))).fit(X[order], LABELS[order])
-
-
-@MANY_CLASSES
-def test_classes_of_one_row_cannot_be_split():
-    with pytest.raises(
-        ValueError, match=r"cv=None .* cannot split 40 rows: n_splits=5 .* or use prior_precision='auto'"
-    ):
-        classifier(prior_precision="cv").fit(X, np.arange(N))
+        cross_val_score(classifier(), X[order], LABELS[order], cv=KFold(2), error_score="raise")
 
 
 def test_a_class_of_weight_zero_is_ignored():
-    """The same classes and probabilities as without its rows, also with a rule that holds out rows."""
+    """The same classes and probabilities as without its rows."""
     present = ONE_ROW != "rare"
     model = classifier(prior_precision=1.0).fit(X, ONE_ROW, sample_weight=present.astype(float))
     expected = classifier(prior_precision=1.0).fit(X[present], ONE_ROW[present])

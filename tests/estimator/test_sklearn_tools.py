@@ -59,7 +59,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, predict_interval, predict_std
 from sklearn_laplace.metrics import neg_nlpd
-from sklearn_laplace.options import CrossValidated
 
 RNG = np.random.default_rng(23)
 NOISE = 0.3
@@ -568,14 +567,6 @@ def probabilities(jobs):
     return cross_val_predict(model, MOONS, LABELS, cv=2, method="predict_proba", n_jobs=jobs)
 
 
-def inner_folds(jobs):
-    """Cross-validation inside of a fit."""
-    rule = CrossValidated([1e-4, 0.1, 100.0], cv=2)
-    model = regressor(prior_precision=rule, map_prior_precision=0.01, n_jobs=jobs).fit(X[:40], Y[:40])
-    assert model.n_jobs == jobs
-    return [*model._prior_scores.folds.ravel(), *model.predict_std(X)]
-
-
 def local_module():
     """A class that pickle cannot import, with a lambda; joblib sends its code."""
 
@@ -601,7 +592,6 @@ PARALLEL = {
     ),
     "local module": search_scores(LaplaceRegressor(local_module(), random_state=0), {"prior_precision": [0.1, 1.0]}),
     "probabilities": probabilities,
-    "folds of a fit": inner_folds,
 }
 
 

@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 from sklearn_laplace.metrics import cross_validate_distribution
-from sklearn_laplace.options import CrossValidated
 
 X, Y = load_diabetes(return_X_y=True)
 LINEAR = {"hidden_layer_sizes": (), "random_state": 0}
@@ -93,42 +92,3 @@ def test_without_pandas_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="returns a DataFrame; install pandas"):
         cross_validate_distribution(BayesianRidge(), X, Y)
-
-
-# ---------------------------------------------------------------------- names
-
-
-@pytest.mark.parametrize(
-    ("name", "scorer"),
-    [
-        ("log_density", metrics.log_density_scorer),
-        ("neg_nlpd", metrics.neg_nlpd),
-        ("crps", metrics.neg_crps),
-        ("neg_crps", metrics.neg_crps),
-        ("interval_score", metrics.neg_interval_score),
-        ("neg_interval_score", metrics.neg_interval_score),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
-def test_a_name_selects_as_its_scorer(name, scorer):
-    grid = [0.001, 0.1, 1.0, 10.0, 1000.0]
-    by_name, by_scorer = (
-        LaplaceRegressor(prior_precision=CrossValidated(grid, 2, scoring), sigma_noise=55.0, **LINEAR).fit(X, Y)
-        for scoring in (name, scorer)
-    )
-    assert by_name.prior_precision_ == by_scorer.prior_precision_
-    np.testing.assert_array_equal(by_name._prior_scores.folds, by_scorer._prior_scores.folds)
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("coverage", "interval_score"),
-        ("mean_width", "interval_score"),
-        ("sharpness", "crps"),
-        ("calibration_gap", "log_d"),
-    ],
-)
-def test_a_metric_that_must_not_be_maximised_is_refused(name, other):
-    with pytest.raises(ValueError, match=rf"scoring='{name}' must not be maximised; use scoring='{other}"):
-        LaplaceRegressor(prior_precision=CrossValidated(scoring=name), **LINEAR).fit(X, Y)

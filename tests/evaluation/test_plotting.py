@@ -11,7 +11,7 @@ import pandas as pd
 import polars
 import pytest
 from scipy import stats
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -22,7 +22,6 @@ from sklearn.preprocessing import StandardScaler
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, plotting
 from sklearn_laplace.distributions import PoissonLogNormal
-from sklearn_laplace.options import CrossValidated
 from sklearn_laplace.plotting import (
     CoverageDisplay,
     EntropyDisplay,
@@ -428,13 +427,12 @@ def test_several_precisions_are_shown_by_their_geometric_mean(ard):
     assert display.ax_.get_xlabel() == "geometric mean of the prior precisions"
 
 
-def test_a_cross_validated_path_has_its_scores(regressor):
-    """After a choice by cross-validation, on the grid of the search; after other fits the score is not available."""
-    model = LaplaceRegressor(**GAUSSIAN | {"prior_precision": CrossValidated((0.1, 10.0), cv=2), "sigma_noise": 0.3})
-    display = PriorPathDisplay.from_estimator(model.fit(X, Y), scores="cv_score")
-    assert display.prior_precision.tolist() == [0.1, 10.0] and display.chosen == display.best["cv_score"]
-    with pytest.raises(ValueError, match=r"scores='cv_score' is not available for this fit; available are 'log_marg"):
-        PriorPathDisplay.from_estimator(regressor, scores="cv_score")
+def test_a_score_that_is_not_available_is_refused(regressor):
+    """Leave-one-out needs the training rows, which an update drops."""
+    model = clone(regressor).set_params(hessian_structure="full").fit(X, Y).forget(X[:2], Y[:2])
+    assert list(PriorPathDisplay.from_estimator(model).scores) == ["log_marginal_likelihood"]
+    with pytest.raises(ValueError, match=r"scores='loo_log_density' is not available for this fit; available are 'log"):
+        PriorPathDisplay.from_estimator(model, scores="loo_log_density")
     with pytest.raises(ValueError, match=r"scores='loo' is not known; expected one of"):
         PriorPathDisplay.from_estimator(regressor, scores="loo")
 
@@ -444,7 +442,7 @@ def test_a_steep_end_does_not_flatten_the_top():
     grid, steep = np.logspace(-2, 2, 9), np.array([-3.0, -2, -1, 0, -1, -2, -3, -100, -1e5])
     for scores, whole in ((steep, False), (steep[:7], True)):
         low, high = (
-            PriorPathDisplay(prior_precision=grid[: len(scores)], scores={"cv_score": scores}, chosen=1.0)
+            PriorPathDisplay(prior_precision=grid[: len(scores)], scores={"loo_log_density": scores}, chosen=1.0)
             .plot()
             .ax_.get_ylim()
         )
@@ -832,12 +830,12 @@ def test_no_rows_are_refused(regressor, classifier):
         (lambda: EntropyDisplay({"odd": [0.1]}, n_classes=2), r"entropies holds the groups \['odd'\]; expected 'in d"),
         (lambda: FeatureRelevanceDisplay([-1.0]), r"relevance has shape \(1,\) and a minimum of -1; expected one"),
         (
-            lambda: PriorPathDisplay(prior_precision=[1.0, 2.0], scores={"cv_score": [1.0]}, chosen=1.0),
-            r"cv_score has shape \(1,\); expected \(2,\), one score for each prior",
+            lambda: PriorPathDisplay(prior_precision=[1.0, 2.0], scores={"loo_log_density": [1.0]}, chosen=1.0),
+            r"loo_log_density has shape \(1,\); expected \(2,\), one score for each prior",
         ),
         (
-            lambda: PriorPathDisplay(prior_precision=[1.0], scores={"cv_score": [np.nan]}, chosen=1.0),
-            r"scores=\['cv_score'\] have no finite values; expected at least one in each score",
+            lambda: PriorPathDisplay(prior_precision=[1.0], scores={"loo_log_density": [np.nan]}, chosen=1.0),
+            r"scores=\['loo_log_density'\] have no finite values; expected at least one in each score",
         ),
         (
             lambda: PredictionIntervalDisplay.from_estimator(BayesianRidge().fit(X, Y), X, Y, feature=3),

@@ -29,14 +29,14 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import make_column_transformer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from skorch.dataset import ValidSplit
 from torch import nn
 
 import sklearn_laplace
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, errors, metrics, options, plotting
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, errors, metrics, plotting
 from sklearn_laplace._approximation import noise_model
 from sklearn_laplace._export import onnx as onnx_export
 from sklearn_laplace.metrics import CalibrationReport, cross_validate_distribution
@@ -447,11 +447,9 @@ CASES = {
         "EntropyDisplay.from_predictions(P[:3], ['up'] * 3, {}['down', 'up'])",
     ),
     "score of a path": (
-        "PriorPathDisplay.from_estimator(model, scores='cv_score')",
-        r"available are (.*?)\. cv_score needs a fit with (prior_precision='cv'), validation_score one with '(\w+)'",
-        "[PriorPathDisplay.from_estimator(model, scores=score) for score in [{0}]] and PriorPathDisplay.from_estimator("
-        "fit(**{{**LINEAR, **dict({1})}}), scores='cv_score') and PriorPathDisplay.from_estimator(LaplaceRegressor("
-        "**{{**SMALL, **LINEAR, 'prior_precision': '{2}'}}).fit(X, Y, X_val=X, y_val=Y), scores='validation_score')",
+        "PriorPathDisplay.from_estimator(fit(hessian_structure='full').forget(X[:2], Y[:2]), scores='loo_log_density')",
+        r"available are (.*?)\.",
+        "PriorPathDisplay.from_estimator(fit(hessian_structure='full').forget(X[:2], Y[:2]), scores={})",
     ),
     "overview of classes": (
         "OverviewDisplay.from_estimator(classifier, X, LABELS, output=0)",
@@ -679,122 +677,6 @@ def test_a_search_by_the_scorer_in_the_message_has_no_ties():
         search = GridSearchCV(model, grid, cv=2, scoring=scoring).fit(X, Y)
     assert errors.TiedScoresWarning not in {warning.category for warning in caught}
     assert len(np.unique(search.cv_results_["mean_test_score"])) == 2
-
-
-def test_a_grid_is_extended_as_its_warning_advises():
-    """The scores are given, so that the best candidate is known; other scores replace those that are equal."""
-    best = {"prior_precision": options.CrossValidated([1.0, 2.0, 3.0], cv=2, scoring=near_four), **LINEAR}
-    with pytest.warns(errors.BoundWarning, match=r"Extend the grid, or use another map_prior_precision\.") as caught:
-        fit(**best)
-    high = float(re.search(r"from \S+ to (\d+)\.", str(caught[0].message)).group(1))
-    longer = options.CrossValidated([1.0, 2.0, high, 4.0, 5.0], cv=2, scoring=near_four)
-    quiet(lambda: fit(**{**best, "prior_precision": longer}))
-    wide = {**LINEAR, "sigma_noise": 0.3}
-    with pytest.warns(errors.BoundWarning, match="the same for every candidate") as caught:
-        fit(prior_precision=options.CrossValidated([0.1, 1.0, 10.0], cv=2, scoring="r2"), **wide)
-    (advised,) = re.findall(r"use scoring=(\w+) or another score", str(caught[0].message))
-    scores = fit_quietly_of_ends([0.01, 1.0, 100.0], eval(advised), wide)._prior_scores.mean
-    assert len(np.unique(scores)) == 3
-
-
-def test_another_prior_of_the_training_moves_the_best_candidate_into_the_grid():
-    """A net that was shrunk too much needs a wide posterior, which has a weak prior."""
-    rng = np.random.default_rng(2)
-    rows = rng.normal(size=(N, 10))
-    targets = 0.3 * rows @ rng.normal(size=10) + rng.normal(size=N)
-    rule = options.CrossValidated([1.0, 3.0, 10.0], cv=4)
-    given = {"hidden_layer_sizes": (), "prior_precision": rule, "sigma_noise": 0.7 * targets.std()}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit(rows, targets, map_prior_precision=100.0, **given)
-    (message,) = [str(warning.message) for warning in caught if "at the end of the grid" in str(warning.message)]
-    (name,) = re.findall(r"or use another (\w+)\.", message)
-    quiet(lambda: fit(rows, targets, **{name: 5.0}, **given))
-
-
-def near_four(model, rows, targets):
-    """Score that is largest at a prior precision of 4."""
-    return -abs(model.prior_precision - 4.0)
-
-
-def fit_quietly_of_ends(grid, scoring, given):
-    """Fit with a grid whose best candidate may be at an end."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*at the end of the grid", category=errors.BoundWarning)
-        return fit(prior_precision=options.CrossValidated(grid, cv=2, scoring=scoring), **given)
-
-
-def test_a_class_that_is_missing_in_a_fold_is_met_by_the_advice():
-    """Stratified folds, another score, and the default rule."""
-    labels = np.array(["a", "b"] * 6 + ["a", "b", "c"] * 4)
-    halves = [(np.arange(N // 2), np.arange(N // 2, N))]
-    with pytest.raises(ValueError, match="not among the classes of its training rows") as refused:
-        fit_classes(y=labels, prior_precision=options.CrossValidated([0.1, 1.0], cv=halves))
-    stratified, given = re.search(
-        r"Use (\w+) folds .*, or use (scoring='accuracy' or .*)\.$", str(refused.value)
-    ).groups()
-    assert stratified == "stratified"
-    fit_classes(y=labels, prior_precision=options.CrossValidated([0.1, 1.0], cv=StratifiedKFold(2)))
-    scoring, prior = re.findall(r"'(\w+)'", given)
-    fit_classes(y=labels, prior_precision=options.CrossValidated([0.1, 1.0], cv=halves, scoring=scoring))
-    fit_classes(y=labels, prior_precision=prior)
-
-
-def impossible(model, rows, targets):
-    return -np.inf
-
-
-def undefined(model, rows, targets):
-    return np.nan
-
-
-@pytest.mark.parametrize("scoring", [impossible, undefined])
-def test_impossible_scores_are_replaced_as_the_message_advises(scoring):
-    """Another score is the advice of both messages."""
-    search = {**LINEAR, "sigma_noise": 0.3}
-    with pytest.raises(ValueError, match=r"use\s+another scoring\.") as refused:
-        fit(prior_precision=options.CrossValidated([0.5, 1.0], cv=2, scoring=scoring), **search)
-    assert ("Omit these rows" in str(refused.value)) == (scoring is impossible)
-    fit(prior_precision=options.CrossValidated([0.5, 1.0], cv=2, scoring="neg_mean_squared_error"), **search)
-
-
-IMPOSSIBLE = {  # targets, options, value of a target among the validation rows, and options after the advice
-    "zero under a logarithm": (
-        np.exp(Y),
-        {"target_transform": "log", "sigma_noise": 0.3},
-        0.0,
-        {"target_transform": "yeo-johnson"},
-    ),
-    "negative count": (
-        np.arange(N) % 4,
-        {"likelihood": "poisson"},
-        -1.0,
-        {"likelihood": "gaussian", "sigma_noise": 1.0},
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*at the end of the grid:sklearn_laplace.errors.BoundWarning")
-@pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_impossible_validation_targets_are_met_by_each_advice(case):
-    targets, given, value, other = IMPOSSIBLE[case]
-    held_out, grid = np.r_[value, targets[1:]], [0.1, 1.0, 10.0]
-
-    def validated(start=0, scoring=None, **changes):
-        rule = options.Validated(grid, scoring=scoring)
-        model = LaplaceRegressor(**{**SMALL, **LINEAR, **given, "prior_precision": rule, **changes})
-        return model.fit(X, targets, X_val=X[start:], y_val=held_out[start:])
-
-    with pytest.raises(ValueError, match="every candidate scores -inf") as refused:
-        validated()
-    words = "Omit these rows, use another target_transform or likelihood, or use another scoring"
-    assert words in str(refused.value)
-    validated(start=1)
-    validated(**other)
-    assert next(iter(other)) in words
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is the same for every candidate")
-        validated(scoring="neg_mean_squared_error")
 
 
 def test_noise_at_its_bound_is_constant_after_the_advice(monkeypatch):

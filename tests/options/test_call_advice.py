@@ -23,7 +23,7 @@ import sklearn.preprocessing
 from scipy.sparse import csr_array
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from skorch.callbacks import EarlyStopping
 from skorch.dataset import ValidSplit
 from torch import nn
@@ -73,10 +73,6 @@ def trained():
     return template(nn.Linear(3, 1)).fit(X.astype("float32"), Y[:, None].astype("float32"))
 
 
-def folds():
-    return ((np.arange(N) % 2 != k, np.arange(N) % 2 == k) for k in range(2))
-
-
 def search(**given: Any):
     return GridSearchCV(LaplaceRegressor(**SMALL), {"sigma_noise": [0.3]}, cv=2, **given).fit(X, Y)
 
@@ -106,7 +102,7 @@ def names(tmp_path_factory):
         **vars(options),
         **globals(),
         **{"numpy": np, "pandas": pd, "pl": pl, "secrets": secrets, "metrics": metrics},
-        **{"EarlyStopping": EarlyStopping, "ValidSplit": ValidSplit},
+        **{"EarlyStopping": EarlyStopping, "ValidSplit": ValidSplit, "PredefinedSplit": PredefinedSplit},
         "counts": counts,
         "augment": augment,
         "model": fit(),
@@ -126,7 +122,6 @@ def names(tmp_path_factory):
         "days": np.array([datetime.date(2024, 1, 1 + k % 2) for k in range(N)], dtype=object),
         "towns": np.array(["Bern", "Graz", "Linz"] * N, dtype=object).reshape(3, N).T,
         "separate": fit(hessian_structure=options.Kron(bias="separate"), sigma_noise=0.3),
-        "used": iter(()),
         **{"SigmaScaling": SigmaScaling, "FrozenEstimator": FrozenEstimator, "preprocessing": sklearn.preprocessing},
         **{"pipeline": sklearn.pipeline, "calibration": sklearn.calibration},
     }
@@ -271,8 +266,8 @@ CASES = {
     ),
     "validation set": (
         "LaplaceRegressor().fit(X, Y, eval_set=1)",
-        r"Use (X_val=)… and (y_val=)…, with (prior_pre.*?'.*?')",
-        "LaplaceRegressor(**{{**SMALL, **dict({2})}}, map_prior_precision=1.0).fit(X, Y, {0}X, {1}Y)",
+        r"Use (GridSearchCV)\(model, \{'(prior_precision)': \[…\]\}, (cv=PredefinedSplit)\(…\)\)",
+        "{}(LaplaceRegressor(**SMALL), {{'{}': [0.1, 1.0]}}, {}(numpy.arange(N) % 2 - 1)).fit(X, Y)",
     ),
     "epochs in fit": ("LaplaceRegressor().fit(X, Y, epochs=2)", r"Pass (max_epochs=2) to the constructor", "fit({})"),
     # functions
@@ -348,21 +343,6 @@ CASES = {
     ),
     "frozen parameters": ("fit(net=template(Locked))", r"Call (requires_grad_\(\))", "fit(net=Locked().{})"),
     # selections and searches
-    "generator of folds": (
-        "fit(prior_precision=CrossValidated([0.5, 1.0], cv=used), **LINEAR)",
-        r"pass (list)\(generator\)",
-        "fit(prior_precision=CrossValidated([0.5, 1.0], cv={}(folds())), **LINEAR)",
-    ),
-    "folds": (
-        "fit(prior_precision=CrossValidated([0.5, 1.0], cv=50), **LINEAR)",
-        r"(CrossValidated\(cv=)…\)",
-        "fit(prior_precision={}2, grid=[0.5, 1.0]), **LINEAR)",
-    ),
-    "no folds but auto": (
-        "fit(prior_precision=CrossValidated([0.5, 1.0], cv=50), **LINEAR)",
-        r"or use (prior_precision='auto')",
-        "fit({}, **LINEAR)",
-    ),
     "no best estimator": (
         "sklearn_laplace.predict_std(search(refit=False), X)",
         r"set (refit=True)",

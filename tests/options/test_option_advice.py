@@ -28,7 +28,7 @@ COUNTS = np.arange(N) % 4
 LABELS = np.where(Y > 0, "up", "down")
 ONES = np.ones(N)
 SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
-OF_FIT = ("sample_weight", "sample_noise_variance", "X_val", "y_val")
+OF_FIT = ("sample_weight", "sample_noise_variance")
 VALUE = r"'[^']*'|None|True|False|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\w+\([^)]*\)"
 PROBLEMS = (ValueError, TypeError, MemoryError)
 
@@ -98,9 +98,6 @@ COUNTED = {"y": COUNTS, "likelihood": "poisson"}
 # fmt: off
 REFUSED = {  # options, and the number of alternatives
     "kron of the Hessian": ({**QUICK, "curvature": "hessian", "hessian_structure": "kron"}, 4),
-    "one precision of several": ({**QUICK, "prior_precision": "cv", "prior": "layer"}, 2),
-    "no validation set": ({**QUICK, "prior_precision": "validation"}, 1),
-    "unused validation set": ({**QUICK, "X_val": X, "y_val": Y}, 2),
     "noise twice": ({"likelihood": "heteroscedastic", "sample_noise_variance": ONES}, 2),
     "noise of counts": ({**COUNTED, "sigma_noise": 0.3}, 2),
     "negative counts": ({**COUNTED, "y": COUNTS - 1}, 1),
@@ -152,10 +149,6 @@ def test_each_alternative_in_the_message_of_refused_options_fits(case):
     offered = alternatives(message, given)
     assert len(offered) == n_alternatives, message
     for options in offered:
-        if "X_val=..., y_val=..." in message and options["prior_precision"] == "validation":
-            options = {**options, "X_val": X, "y_val": Y}
-        if options.get("prior_precision") == "validation":
-            options = {"X_val": X, "y_val": Y, **options}
         fit(options)
 
 

@@ -20,14 +20,13 @@ import pytest
 import torch
 from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import KFold, PredefinedSplit
+from sklearn.model_selection import PredefinedSplit
 from skorch.dataset import Dataset, ValidSplit
 from skorch.helper import predefined_split
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._estimator.scorers import REPORTED
 from sklearn_laplace._runtime.group import Group
 from sklearn_laplace._sources import arrays, recognise, sample
 from sklearn_laplace._sources.arrays import ArraySource
@@ -39,7 +38,7 @@ from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.network.network import Network
 from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import Full
-from sklearn_laplace.options import CrossValidated, Subnetwork
+from sklearn_laplace.options import Subnetwork
 
 N = 24
 RNG = np.random.default_rng(3)
@@ -400,36 +399,6 @@ def test_a_curvature_exists_after_the_advice(operation, cause):
 # ------------------------------------------------------------------------------ selections and kinds
 
 
-def of_line(**options: Any) -> LaplaceRegressor:
-    return LaplaceRegressor(hidden_layer_sizes=(), map_prior_precision=1.0, sigma_noise=0.3, **options)
-
-
-@pytest.mark.parametrize("scoring", sorted(REPORTED))
-def test_a_score_can_be_maximised_after_the_advice(scoring):
-    model = of_line(prior_precision=CrossValidated([0.5, 1.0], cv=2, scoring=scoring))
-    advice = re.search(r"use scoring='(\w+)'", refusal(lambda: model.fit(X, Y))).group(1)
-    of_line(prior_precision=CrossValidated([0.5, 1.0], cv=2, scoring=advice)).fit(X, Y)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
-def test_a_rule_is_accepted_after_each_advice():
-    model = of_line(prior_precision=1.0).fit(X, Y)
-    message = refusal(lambda: model.refit_laplace(prior_precision="cv"))
-    assert "Use fit, a number, or 'evidence'." in message
-    for value in (2.0, "evidence"):
-        model.refit_laplace(prior_precision=value)
-    of_line(prior_precision="cv").fit(X, Y)
-
-
-def test_a_fold_has_weight_after_the_advice():
-    """Rows of weight zero fill a fold."""
-    weights = np.repeat([0.0, 1.0], N // 2)
-    model = of_line(prior_precision=CrossValidated([0.5, 1.0], cv=KFold(2)))
-    message = refusal(lambda: model.fit(X, Y, sample_weight=weights))
-    assert "each fold needs a row with a positive weight" in message
-    model.fit(X, Y, sample_weight=np.where(np.arange(N) == 0, 1.0, weights))
-
-
 def test_names_of_weights_are_unique_after_each_advice():
     """Nets with and without an encoding have different names."""
     rows, targets = make_friedman1(80, noise=1.0, random_state=0)
@@ -546,8 +515,6 @@ def test_options_of_a_source_are_supported_after_each_advice(source):
     assert "n_members, prior, prior_precision, sigma_noise, max_epochs and augment at their defaults" in message
     assert message.endswith("or read the rows into memory.")
     stream_fit(np.array(source), **{**IN_MEMORY, "n_members": 3})
-    message = refusal(lambda: stream_fit(source, prior_precision="cv"))
-    stream_fit(source, prior_precision=re.search(r"Use prior_precision='(\w+)'", message).group(1))
 
 
 @pytest.mark.parametrize("refused", ["low_rank", "functional"])

@@ -23,7 +23,6 @@ from sklearn_laplace.options import (
     EKFAC,
     Augmentation,
     BlockDiagonal,
-    CrossValidated,
     GaussianPrior,
     Kron,
     Link,
@@ -33,7 +32,6 @@ from sklearn_laplace.options import (
     Members,
     MonteCarlo,
     Subnetwork,
-    Validated,
 )
 
 RNG = np.random.default_rng(11)
@@ -58,8 +56,6 @@ VALUES = {
     LowRank: LowRank(7),
     MCFisher: MCFisher(5),
     Subnetwork: Subnetwork("magnitude", 50),
-    CrossValidated: CrossValidated([0.1, 1.0], 3, "r2"),
-    Validated: Validated([0.1, 1.0], "r2"),
     Augmentation: Augmentation(flipped, 10),
     MonteCarlo: MonteCarlo(1000),
     Link: Link("mc", 1000),
@@ -236,27 +232,6 @@ def test_a_search_over_a_nested_option_changes_the_fit():
     assert isinstance(chosen, Kron) and chosen.damping == search.best_params_["hessian_structure__damping"]
     assert chosen.damping == ("exact", "ritter")[int(np.argmax(scores))]
     assert original.damping == "exact"
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
-def test_a_search_over_the_folds_of_cross_validation_changes_the_fit():
-    """Each clone uses its number of folds; scores equal those of explicit fits and differ between grids."""
-    rule_of_caller = CrossValidated([1e-2, 1e2], cv=3)
-    model = LaplaceRegressor(**{**GIVEN, "prior_precision": rule_of_caller})
-    grid = {"prior_precision__cv": [2, 3], "prior_precision__grid": [[1e-2, 1e2], [1e3, 1e4]]}
-    search = GridSearchCV(model, grid, cv=2, scoring=neg_nlpd).fit(X, Y)
-    scores = search.cv_results_["mean_test_score"]
-    for k in (0, 3):  # each value of each option
-        parameters = search.cv_results_["params"][k]
-        rule = CrossValidated(parameters["prior_precision__grid"], parameters["prior_precision__cv"])
-        fits = GridSearchCV(model, {"prior_precision": [rule]}, cv=2, scoring=neg_nlpd).fit(X, Y)
-        assert fits.best_score_ == scores[k]
-        assert fits.best_estimator_._prior_scores.folds.shape == (rule.cv, 2)
-    assert len(set(scores)) >= 2 and min(scores[0], scores[2]) > max(scores[1], scores[3])
-    best = search.best_estimator_
-    assert best.prior_precision.cv == search.best_params_["prior_precision__cv"]
-    assert best._prior_scores.folds.shape == (best.prior_precision.cv, 2)
-    assert (rule_of_caller.cv, rule_of_caller.grid) == (3, [1e-2, 1e2])
 
 
 # ---------------------------------------------------------------------- refits

@@ -32,7 +32,6 @@ from sklearn_laplace._validation.arguments import explained
 from sklearn_laplace.nets import MLP
 from sklearn_laplace.options import (
     Augmentation,
-    CrossValidated,
     GaussianPrior,
     Kron,
     Link,
@@ -41,7 +40,6 @@ from sklearn_laplace.options import (
     Members,
     MonteCarlo,
     Subnetwork,
-    Validated,
 )
 from sklearn_laplace.plotting import CoverageDisplay, PredictionIntervalDisplay, ReliabilityDisplay
 from sklearn_laplace.recalibration import SigmaScaling
@@ -74,10 +72,6 @@ def fit_classes(rows=X, y=LABELS, **parameters):
     return LC(**{**SMALL, **parameters}).fit(rows, y)
 
 
-def validated(X_val, y_val):
-    return LR(**{**SMALL, "prior_precision": "validation"}).fit(X, Y, X_val=X_val, y_val=y_val)
-
-
 @pytest.fixture(scope="module")
 def m(tmp_path_factory):
     """Fitted models, predictions, and a folder with files."""
@@ -103,7 +97,7 @@ CONSTRUCTORS = [
      "prior_precison=1", "Regressor()", "mean 'prior_precision'?"),
     ("seed", lambda m: LR(seed=0), TypeError, "seed=0", "LaplaceRegressor()", "Use random_state=0"),
     ("former", lambda m: LR(damping="ritter"), TypeError, "damping='ritter'", "Regressor()", "hessian_structure=Kron("),
-    ("cv", lambda m: LR(cv=5), TypeError, "cv=5", "LaplaceRegressor()", "prior_precision=CrossValidated("),
+    ("cv", lambda m: LR(cv=5), TypeError, "cv=5", "LaplaceRegressor()", "Use GridSearchCV(model, {"),
     ("classes", lambda m: LR(class_weight="balanced"), TypeError,
      "'balanced'", "Regressor()", "Only LaplaceClassifier"),
     ("sigma", lambda m: LC(sigma_noise=0.1), TypeError,
@@ -112,13 +106,13 @@ CONSTRUCTORS = [
     ("unnamed", lambda m: LR(None, (9,)), TypeError,
      "the last (9,)", "LaplaceRegressor", "such as hidden_layer_sizes=(9,)"),
     ("option", lambda m: Kron(dampng="exact"), TypeError, "dampng='exact'", "Kron()", "Did you mean 'damping'?"),
-    ("grid", lambda m: CrossValidated(alphas=[1]), TypeError, "alphas=[1]", "CrossValidated()", "Use grid=[1]"),
     ("mlp", lambda m: MLP(3, 1, activation="sigmoid"), ValueError, "'sigmoid'", "activation=", "one of 'gelu', 'relu'"),
     ("mlp sizes", lambda m: MLP(3, 1, 50), ValueError, "=50", "hidden_layer_sizes", "for example (50,)"),
     ("mlp columns", lambda m: MLP("3", 1), ValueError, "='3'", "in_features", "a whole number of at least 1"),
 ]
 VALUES = [
     ("layer", lambda m: fit(hidden_layer_sizes=50), ValueError, "=50", "hidden_layer_sizes", "for example (50,)"),
+    ("rule", lambda m: fit(prior_precision="cv"), ValueError, "'cv'", "prior_precision", "of 'auto', 'evidence'"),
     ("activation", lambda m: fit(activation="sigmoid"), ValueError, "'sigmoid'", "activation", "one of 'auto', 'gelu'"),
     ("quotes", lambda m: fit(prior_precision="1.0"), ValueError,
      "='1.0'", "prior_precision", "omit the quotes: prior_pr"),
@@ -155,22 +149,8 @@ VALUES = [
      "'best'", "weights of Members", "'evidence', 'lo"),
     ("draw", lambda m: fit_classes(link=Link("logit")), ValueError,
      "'logit'", "link=", "one of 'bridge', 'bridge_norm'"),
-    ("folds", lambda m: fit(prior_precision=CrossValidated(cv=1)), ValueError,
-     "cv=1", "prior_precision='cv'", "2 or more"),
-    ("rows", lambda m: fit(prior_precision=CrossValidated(cv=50)), ValueError,
-     "cv=50", "prior_precision='cv'", "another num"),
     ("weight-norm", lambda m: LR(keeping_a_result()).fit(X, Y), ValueError,
      "Sequential", "copied", "parametrizations.weight_norm"),
-    ("no-pairs", lambda m: fit(prior_precision=CrossValidated(cv=[1])), ValueError,
-     "cv=[1]", "prior_precision='cv'", "another num"),
-    ("grids", lambda m: fit(prior_precision=CrossValidated([0])), ValueError,
-     "=[0]", "grid", "sequence of finite numbers"),
-    ("cover", lambda m: fit(prior_precision=CrossValidated(scoring="coverage")), ValueError,
-     "'coverage'", "scoring=", "use"),
-    ("scoring", lambda m: fit(prior_precision=CrossValidated([1.0, 2.0], 2, "accuracy")), ValueError,
-     "'accuracy'", "scoring=", "continuous"),
-    ("validate", lambda m: fit(prior_precision=Validated()), ValueError,
-     "'validation'", "prior_precision", "fit(X, y, X_val"),
     ("augment", lambda m: fit(augment=Augmentation("flip")), ValueError,
      "'flip'", "augment", "(X, random_state) -> new X"),
     ("augments", lambda m: fit(augment=lambda X: X), ValueError, "<lambda>", "augment=", "(X, random_state) -> new X"),
@@ -221,10 +201,7 @@ ROWS = [
     ("weight name", lambda m: LR().fit(X, Y, weights=[1]), TypeError, "weights=[1]", "fit()", "Use sample_weight="),
     ("epochs", lambda m: LR().fit(X, Y, epochs=9), TypeError,
      "epochs=9", "fit()", "Pass max_epochs=9 to the constructor"),
-    ("eval_set", lambda m: LR().fit(X, Y, eval_set=9), TypeError, "eval_set=9", "fit()", "Use X_val=… and y_val=…"),
-    ("half", lambda m: LR().fit(X, Y, X_val=X), ValueError, "y_val is missing", "X_val", "Pass both or neither"),
-    ("unused", lambda m: fit(X, Y, None, X, Y), ValueError, "prior_precision=1.0", "X_val and y_val", "or omit them"),
-    ("val width", lambda m: validated(X[:, :2], Y), ValueError, "2 features", "rows of X_val and y_val", "3 features"),
+    ("eval_set", lambda m: LR().fit(X, Y, eval_set=9), TypeError, "eval_set=9", "fit()", "cv=PredefinedSplit(…)"),
     ("noise", lambda m: fit(X, Y, -np.ones(N)), ValueError, "-1 in row 0", "sample_noise_variance", "above zero"),
     ("noise nan", lambda m: fit(X, Y, np.where(ROW_4, np.nan, 1)), ValueError,
      "nan in row 4", "noise_variance", "above zero"),

@@ -133,7 +133,7 @@ EXPECTED = {
             "number, 1": [(1.0, 1.0), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)],
             **{
                 name: [(1e-4, 1e4), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)]
-                for name in ("loo", "cv", "validation", "auto, one net", "auto")
+                for name in ("loo", "auto, one net", "auto")
             },
         },
     },

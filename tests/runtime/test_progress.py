@@ -22,7 +22,6 @@ from sklearn_laplace._runtime import steps as _steps
 from sklearn_laplace._runtime.progress import Clock, Task
 from sklearn_laplace._runtime.steps import Steps
 from sklearn_laplace.errors import MemoryBudgetError
-from sklearn_laplace.options import CrossValidated
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
@@ -190,18 +189,6 @@ def test_a_fit_is_nested_below_a_search_and_a_pipeline():
     assert deepest[0] == "fit" and deepest[-3:] == ("member", "training", "mode") and len(deepest) >= 6
     inner = search.best_estimator_[-1]
     assert not [name for name in vars(inner) if "callback" in name]
-
-
-@reports
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")  # three candidates are few
-def test_a_search_for_the_prior_has_its_folds_as_tasks():
-    """Each fold is one task, and the fits inside it report none."""
-    recorder = Recorder()
-    options = {**ONE, "prior_precision": CrossValidated([1.0, 3.0, 10.0], cv=2), "map_prior_precision": 1.0}
-    LaplaceRegressor(**options).set_callbacks(recorder).fit(X, Y)
-    folds = [("fit", "prior_precision", "fold")] * 2
-    assert without_ids(recorder.begun()) == [("fit",), ("fit", "prior_precision"), *folds, ("fit", "fit")]
-    assert in_order(recorder)
 
 
 @reports

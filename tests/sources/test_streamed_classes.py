@@ -181,7 +181,6 @@ def test_classes_are_balanced_by_the_counts_of_all_rows(rows):
         ({"n_members": 3}, r"X is a source of 4,000 rows, and these options need all rows in memory"),
         ({"hidden_layer_sizes": ()}, r"leave net, n_members, prior, prior_precision, max_epochs"),
         ({"prior_precision": 2.0}, r"Only the default ensemble trains while it reads"),
-        ({"prior_precision": "cv"}, r"need all rows in memory.*'auto', which selects it on held-out rows"),
         ({"hessian_structure": "low_rank"}, r"'low_rank' is no sum over rows"),
     ],
 )

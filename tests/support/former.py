@@ -23,13 +23,10 @@ STRUCTURES = {
 OF_OBJECTS = {
     "curvature": {"n_fisher_samples": "n_samples"},
     "subset_of_weights": {"subnetwork": "score", "n_subnetwork_weights": "size"},
-    "prior_precision": {"prior_precision_grid": "grid", "cv": "cv", "scoring": "scoring"},
 }
 KINDS = {
     "mc_fisher": options.MCFisher,
     "subnetwork": options.Subnetwork,
-    "cv": options.CrossValidated,
-    "validation": options.Validated,
 }
 PREVIOUS = FrozenEstimator(Ridge())  # stands for a fitted estimator
 FORMER: list[dict[str, Any]] = [
@@ -41,8 +38,6 @@ FORMER: list[dict[str, Any]] = [
     {"hessian_structure": "low_rank_diag", "rank": 7, "bias": "separate", "weight_sharing": "reduce"},
     {"curvature": "mc_fisher", "n_fisher_samples": 5},
     {"subset_of_weights": "subnetwork", "subnetwork": "magnitude", "n_subnetwork_weights": 50},
-    {"prior_precision": "cv", "prior_precision_grid": [0.1, 1.0], "cv": 3, "scoring": "r2"},
-    {"prior_precision": "validation", "prior_precision_grid": [0.1, 1.0], "scoring": "r2"},
     {"prior": None, "prior_structure": "ard"},
     {"prior": None, "prior_mean": 0.5},
     {"prior": None, "prior_mean": {"5.bias": [1.0]}},
