@@ -89,7 +89,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     layout = PosteriorLayout.of(trained.network, rows, options, trained.prior, trained.hyper)
     names = trained.network.parameter_names
     origin = SelectionState(trained.hyper, trained.prior.names, names, None)
-    if not _has_scores(options, layout) or data.has_copies:
+    if not _has_scores(options) or data.has_copies:
         return layout.fit(trained.network, rows), origin
     scores, left_out = None, None
     if len(validation):
@@ -114,7 +114,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     return fit, origin if scores is None else replace(origin, cross=CrossFit(torch.zeros(0), scores))
 
 
-def _has_scores(options: Options, layout: PosteriorLayout) -> bool:
+def _has_scores(options: Options) -> bool:
     """True if rows outside the training can select a free hyperparameter."""
     free = options.prior_precision.free or options.sigma_noise.free
     scored = not options.likelihood.has_dispersion or (

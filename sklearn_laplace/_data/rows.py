@@ -99,9 +99,7 @@ class PreparedData:
 
     def present(self) -> PreparedData:
         """Drop the rows of weight zero."""
-        kept = self.weights > 0
-        noise = None if self.noise is None else self.noise[kept]
-        return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
+        return self.taken(self.weights > 0)
 
     def taken(self, index: np.ndarray) -> PreparedData:
         noise = None if self.noise is None else self.noise[index]

@@ -323,14 +323,6 @@ def returns_probabilities(module: nn.Module, inputs: Tensor) -> bool:
     return bool(close) and bool((outputs >= 0).all())
 
 
-def modules_of(net: Any) -> list[Any]:
-    """Modules of a skorch net, also a frozen one: the unfitted and, if any, the trained one; else an empty list."""
-    net = net.estimator if isinstance(net, FrozenEstimator) else net
-    if not isinstance(net, NeuralNet):
-        return []
-    return [net.module, net.module_] if net.initialized_ else [net.module]
-
-
 def has_own_iterator(net: Any) -> bool:
     """True for a skorch net that iterates over training rows in its own way, and may transform them."""
     return isinstance(net, NeuralNet) and net.iterator_train is not DataLoader

@@ -15,10 +15,8 @@ N_DEALS, N_FOLDS = 2, 4
 """
 
 
-def held_out_rows(
-    inputs: np.ndarray, targets: np.ndarray, n_deals: int = N_DEALS, n_folds: int = N_FOLDS
-) -> np.ndarray:
-    """Mask (n_deals · n_folds, n) of the rows that each member holds out; targets (n,) are stratified classes.
+def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_deals: int = N_DEALS) -> np.ndarray:
+    """Mask (n_deals · N_FOLDS, n) of the rows that each member holds out; targets (n,) are stratified classes.
 
     The fold of a row depends on its content, not on its position: equal rows are in the same fold.
     """
@@ -32,6 +30,6 @@ def held_out_rows(
         of_class[place] = classes
         order = np.argsort(of_class, kind="stable")
         fold = np.empty(len(unique), dtype=int)
-        fold[order] = np.arange(len(unique)) % n_folds
-        masks += [fold[place] == k for k in range(n_folds)]
+        fold[order] = np.arange(len(unique)) % N_FOLDS
+        masks += [fold[place] == k for k in range(N_FOLDS)]
     return np.stack(masks)

@@ -100,18 +100,18 @@ def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
             yield rows
 
 
-def folds_of(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = N_FOLDS) -> np.ndarray:
+def folds_of(data: PreparedData, n_deals: int = N_DEALS) -> np.ndarray:
     """Fold of each row in each deal, shape (n_deals, n), by its hash: the same in any block and on any rank."""
     keys, folds = row_keys(data.X, data.targets), []
     for _ in range(n_deals):
         keys = rehashed(keys)
-        folds.append((keys % np.uint64(n_folds)).astype(np.int64))
+        folds.append((keys % np.uint64(N_FOLDS)).astype(np.int64))
     return np.stack(folds)
 
 
-def held_out_by_hash(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = N_FOLDS) -> np.ndarray:
-    """Mask of the rows that each member holds out, shape (n_deals · n_folds, n); see :func:`folds_of`."""
-    return (folds_of(data, n_deals, n_folds)[:, None] == np.arange(n_folds)[:, None]).reshape(n_deals * n_folds, -1)
+def held_out_by_hash(data: PreparedData, n_deals: int = N_DEALS) -> np.ndarray:
+    """Mask of the rows that each member holds out, shape (n_deals · N_FOLDS, n); see :func:`folds_of`."""
+    return (folds_of(data, n_deals)[:, None] == np.arange(N_FOLDS)[:, None]).reshape(n_deals * N_FOLDS, -1)
 
 
 @dataclass(frozen=True)

@@ -110,14 +110,13 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
     return share.sum()[None], share.square().sum()[None, None]
 
 
-def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
+def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
     r"""Re-estimates of MacKay (1992, eq. 4.9 and 4.10), clipped to the search bounds.
 
     :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the effective
     number of parameters under the current values. The optimum of the evidence at fixed weights is a fixed point.
     """
-    posterior = posterior or fit.posterior(hyper, spectral=False)
-    shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
+    shrinkage = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
     gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
     squares = fit.prior.squares(fit.theta).clamp_min(1e-300)
     precision = (gamma / squares).clamp(*PRECISION_BOUNDS)

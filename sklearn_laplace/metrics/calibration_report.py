@@ -40,12 +40,11 @@ PIT_POINTS = np.arange(1, 100) / 100
 class Sharpness:
     """Spread of the predictive distributions and of the targets, in the units of y; no measure of calibration.
 
-    Mean and root mean square of the predicted standard deviations, the standard deviation of the targets for
-    comparison, and the mean width of the central intervals of each level.
+    Mean of the predicted standard deviations, the standard deviation of the targets for comparison, and
+    the mean width of the central intervals of each level.
     """
 
     mean_std: float
-    root_mean_variance: float
     std_of_targets: float
     widths: dict[float, float]
 
@@ -57,7 +56,7 @@ class Sharpness:
             return float(np.average(values, weights=rows.weights))
 
         widths = {level: mean(rows.widths(level)) for level in LEVELS}
-        return cls(mean(rows.std), mean(rows.std**2) ** 0.5, mean((rows.y - mean(rows.y)) ** 2) ** 0.5, widths)
+        return cls(mean(rows.std), mean((rows.y - mean(rows.y)) ** 2) ** 0.5, widths)
 
 
 @explained

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-GREY = "#767676"
+BLACK, GREY, ORANGE, GREEN = "#000000", "#767676", "#E69F00", "#009E73"
+BLUE, VERMILLION = "#0072B2", "#D55E00"
 LINES: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "linestyle": "-", "linewidth": 2.0},
     {"color": VERMILLION, "linestyle": "--", "linewidth": 2.0},

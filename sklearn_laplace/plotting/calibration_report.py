@@ -11,7 +11,6 @@ from .._estimator.report import Frequency
 from .._validation.arguments import explained
 from ..metrics.calibration_report import CalibrationReport
 from ..metrics.ecdf_bands import EcdfBand
-from ..metrics.worst_groups import GroupCoverage
 from ._canvas import BLUE, GREEN, GREY, REFERENCE, VERMILLION, mosaic, tint
 
 ROOMS = [["pit", "coverage", "variances"], ["groups", "widths", "crps"]]
@@ -143,13 +142,13 @@ class CalibrationReportDisplay:
             ax.text(0.5, 0.5, NO_GROUPS, ha="center", va="center", transform=ax.transAxes)
             ax.set(xticks=[], yticks=[])
             return
-        _coverages(ax, self.report.groups, sorted(self.report.groups.groups, key=lambda entry: -entry.observed))
         judged = self.report.groups
+        _coverages(ax, sorted(judged.groups, key=lambda entry: -entry.observed))
         _finish(ax, f"coverage by group, p = {judged.pvalue:.2g}", is_off=judged.is_off, room=0.25)
 
     def _widths(self, ax: Any) -> None:
-        _coverages(ax, self.report.widths, list(self.report.widths.groups))
         judged = self.report.widths
+        _coverages(ax, list(judged.groups))
         _finish(ax, f"coverage by width, p = {judged.pvalue:.2g}", is_off=judged.is_off, room=0.25)
 
     def _crps(self, ax: Any) -> None:
@@ -174,7 +173,7 @@ def _band(ax: Any, band: EcdfBand, label: str, share: float) -> None:
     ax.axhline(0, **REFERENCE)
 
 
-def _coverages(ax: Any, judged: GroupCoverage, entries: list[Frequency]) -> None:
+def _coverages(ax: Any, entries: list[Frequency]) -> None:
     """Coverage of groups as points on bars that are their bands."""
     places = np.arange(len(entries))
     look = {"color": tint("#000000", 0.3), "lw": 9, "label": "calibrated model, 95 % for all groups"}

@@ -433,7 +433,6 @@ def test_sharpness_is_of_the_distributions(report):
     """Means over the rows."""
     sharp = report.sharpness
     assert sharp.mean_std == pytest.approx(STD.mean())
-    assert sharp.root_mean_variance == pytest.approx(np.sqrt((STD**2).mean()))
     assert sharp.std_of_targets == pytest.approx(Y.std())
     assert sharp.widths[0.5] == pytest.approx(2 * stats.norm.ppf(0.75) * STD.mean())
 
