@@ -11,7 +11,7 @@ from torch import Tensor
 from .._data.target_scale import TargetScale
 from .._host.rows import TrainingRows
 from .._options.options import DISPERSION_RULES, Options
-from .._training.random_weights import grouped, tempering
+from .._training.random_weights import tempering
 from .._validation.values import Choice
 from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
 from ..laplace.network.network import Network
@@ -53,7 +53,9 @@ def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit
     """Return the state ``origin`` of a later ensemble member with the held-out scores of the first member, ``lead``."""
     if lead.cross is None:
         return origin
-    return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
+    scores = lead.cross.densities
+    densities = None if scores is None else scores.around(_start(origin, fit, options))
+    return replace(origin, cross=CrossFit(lead.cross.fold, densities))
 
 
 def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, options: Options) -> Tensor:
@@ -67,10 +69,6 @@ def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, 
     chunks = rows.chunks(memory.pass_rows(Diag, network, n_columns, n_bytes))
     fit = fit_laplace(network, options.likelihood, rule, Diag, prior, chunks)
     return fit.posterior(hyper).marginal_variance()
-
-
-def with_groups(fit: LaplaceFit, origin: SelectionState, options: Options) -> LaplaceFit:
-    return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
 def choose(

@@ -72,12 +72,6 @@ class CrossFit:
         ratios = None if held_out is None else HeldOutRatios.of(held_out, hyper)
         return replace(self, parts=(), ratios=ratios)
 
-    @classmethod
-    def of_another(cls, other: CrossFit, hyper: Hyper) -> CrossFit:
-        """Reuse the held-out scores of another net's folds for a net whose training ended with ``hyper``."""
-        densities = None if other.densities is None else other.densities.around(hyper)
-        return cls(other.fold, densities)
-
     def held_out(self, hyper: Hyper) -> HeldOutErrors:
         """Held-out errors of all rows under these hyperparameters. Not available after :meth:`scored`."""
         n, (fit, _) = len(self.fold), self.parts[0]

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from .._approximation.approximate import pass_over
-from .._approximation.choose import choose, with_groups
+from .._approximation.choose import choose
 from .._approximation.left_out import left_out_of
 from .._data.rows import PreparedData, row_keys
 from .._options.few_rows import told_by_rows
 from .._options.options import Options
 from .._runtime.threads import single_thread
-from .._training.random_weights import fixed_dispersion
+from .._training.random_weights import fixed_dispersion, grouped
 from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
@@ -42,7 +42,7 @@ def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
 
 
 def _refitted(member: Member, settled: Options, options: Options, factor: float) -> Member:
-    fit = with_groups(member.fit, member.origin, settled)
+    fit = replace(member.fit, prior=grouped(member.fit.network, member.origin.tensors, settled))
     rows = member.kept, member.input_dtype, member.seed
     dispersion = fixed_dispersion(settled, member.scale)
     hyper = choose(fit, member.origin, settled, dispersion, lambda: left_out_of(*rows, fit, options, in_order=True))

@@ -69,7 +69,8 @@ def _check_criterion_options(net: NeuralNet) -> None:
     is_class = inspect.isclass(criterion)
     if issubclass(criterion if is_class else type(criterion), MAPLoss):
         return
-    given = net.get_params_for("criterion") if is_class else _options_of(criterion)
+    of_instance = {name: getattr(criterion, name, None) for name in ADVICE}  # its weights are buffers
+    given = net.get_params_for("criterion") if is_class else of_instance
     prefix = "criterion__" if is_class else f"{type(criterion).__name__}'s "
     for name, value in given.items():
         if name in ADVICE and not _is_neutral(value, NEUTRAL.get(name)):
@@ -91,11 +92,6 @@ ADVICE = {
 """Options of criteria that a likelihood does not have, with what to use instead."""
 NEUTRAL: dict[str, object] = {"label_smoothing": 0.0, "ignore_index": -100, "reduction": "mean"}
 """Values of these options without effect, next to None."""
-
-
-def _options_of(criterion: nn.Module) -> dict[str, Any]:
-    """Attributes of a criterion instance, with its weights, which are buffers."""
-    return {name: getattr(criterion, name, None) for name in ADVICE}
 
 
 def _is_neutral(value: object, neutral: object) -> bool:

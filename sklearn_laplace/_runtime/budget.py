@@ -75,11 +75,6 @@ def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> 
     return float(sums + 2 * sum(block.outputs**3 + block.inputs**3 for block in blocks))
 
 
-def eigen_cost(blocks: Sequence[ParameterBlock], n_dual: int) -> float:
-    """Multiply-adds of the eigendecomposition for the evidence of a single precision, about 10 · size³."""
-    return 10 * float(min(sum(block.size for block in blocks), n_dual)) ** 3
-
-
 def automatic_structure(
     blocks: Sequence[ParameterBlock],
     n_dual: int,
@@ -95,9 +90,10 @@ def automatic_structure(
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
-    size = n_dual if exact is Functional else sum(block.size for block in blocks)
-    affordable = cost + eigen_cost(blocks, size) <= budget.exact_posterior
-    if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes and fits(exact):
+    n_parameters = sum(block.size for block in blocks)
+    size = min(n_dual, n_parameters) if exact is Functional else n_parameters
+    cost += 10 * float(size) ** 3  # eigendecomposition for the evidence of a single precision
+    if cost <= budget.exact_posterior and exact.memory(blocks, n_dual) <= budget.posterior_bytes and fits(exact):
         return exact
     return Kron if Kron.accepts & provides and unit in Kron.holds and fits(Kron) else Diag
 

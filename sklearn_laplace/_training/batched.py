@@ -70,20 +70,22 @@ def train_members(
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, NoCheckpoint() if saved is None else saved
     begun, noise = training.resumed(saved.state, noise_of, schedule.noise_power)
-    for cycle, (begin, end) in enumerate(schedule.cycles):
+    cycles = schedule.cycles
+    for cycle, (begin, end) in enumerate(cycles):
         if cycle < begun.cycle:
             continue
         if cycle == begun.cycle and begun.errors:
             before, error = begun.errors
+        n_done = begun.done if cycle == begun.cycle else 0
         at_step = partial(training.save, saved, cycle, (before, error))
-        training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done_in(cycle), at_step)
+        training.run(schedule.rate, schedule.decay, range(begin, end), steps, n_done, at_step)
         outputs = training.outputs()
         if loss.has_noise:
             level = mean_errors(loss, rows, outputs, held_out, training.precision.double())
             training.noise = level.to(training.noise)
         errors = mean_errors(loss, rows, outputs, held_out)
         loss.show(steps, errors, rows.n_outputs)
-        if end == schedule.last_cycle and not steps.is_over() and (noise := noise_of(outputs)) is not None:
+        if end == cycles[-1][0] and not steps.is_over() and (noise := noise_of(outputs)) is not None:
             training.before_noise = stacked.copied()
             training.take(noise, schedule.noise_power)
         before, error = error, float(errors.mean())
@@ -121,10 +123,6 @@ class Begun:
     cycle: int = 0
     done: int = 0
     errors: tuple[float, ...] = ()
-
-    def done_in(self, cycle: int) -> int:
-        """Number of steps of a cycle that were taken before."""
-        return self.done if cycle == self.cycle else 0
 
 
 @dataclass

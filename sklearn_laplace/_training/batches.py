@@ -92,7 +92,7 @@ class StreamedRows:
         return batch
 
     def _yielded(self) -> Iterator[Batch]:
-        dtype, size = self.unit.dtype, self.batches.rows_of_rank
+        dtype, size = self.unit.dtype, max(self.batches.batch_size // self.batches.stream.group.size, 1)  # of a rank
         for data, seen in self.batches.buffers():
             n_whole = max(len(data.X) // size, 1)
             if self._skipped >= n_whole:

@@ -54,7 +54,8 @@ def built_in_net(
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
     n_bins = parameters["n_bins"]
     if n_bins is None:
-        arguments |= _statistics(X, data.weights, columns)
+        plain, tails = _drawn_in(X, data.weights, columns)
+        arguments |= {**tails, **_mean_and_scale(_with_waves(plain, X, columns), data.weights)}
         if table is None or not (any(table.levels) or any(column.has_missing or column.cycles for column in columns)):
             return MLP, {"in_features": data.X.shape[1], **arguments}
     else:
@@ -146,12 +147,6 @@ def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[fl
         medians.append(float(middle))
         widths.append(float(width) if width > ROUNDING * abs(middle) else max(1.0, ROUNDING * abs(middle)))
     return medians, widths
-
-
-def _statistics(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:
-    """Mean and scale of the numeric columns, and centre and width of the arsinh transform of heavy-tailed columns."""
-    plain, tails = _drawn_in(X, weights, columns)
-    return {**tails, **_mean_and_scale(_with_waves(plain, X, columns), weights)}
 
 
 def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:

@@ -130,16 +130,12 @@ def _run(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task:
         prior = plan.prior(network)
         past = None if plan.previous is None else plan.previous.fit
         net.criterion_.bind(network, net.module_, prior, plan.start(network, prior), past)
-    between = _update_dispersion if plan.free_dispersion else None
+    between = (lambda net: net.criterion_.update_dispersion()) if plan.free_dispersion else None
     # A skorch net of the user prints its own table of epochs.
     shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
     with task.subtask("epochs", net.max_epochs) as stage, Steps(stage, net.max_epochs, **shown) as steps:
         net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(stage, steps))]
         run_epochs(net, rows, Watch(plan.is_over, between))
-
-
-def _update_dispersion(net: NeuralNet) -> None:
-    net.criterion_.update_dispersion()
 
 
 def _given(

@@ -71,8 +71,3 @@ class Schedule:
         """
         ends = [round(self.n_steps * (2**k - 1) / (2**CYCLES - 1)) for k in range(CYCLES + 1)]
         return list(pairwise(ends))
-
-    @property
-    def last_cycle(self) -> int:
-        """First step of the last cycle."""
-        return self.cycles[-1][0]

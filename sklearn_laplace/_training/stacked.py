@@ -83,7 +83,8 @@ class Stacked:
     def _forward(self, numbers: Tensor, codes: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Outputs (K, n, C), and inputs and outputs (K, n, h) of each activation."""
         hidden, passed = self._first(numbers, codes), []
-        layers = zip(self.activations, self.factors, self.weights[self.n_first :], self._later_biases, strict=True)
+        biases = [bias for bias in self.biases[self.n_first :] if bias is not None]
+        layers = zip(self.activations, self.factors, self.weights[self.n_first :], biases, strict=True)
         for activations, factor, weight, bias in layers:
             activated = self._parts(activations, hidden)
             passed.append((hidden, activated))
@@ -153,10 +154,6 @@ class Stacked:
     def _first_scale(self) -> Tensor | float:
         """Factor of the encoded columns, (K, 1, D) with column scales."""
         return self.scales[0] * self.factor if self.scales else self.factor
-
-    @property
-    def _later_biases(self) -> list[Tensor]:
-        return [bias for bias in self.biases[self.n_first :] if bias is not None]
 
     @property
     def tensors(self) -> list[Tensor]:

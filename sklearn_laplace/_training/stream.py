@@ -128,10 +128,6 @@ class StreamedBatches:
         for rows in self.stream.shuffled(self.seed):
             yield rows, ~held_out_by_hash(rows)[self.members.start : self.members.stop]
 
-    @property
-    def rows_of_rank(self) -> int:
-        return max(self.batch_size // self.stream.group.size, 1)
-
     def average_(self, gradients: Sequence[Tensor]) -> None:
         """Replace gradients by their averages over all ranks."""
         group = self.stream.group

@@ -18,8 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from torch import Tensor
-
 from ...errors import NonFiniteError, NotPositiveDefiniteError
 from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
 from ..fit import Hyper, LaplaceFit
@@ -182,13 +180,9 @@ def _moves(state: _State, ratio: float) -> list[Hyper]:
         candidates.insert(0, current * far.exp())
     factors = (ratio, 1 / ratio) if float(move.sum()) > 0 else (1 / ratio, ratio)
     candidates += [current * factor for factor in factors]
-    return [replace(state.hyper, prior_precision=_bounded(values)) for values in candidates]
+    return [replace(state.hyper, prior_precision=values.clamp(*PRECISION_BOUNDS)) for values in candidates]
 
 
 def _limited(hyper: Hyper, updated: Hyper) -> Hyper:
     move = MACKAY_DAMPING * math.log(updated.dispersion / hyper.dispersion)
     return replace(hyper, dispersion=hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE)))
-
-
-def _bounded(values: Tensor) -> Tensor:
-    return values.clamp(*PRECISION_BOUNDS)

@@ -221,9 +221,9 @@ class Network:
         return replicate(self.module, by_any_name, self.shallow)
 
     def transform_outputs(self, raw: Tensor) -> Tensor:
-        """Raw outputs of the module as a matrix (n, C); probabilities are converted to their logarithm."""
+        """Raw outputs of the module as a matrix (n, C); of positive probabilities, their logarithm."""
         outputs = raw.reshape(-1, 1) if raw.ndim < 2 else raw
-        return _log_probabilities(outputs) if self.log_outputs else outputs
+        return outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log() if self.log_outputs else outputs
 
     def _through_log(self, raw: Tensor, factor: Tensor) -> Tensor:
         """Factor with respect to the raw outputs, by d log p / dp = 1/p."""
@@ -322,8 +322,3 @@ class Network:
     def scalar_prior(self) -> Prior:
         """Prior with a single precision for all selected weights."""
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
-
-
-def _log_probabilities(probabilities: Tensor) -> Tensor:
-    """Log of the probabilities, clipped above zero: the logits up to a constant per row, which has no effect."""
-    return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()

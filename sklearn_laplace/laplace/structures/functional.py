@@ -230,7 +230,8 @@ class FunctionalPosterior(Posterior):
     def marginal_variance(self) -> Tensor:
         """diag(D⁻¹) minus the explained part, from dense rows of one block at a time, O(M² P)."""
         parts = []
-        for factor, delta in zip(self.factors, self._split(self.precision), strict=True):
+        precisions = self.precision.split([block.size for block in self.blocks])
+        for factor, delta in zip(self.factors, precisions, strict=True):
             rows = factor.rows().flatten(0, 1) / delta
             explained = torch.linalg.solve_triangular(self.factor, rows, upper=False)
             parts.append(1 / delta - self.scale * explained.square().sum(0))
@@ -277,9 +278,6 @@ class FunctionalPosterior(Posterior):
     @cached_property
     def _columns(self) -> list[Tensor]:
         return _columns(self.blocks, 1 / self.precision)
-
-    def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
-        return vector.split([block.size for block in self.blocks])
 
     def _transposed_times(self, vectors: Tensor) -> Tensor:
         """Jᵀ V for V (M, s), shape (P, s)."""
