@@ -1,4 +1,4 @@
-"""The architecture: order of the packages, size limits, registries, and habits that the code avoids.
+"""The architecture: order of the packages, what a fit enters, registries, and habits that the code avoids.
 
 Each rule is a function from source text to its violations, so that a planted violation can show that the rule works.
 """
@@ -9,22 +9,18 @@ import ast
 import functools
 import importlib
 import inspect
-import io
-import itertools
 import pathlib
 import re
 import sys
-import tokenize
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, is_dataclass
 from graphlib import CycleError, TopologicalSorter
+from types import FrameType
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator
 
 import sklearn_laplace
-from sklearn_laplace._data.rows import PreparedData
-from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._options import resolve
 from sklearn_laplace._options.options import DISPERSION_RULES
 from sklearn_laplace._options.prior import PRIOR_STRUCTURES
@@ -48,7 +44,7 @@ _approximation _ensemble _storage _estimator regressor classifier options _unwra
 plotting __init__
 """
 PARTS = """
-linalg sums jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit
+linalg jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit
 evidence leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
 """
 ORDER = PACKAGES.split()
@@ -81,9 +77,8 @@ REGISTRIES = {
     "structures": STRUCTURES,
     "subsets": SUBSETS,
 }
-MOST_OF_FUNCTION, MOST_DEPTH = 60, 2
-MOST_ROOMS, MOST_MOVES = 12, 35
-"""Maximum number of files whose functions receive the rows of a fit, and of different moves between these files."""
+MOST_BASES = 5
+"""Maximum number of bases of an estimator in this package."""
 OPTION_STRINGS = {
     *resolve.STD_KINDS,
     *DISPERSION_RULES,
@@ -180,32 +175,6 @@ def circles(sources: dict[str, str]) -> list[str]:
     return []
 
 
-def lines_of_code(text: str) -> set[int]:
-    """Line numbers of code: without docstrings, comments and blank lines."""
-    documented: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        owner = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if owner and ast.get_docstring(node, clean=False) is not None:
-            documented.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in silent:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return lines - documented
-
-
-def long_functions(name: str, text: str) -> list[str]:
-    """Functions with a body of more than ``MOST_OF_FUNCTION`` lines of code."""
-    code, found = lines_of_code(text), []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            n = len(code & set(range(node.body[0].lineno, node.end_lineno + 1)))
-            if n > MOST_OF_FUNCTION:
-                found.append(f"{name}:{node.lineno} {node.name} has {n} lines of code")
-    return found
-
-
 def _strings(node: ast.expr) -> set[str]:
     return {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)}
 
@@ -280,7 +249,6 @@ RULES = [
     libraries,
     late,
     siblings,
-    long_functions,
     option_strings,
     parameters_as_strings,
     habits,
@@ -320,7 +288,6 @@ def test_every_part_has_its_place():
         (late, "_data/rows.py", "x = importlib.import_module('sklearn_laplace.plotting')"),
         (late, "_data/rows.py", "x = import_module('sklearn_laplace.plotting')"),
         (siblings, "laplace/structures/diag.py", "from .kron import Kron"),
-        (long_functions, "_data/rows.py", "def f():\n" + "\n".join(f"    x{k} = {k}" for k in range(61))),
         (option_strings, "_ensemble/fit.py", "is_kron = name == 'kron'"),
         (option_strings, "_ensemble/fit.py", "is_one = name in ('auto', 'other')"),
         (parameters_as_strings, "_ensemble/fit.py", "x = isinstance(parameters['n_members'], str)"),
@@ -369,59 +336,72 @@ def test_every_method_of_the_engine_is_documented():
     assert len(undocumented_methods(Planted)) == 4
 
 
-def way_of_the_rows(fit: Callable[[], object]) -> list[str]:
-    """Files in the order in which their functions receive the rows as an argument; methods of the rows count too."""
-    way: list[str] = []
+@dataclass(frozen=True)
+class Trace:
+    """What a call enters: files, data classes of which methods run, and how often options are resolved."""
 
-    def watch(frame, event, argument):
+    files: int
+    data_classes: int
+    resolved: int
+
+    def exceeds(self, other: Trace) -> bool:
+        """True if one of the counts is larger than that of ``other``."""
+        return any(mine > most for mine, most in zip(astuple(self), astuple(other), strict=True))
+
+
+MOST_OF_FIT = {(150, False): Trace(105, 70, 1), (150, True): Trace(92, 46, 1)}
+"""Limits of a default fit, by the number of rows and True for classes."""
+MOST_OF_PREDICTION = Trace(32, 17, 0)
+
+
+def traced(call: Callable[[], object]) -> Trace:
+    """Follow a call of this package, function by function."""
+    files: set[str] = set()
+    kinds: set[type] = set()
+    resolved = 0
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal resolved
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            if any(isinstance(frame.f_locals.get(name), PreparedData | TrainingRows) for name in names):
-                way.append(str(pathlib.Path(code.co_filename).relative_to(PACKAGE)))
+        if event != "call" or not code.co_filename.startswith(str(PACKAGE)) or code.co_name == "<module>":
+            return
+        files.add(code.co_filename)
+        resolved += code is resolve.resolve.__code__
+        owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
+        kind = owner if isinstance(owner, type) else type(owner)
+        if kind.__module__.startswith("sklearn_laplace") and is_dataclass(kind):
+            kinds.add(kind)
 
     before = sys.getprofile()
     sys.setprofile(watch)
     try:
-        fit()
+        call()
     finally:
         sys.setprofile(before)
-    return way
+    return Trace(len(files), len(kinds), resolved)
 
 
-def is_long(way: list[str]) -> bool:
-    """True if the rows enter too many files, or move between them in too many ways."""
-    moves = {(first, second) for first, second in itertools.pairwise(way) if first != second}
-    return len(set(way)) > MOST_ROOMS or len(moves) > MOST_MOVES
-
-
-@pytest.mark.parametrize(("n", "classes"), [(60, False), (60, True), (200, False), (400, False)])
-def test_the_rows_of_a_fit_enter_few_files(n, classes):
-    """With 60 rows one net and its cross-fitted nets are trained; with 200 the joint ensemble; with 400 both starts."""
+@pytest.mark.parametrize(("n", "classes"), list(MOST_OF_FIT))
+def test_a_default_fit_and_a_prediction_enter_few_files(n, classes):
+    """The counts are upper limits that only fall. Rows travel inside objects, so that only following a call counts."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 3))
-    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=n)
-    model = sklearn_laplace.LaplaceClassifier if classes else sklearn_laplace.LaplaceRegressor
-    way = way_of_the_rows(lambda: model(random_state=0, n_jobs=1).fit(X, y > 0 if classes else y))
-    assert "_training/train.py" in way
-    assert ("_training/batched.py" in way) == (n > 100)
-    assert not is_long(way)
-    assert is_long([*way, *(f"planted/{k}.py" for k in range(MOST_ROOMS))])
-    assert is_long([*way, *(name for pair in itertools.permutations(sorted(set(way)), 2) for name in pair)])
+    y = X[:, 0] + np.sin(2 * X[:, 1]) + 0.2 * rng.normal(size=n)
+    model = (sklearn_laplace.LaplaceClassifier if classes else sklearn_laplace.LaplaceRegressor)(random_state=0)
+    fit = traced(lambda: model.fit(X, (y > 0).astype(int) if classes else y))
+    assert not fit.exceeds(MOST_OF_FIT[n, classes]), fit
+    assert fit.exceeds(Trace(fit.files - 1, fit.data_classes, fit.resolved))
+    assert fit.resolved == 1
+    prediction = traced(lambda: model.predict(X[:5]))
+    assert not prediction.exceeds(MOST_OF_PREDICTION), prediction
+    assert traced(model.set_params(memory_budget="1GB")._options).resolved == 1  # the trace sees what resolves
 
 
-def test_estimators_are_shallow():
-    """At most two classes of ours on the way from an estimator to scikit-learn's ``BaseEstimator``."""
-
-    def depth(kind: type) -> int:
-        ours = kind.__module__.startswith("sklearn_laplace")
-        return ours + max((depth(base) for base in kind.__bases__ if issubclass(base, BaseEstimator)), default=0)
-
-    class Planted(sklearn_laplace.LaplaceRegressor):
-        __module__ = "sklearn_laplace.planted"
-
-    assert depth(sklearn_laplace.LaplaceRegressor) <= MOST_DEPTH < depth(Planted)
-    assert depth(sklearn_laplace.LaplaceClassifier) <= MOST_DEPTH
+@pytest.mark.parametrize("estimator", [sklearn_laplace.LaplaceRegressor, sklearn_laplace.LaplaceClassifier])
+def test_estimators_have_few_bases(estimator):
+    """Bases of this package; storage, sources and scorers are functions."""
+    own = [kind for kind in estimator.__mro__[1:] if kind.__module__.startswith("sklearn_laplace")]
+    assert len(own) <= MOST_BASES
 
 
 @pytest.mark.parametrize("folder", sorted(REGISTRIES))

@@ -9,7 +9,7 @@ import torch
 from joblib import Parallel, delayed
 from torch import Tensor
 
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from ..laplace.fit import LaplaceFit, Rows
 
 

@@ -2,18 +2,18 @@
 
 Bytes become text. A column of dates, datetimes or periods becomes days since 1970 (a period counts from its start);
 durations and times of day become days. Levels that are neither text nor numbers become their text, such as "(0, 5]".
+Names of columns that are not text are compared here too; scikit-learn compares only strings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Sequence, Set
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
 
 from .._validation.inputs import NUMBERS, as_text, is_missing
-from .names import built_in
 
 MOMENTS, DURATIONS, CLOCK = "moments", "durations", "clock"
 
@@ -91,3 +91,35 @@ def in_pandas(name: str, conversion: str) -> str:
     column = f"X[{name.removeprefix('column ')}]"
     start = "" if column.startswith(("X['", 'X["')) else "X = pandas.DataFrame(X); "
     return f"{start}{column} = {conversion.replace('X[k]', column)}"
+
+
+def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
+    """Text of each name, equal for equal numbers of any type; empty without names, and if all names are strings."""
+    if names is None or all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(repr(built_in(name)) for name in names)
+
+
+def built_in(name: Any) -> Any:
+    """Equal value of built-in types, also within tuples; whole numbers are integers."""
+    if isinstance(name, tuple):
+        return tuple(built_in(part) for part in name)
+    name = name.item() if isinstance(name, np.generic) else name
+    return int(name) if isinstance(name, float) and name.is_integer() else name
+
+
+def check_names(estimator: Any, names: Sequence[Any] | None, *, reset: bool) -> None:
+    """Keep the names of a fit in ``_column_names``; ``ValueError`` if those of a later table or their order differ."""
+    given, fitted = keys_of(names), estimator._column_names
+    if reset:
+        if given:
+            estimator._column_names = given
+        elif fitted:
+            del estimator._column_names
+    elif len(given) == len(fitted) and given != fitted:  # scikit-learn compares the numbers of columns
+        place = next(k for k, pair in enumerate(zip(given, fitted, strict=True)) if pair[0] != pair[1])
+        order = "in another order" if sorted(given) == sorted(fitted) else "under other names"
+        raise ValueError(
+            f"X has the columns of the fit {order}: column {place} is named {given[place]}, and was {fitted[place]} in "
+            "the fit. Pass the same columns in the same order: X[list(X_train.columns)]."
+        )

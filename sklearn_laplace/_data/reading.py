@@ -14,8 +14,7 @@ from sklearn.utils.validation import _num_samples, validate_data
 
 from .._validation.inputs import NUMBERS, UNDECODED, as_float, is_missing, no_table, readable, shown
 from .._validation.targets import check_lengths
-from .cells import as_text_and_times, in_pandas, is_level_like
-from .names import check_names
+from .cells import as_text_and_times, check_names, in_pandas, is_level_like
 
 CATEGORIES = ("category", "categorical", "enum")
 """Beginnings of the names of categorical data types in pandas and polars, in lower case."""

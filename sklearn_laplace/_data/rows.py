@@ -14,7 +14,7 @@ import torch
 
 from .._host.rows import TrainingRows
 from .._runtime.budget import FLOAT32_ROWS
-from ..laplace.sums import is_slow_at_float64
+from ..laplace.linalg import is_slow_at_float64
 from .augmentation import augmented_inputs
 from .known_noise import FEWEST_ROWS
 from .statistics import spread

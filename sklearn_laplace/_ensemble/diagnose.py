@@ -18,10 +18,10 @@ from .._approximation.left_out import left_out_of
 from .._approximation.validation_scores import ValidationScores
 from .._data.known_noise import FEWEST_ROWS
 from .._data.rows import PreparedData, canonical_rows
-from .._options.few_rows import told_by_rows
 from .._options.options import Options
 from .._runtime.budget import budget_for, exact_cost
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
+from .._training.random_weights import told_by_rows
 from .._warn import warn_user
 from ..errors import InterpolationWarning, MemoryBudgetError, ModeWarning, WeakPriorWarning
 from ..laplace.curvatures import GGN

@@ -17,7 +17,7 @@ from .._runtime.budget import SMALL_ROWS, budget_for, exact_cost
 from .._training.folds import kron_pays
 from .._validation.values import kinds
 from ..laplace.curvatures import GGN
-from ..laplace.jacobian.blocks import ParameterBlock
+from ..laplace.jacobian.jacobian import ParameterBlock
 from ..laplace.likelihoods._base import Likelihood
 
 AUTOMATIC = (None, 8)

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._options.members import WEIGHTINGS
+from .._options.net import WEIGHTINGS
 from .._options.options import Options
 from .._runtime.memory import held
+from ..laplace.fit import Hyper
 from ..laplace.latent import Components, Predictive
 from ..laplace.predictives import GLM
 from .member import Member
+from .request import FitRequest
 from .stacked import Together
-from .weights import by_evidence, by_stacking
+from .weights import by_evidence, by_stacking, of_all_nets
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,3 +122,36 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     densities = np.stack([member.left_out_densities(options, purpose) for member in members])
     row_weights = members[0].fit.likelihood.score_weights(torch.from_numpy(np.max(kept, axis=0)))
     return replace(ensemble, weights=by_stacking(densities, row_weights.numpy()))
+
+
+def mixture_of_kinds(
+    request: FitRequest,
+    kinds: Sequence[Sequence[Member]],
+    weights: np.ndarray | None = None,
+    factor: float = 1.0,
+) -> Ensemble:
+    """Ensemble of members of several kinds, with all variances multiplied by a factor.
+
+    ``weights`` (K,) are equal by default. For classes and counts, ``factor`` is that of a mixture of one net of each
+    kind.
+    """
+    options = request.resolved
+    if factor != 1:
+        if weights is not None and not options.likelihood.has_dispersion:
+            factor = of_all_nets(factor, np.split(weights, np.cumsum([len(kind) for kind in kinds[:-1]])))
+        kinds = [[_multiplied(one, factor, options) for one in kind] for kind in kinds]
+    members = [member for kind in kinds for member in kind]
+    return Ensemble.of(members, weights, factor)
+
+
+def _multiplied(member: Member, factor: float, options: Options) -> Member:
+    """Multiply all variances of a member by a factor; without dispersion, only the posterior covariance."""
+    scaled = member if member.fit.likelihood.has_dispersion else replace(member, covariance_factor=factor)
+    return scaled.conditioned(member.fit, mixed(member.hyper, factor, options), options)
+
+
+def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
+    """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
+    if factor == 1 or not (all(options.by_held_out) and options.likelihood.has_dispersion):
+        return hyper
+    return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)

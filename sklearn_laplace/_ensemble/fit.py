@@ -31,11 +31,11 @@ from .._approximation.noise_model import NoiseModel
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import row_keys
 from .._host.given_net import is_list
-from .._options import members as _members
+from .._options.net import number_of_members
 from .._options.options import is_auto, is_number
 from .._options.resolve import resolve
 from .._runtime.progress import Task
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import GivenNet, MapResult
@@ -48,11 +48,10 @@ from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
 from .conditions import check_in_memory, is_bagged
 from .encodings import exact_kinds, kinds_of_nets
-from .ensemble import Ensemble
+from .ensemble import Ensemble, mixture_of_kinds
 from .in_time import within_time
 from .linear import AS_PROBABLE, has_learnt_nothing, leaves_layers_open, linear_request
 from .member import Member, conditioned
-from .mixture import mixture_of_kinds
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
 from .parts import LEAST_SHARE, FittedMember, Part, weighted_parts
@@ -231,7 +230,7 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
         request = request.under_noise(noise_model)
     n_nets = 0 if first.origin.cross is None else len(start.folds)
     n_members = request.parameters["n_members"]
-    n_others = 0 if task.clock.is_over() else _members.n_members(n_members, n_nets) - 1
+    n_others = 0 if task.clock.is_over() else number_of_members(n_members, n_nets) - 1
     dispensable = () if is_number(n_members) else FAILURES
 
     def fitted(place: int, seeds: list[int], subtask: Task) -> Member | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._approximation.noise_model import sample_of
 from .._runtime.progress import Clock
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from .._training.batched import seconds_of_step
 from .._training.deals import N_FOLDS
 from .._training.losses import loss_of

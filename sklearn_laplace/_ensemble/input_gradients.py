@@ -24,7 +24,7 @@ from .._data.reading import column_names
 from .._data.table import Table
 from .._options.options import Options
 from .._options.resolve import variance_of_kind
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from .._validation.inputs import as_numbers, shown
 from .._validation.values import flag
 from ..laplace.latent import Predictive

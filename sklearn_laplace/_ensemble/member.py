@@ -24,7 +24,7 @@ from .._data.rows import PreparedData
 from .._data.target_scale import TargetScale
 from .._options.options import Options
 from .._runtime.memory import held
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from ..laplace.evidence import effective_parameters, log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive

@@ -18,7 +18,7 @@ from .._approximation.fixed_weights import approximate_given
 from .._approximation.overdispersion import best_overdispersion, has_settled
 from .._data.rows import PreparedData
 from .._runtime.progress import Task
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import GivenNet

@@ -13,9 +13,8 @@ from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._options.options import Options
 from .._options.prior import check_left_out
-from .._training.plan import GivenNet, MapResult
+from .._training.plan import GivenNet, MapResult, TrainingRequest
 from .._training.random_weights import for_rows
-from .._training.request import TrainingRequest
 from ..laplace.fit import LaplaceFit
 
 

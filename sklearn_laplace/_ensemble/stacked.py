@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._options.options import Options
 from .._runtime.memory import held
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from ..laplace.latent import Components, LatentGaussian
 from ..laplace.structures.kron import KronPosterior
 from ..nets.stacked import StackedNets, StackedPass

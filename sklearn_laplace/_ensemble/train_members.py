@@ -26,19 +26,16 @@ from .._approximation.target_noise import TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options, is_auto
-from .._runtime.progress import Clock, Task
-from .._runtime.steps import Steps
-from .._runtime.threads import single_thread
+from .._runtime.progress import Clock, Steps, Task
+from .._runtime.torch_state import single_thread
 from .._training.batched import mean_errors, seconds_of_step, train_members
 from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.deals import N_DEALS, held_out_rows
 from .._training.losses import Loss, loss_of
-from .._training.plan import NOISELESS
+from .._training.plan import NOISELESS, TrainingRequest
 from .._training.random_weights import grouped, posterior_layout
-from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, for_noise, of_part, recipes_for
-from .._training.request import TrainingRequest
-from .._training.schedule import Schedule
+from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, Schedule, for_noise, of_part, recipes_for
 from .._training.stacked import Stacked
 from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
 from ..laplace.fit import LaplaceFit, fit_laplace

@@ -11,17 +11,15 @@ from .._approximation.approximate import pass_over
 from .._approximation.choose import choose
 from .._approximation.left_out import left_out_of
 from .._data.rows import PreparedData, row_keys
-from .._options.few_rows import told_by_rows
 from .._options.options import Options
-from .._runtime.threads import single_thread
-from .._training.random_weights import fixed_dispersion, grouped
+from .._runtime.torch_state import single_thread
+from .._training.random_weights import fixed_dispersion, grouped, told_by_rows
 from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
 from .diagnose import diagnose
-from .ensemble import Ensemble
+from .ensemble import Ensemble, mixed
 from .member import Member
-from .mixture import mixed
 
 Copies = Callable[[PreparedData, int], PreparedData]
 """Function (rows, seed) → random copies of the rows by data augmentation."""

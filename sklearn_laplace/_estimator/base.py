@@ -26,25 +26,25 @@ from .._data.rows import PreparedData, augmented, canonical_rows, present_rows
 from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
+from .._ensemble.conditions import placed
 from .._ensemble.diagnose import diagnose
 from .._ensemble.encodings import check_one_kind, most_kinds
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
 from .._ensemble.overdispersion import ROUNDS
-from .._ensemble.placement import placed
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, check_split, has_own_epochs, is_list
-from .._options import members as _members
 from .._options.likelihood import are_rates, for_counts
+from .._options.net import number_of_members
 from .._options.options import Options
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
-from .._runtime.autograd import ordinary_tensors
 from .._runtime.group import Group
 from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
+from .._runtime.torch_state import ordinary_tensors
 from .._sources.recognise import source_of
 from .._sources.sample import Sample, Tally
 from .._sources.source import Block, RowSource
@@ -194,7 +194,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         check_net(self.net)
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
         n_given = len(self.net) if is_list(self.net) else 1
-        most = n_given if is_list(self.net) else _members.n_members(parameters["n_members"], n_folds)
+        most = n_given if is_list(self.net) else number_of_members(parameters["n_members"], n_folds)
         n_fits = most_kinds(parameters, arguments[0]) * most + options.likelihood.is_overdispersed * ROUNDS * n_given
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock(Group() if sample is None else Group.current())

@@ -34,9 +34,8 @@ from .._options.options import Options
 from .._options.prior import can_leave_out, check_left_out
 from .._options.resolve import resolve
 from .._options.variants import expanded
-from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import ordinary_tensors, single_thread
 from .._storage.stored import joined, split
 from .._training.random_weights import tempering
 from .._validation.arguments import explained

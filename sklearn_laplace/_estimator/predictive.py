@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from .._options.resolve import variance_of_kind
 from .._validation.arguments import explained
 from .._validation.values import flag
 from ..distributions.mixtures import CountMixture
 from ..distributions.negative_binomial_log_normal import counts_of
 from ..distributions.poisson_log_normal import PoissonLogNormal
-from ..laplace.latent import Components, LatentGaussian
+from ..distributions.transformed import variances_of_kinds
+from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.likelihoods import NegativeBinomial
 from .fitted import FittedModel
-from .units import InUnits
 
 
 @explained
-class NumericPredictive(InUnits, FittedModel):
+class NumericPredictive(FittedModel):
     """Predictive distributions of numeric targets in the units of y."""
 
     likelihood: str
@@ -172,3 +174,54 @@ class NumericPredictive(InUnits, FittedModel):
             for member, answer in zip(self._ensemble.members, answers, strict=True)
         )
         return parts[0] if len(parts) == 1 else CountMixture(parts, self.member_weights_)
+
+    # ------------------------------------------------------------------ units
+
+    def _means(self, X: Any) -> torch.Tensor:
+        with self._asked(X) as (x, options):
+            return self._ensemble.means(x, options)
+
+    def _moments(self, X: Any) -> Components:
+        """Mixture with the moments of the targets; transformed targets need all of its components."""
+        return self._components(X, merged=not self._scale.transforms)
+
+    def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
+        """Convert outputs (n, C) or (n, C, …) to units of y; without the shift, differences of outputs."""
+        shape = -1, *[1] * (outputs.ndim - 2)
+        values = outputs.cpu().numpy() * self._scale.scale.reshape(shape)
+        values = values + self._scale.mean.reshape(shape) if shift else values
+        return values[:, 0] if self._single_output else values
+
+    def _std(self, moments: Predictive, kind: str) -> np.ndarray:
+        variance = variance_of_kind(moments, kind)
+        std = np.sqrt(variance.clamp_min(0.0).cpu().numpy()) * self._scale.scale
+        return std[:, 0] if self._single_output else std
+
+    def _mean_and_stds(self, parts: Components, kinds: Sequence[str]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Mean of the targets and their standard deviations of some kinds, in units of y."""
+        if not self._scale.transforms:
+            moments = parts.moments
+            return self._in_units(moments.mean), [self._std(moments, kind) for kind in kinds]
+        latent, noise = (
+            self._in_units(variance.clamp_min(0.0).sqrt(), shift=False)
+            for variance in (parts.epistemic_variance, parts.aleatoric_variance)
+        )
+        arrays = self._in_units(parts.mean), latent, noise
+        moments = Predictive(
+            *map(torch.from_numpy, variances_of_kinds(self._scale.transforms, *arrays, parts.weights.cpu().numpy()))
+        )
+        return moments.mean.numpy(), [variance_of_kind(moments, kind).clamp_min(0.0).sqrt().numpy() for kind in kinds]
+
+    def _original(self, values: np.ndarray) -> np.ndarray:
+        """Transformed targets (n, …) or (n, C, …) in units of y."""
+        transforms = self._scale.transforms
+        if self._single_output and transforms:
+            return transforms[0].inverse(values)
+        columns = [transform.inverse(values[:, k]) for k, transform in enumerate(transforms)]
+        return np.stack(columns, 1) if transforms else values
+
+    def _covariance(self, X: Any) -> np.ndarray:
+        """Joint covariance over the rows, one matrix per output."""
+        with self._asked(X) as (x, options):
+            covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.squared()
+        return covariance[..., 0] if self._single_output else covariance

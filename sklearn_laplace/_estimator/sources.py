@@ -13,10 +13,10 @@ from sklearn.base import clone
 from .._data.rows import PreparedData
 from .._runtime.group import Group
 from .._sources.arrow import ArrowSource
-from .._sources.dask_collections import DaskSource, is_collection, lazily
+from .._sources.dask_collections import DaskSource, lazily
 from .._sources.recognise import SAMPLE_ROWS, shard_of, source_of
 from .._sources.sample import Sample, sample_of
-from .._sources.source import Block, RowSource, joined
+from .._sources.source import Block, RowSource, is_collection, joined
 from .._training.stream import RowStream
 from .._validation.announcements import experimental
 from ..errors import UnsupportedCombinationError

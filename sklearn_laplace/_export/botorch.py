@@ -27,7 +27,7 @@ from .._ensemble.input_gradients import check_varied
 from .._ensemble.member import Member
 from .._estimator.base import LaplaceEstimator
 from .._options.options import Options
-from .._runtime.threads import single_thread
+from .._runtime.torch_state import single_thread
 from .._validation.arguments import explained
 from ..classifier import LaplaceClassifier
 from ..errors import UnsupportedCombinationError

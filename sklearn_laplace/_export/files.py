@@ -29,7 +29,7 @@ from sklearn.pipeline import Pipeline
 
 from .._estimator.base import LaplaceEstimator
 from .._runtime.atomic import write_whole
-from .._runtime.autograd import ordinary_tensors
+from .._runtime.torch_state import ordinary_tensors
 from .._storage.describe import Describer, name_of
 from .._storage.registry import known
 from .._storage.restore import OF_TREE, Reader, parsed, reading

@@ -14,8 +14,7 @@ from skorch.callbacks import Callback
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from .._runtime.progress import Task
-from .._runtime.steps import Steps
+from .._runtime.progress import Steps, Task
 from ..errors import NonFiniteError, NonFiniteLossError
 from ..laplace.network.network import Network
 from .batches import RowsDataset, SlicingIterator

@@ -20,7 +20,7 @@ from skorch.dataset import ValidSplit
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from .._runtime.devices import present_device
+from .._runtime.torch_state import present_device
 from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, NegativeBinomial, Poisson
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.network.tracing import copy_of

@@ -1,4 +1,4 @@
-"""Check the options of the net, and resolve the device."""
+"""Check the options of the net, the targets and the members, and resolve the device."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import skew
+from sklearn.frozen import FrozenEstimator
 
+from .._data.statistics import count_hint, zeros_hint
 from .._data.table import FROM_DTYPE
-from .._host.given_net import device_of, has_own_iterator, is_frozen
-from .._runtime.devices import AVAILABLE
+from .._host.given_net import device_of, has_own_iterator, is_frozen, is_list
+from .._runtime.torch_state import AVAILABLE
 from .._validation.inputs import shown
-from .options import AUTO, is_auto
+from .._validation.values import count, lookup
+from ..errors import UnsupportedCombinationError
+from ..laplace.likelihoods._base import Likelihood
+from .options import AUTO, EVIDENCE, LOO, is_auto
+from .prior import check_left_out
 
 BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
 """Options that only the built-in net has, with their default values."""
@@ -78,3 +85,69 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"{' and '.join(unused)} cannot be used with a frozen net, which is not trained. Use the default None."
             )
+
+
+SKEWED = 1.0
+"""Skewness of positive targets from which a hint is printed."""
+
+
+def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> None:
+    """Print advice on counts and on targets that are mostly zero, or positive and skewed, under default options."""
+    if not is_auto(likelihood) or transform is not None:
+        return
+    hint = count_hint(targets) or zeros_hint(targets)
+    if not hint and (targets > 0).all() and (skew(targets, axis=0) > SKEWED).any():
+        hint = "y is positive and skewed. If intervals reach below zero, use target_transform='log'."
+    if hint:
+        print(hint)
+
+
+def check_target_transform(parameters: Mapping[str, Any], likelihood: Likelihood) -> None:
+    """Check the name of the transformation; ``UnsupportedCombinationError`` for a likelihood without additive noise."""
+    value = parameters["target_transform"]
+    if value is None:
+        return
+    also = "None; for others use scikit-learn's TransformedTargetRegressor"
+    lookup("target_transform", value, {"log": True}, also)
+    if not likelihood.additive_noise:
+        raise UnsupportedCombinationError(
+            f"target_transform={value!r} cannot be used with likelihood={parameters['likelihood']!r}, which models "
+            "counts as they are. Use target_transform=None, or likelihood='gaussian'."
+        )
+
+
+WEIGHTINGS = {"uniform": None, LOO: True, EVIDENCE: False}
+"""Rules for member weights: None for equal weights, True for leave-one-out densities, False for the evidence."""
+
+
+def _check_members(parameters: Mapping[str, Any]) -> None:
+    """Refuse several members for nets that start from given weights and would all be equal."""
+    lookup("weights of Members", parameters["member_weights"], WEIGHTINGS)
+    net = parameters["net"]
+    if is_list(net) and number_of_members(parameters["n_members"], len(net) - 1) != len(net):
+        raise ValueError(
+            f"n_members={parameters['n_members']} is not the number of nets in net=[…], {len(net)}. Use the default "
+            "'auto'."
+        )
+    if number_of_members(parameters["n_members"], 0) == 1 and not is_list(net):
+        return
+    if WEIGHTINGS[parameters["member_weights"]]:
+        check_left_out(f"n_members=Members(weights={parameters['member_weights']!r})", parameters)
+    if is_list(net):
+        return
+    if parameters["prior"] is not None or isinstance(net, FrozenEstimator | torch.nn.Module):
+        raise UnsupportedCombinationError(
+            f"n_members={parameters['n_members']} nets would all be the same: they start from the weights of "
+            f"net={type(net).__name__}(…) or of the previous posterior. Pass the module's class and no prior=, or use "
+            "n_members=1."
+        )
+
+
+def number_of_members(value: object, n_folds: int) -> int:
+    """Number of ensemble members: the given count; for "auto" one per fold, and one of all rows.
+
+    ``n_folds`` is the number of folds with cross-fitted nets. Raises ``ValueError`` for any other value.
+    """
+    if isinstance(value, str):
+        return lookup("n_members", value, {AUTO: 1 + n_folds}, "a whole number of at least 1")
+    return count("n_members", value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..laplace.jacobian.blocks import ParameterBlock
+from ..laplace.jacobian.jacobian import ParameterBlock
 from ..laplace.structures import Diag, Full, Functional, Kron
 from ..laplace.structures._base import Curvature
 

@@ -161,11 +161,6 @@ def _reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".")
 
 
-def is_dataset(X: Any) -> bool:
-    """True for a dataset of pyarrow; pyarrow itself is not imported."""
-    return any(kind.__module__.startswith("pyarrow") and kind.__name__ == "Dataset" for kind in type(X).__mro__)
-
-
 def dataset_of(path: Any) -> Any:
     """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import ArraySource
-from .source import Block, RowSource
+from .source import Block, RowSource, is_collection
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,6 @@ def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) 
     if weight is not None:
         sample_weight = X[weight]
     return ArraySource(X.drop(columns=named) if named else X, y, sample_weight)
-
-
-def is_collection(value: Any) -> bool:
-    """True for a dask dataframe, series or array; dask itself is not imported."""
-    return (
-        type(value).__module__.split(".")[0] in ("dask", "dask_expr") and getattr(value, "to_delayed", None) is not None
-    )
 
 
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 
 from .._runtime.group import Group
 from .arrays import ArraySource
-from .arrow import ArrowSource, dataset_of, is_dataset
-from .dask_collections import DaskSource, is_collection
-from .source import RowSource, SomeParts
+from .arrow import ArrowSource, dataset_of
+from .dask_collections import DaskSource
+from .source import RowSource, SomeParts, is_collection, is_dataset
 
 ENDINGS = (".parquet", ".pq")
 """Ends of the names of Parquet files."""

@@ -96,3 +96,15 @@ def stacked(tables: Sequence[Any]) -> Any:
     import pandas as pd
 
     return pd.concat(tables, ignore_index=True)
+
+
+def is_dataset(X: Any) -> bool:
+    """True for a dataset of pyarrow; pyarrow itself is not imported."""
+    return any(kind.__module__.startswith("pyarrow") and kind.__name__ == "Dataset" for kind in type(X).__mro__)
+
+
+def is_collection(value: Any) -> bool:
+    """True for a dask dataframe, series or array; dask itself is not imported."""
+    return (
+        type(value).__module__.split(".")[0] in ("dask", "dask_expr") and getattr(value, "to_delayed", None) is not None
+    )

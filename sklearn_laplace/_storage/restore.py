@@ -29,8 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._runtime.autograd import ordinary_tensors
-from .._runtime.devices import present_device
+from .._runtime.torch_state import ordinary_tensors, present_device
 from ..errors import StateError
 from .bounds import REFERENCE, check_tree, checked_place
 from .describe import GENERATOR

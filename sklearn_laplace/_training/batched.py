@@ -30,13 +30,12 @@ import torch
 from torch import Tensor
 
 from .._host.rows import TrainingRows
-from .._runtime.steps import Steps
-from .adam import Adam
+from .._runtime.progress import Steps
 from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
 from .checkpoint import Checkpoint, NoCheckpoint
 from .losses import Loss
-from .schedule import Schedule
-from .stacked import Stacked
+from .recipe import Schedule
+from .stacked import Adam, Stacked
 from .stream import StreamedBatches
 
 REWARD = 0.6

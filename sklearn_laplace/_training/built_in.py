@@ -13,7 +13,7 @@ from .._data.column import Column
 from .._data.rows import PreparedData
 from .._data.statistics import ROUNDING, robust, spread, weighted_quantiles
 from .._options.options import is_auto
-from .._options.previous import previous_of
+from .._options.prior import previous_of
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import MLP, TableMLP
 from ..nets.mlp import Pieces, Standardise

@@ -21,8 +21,7 @@ from .._runtime.progress import Task
 from .._searches import Search, current_search
 from .._warn import warn_user
 from ..errors import TiedScoresWarning, UncachedWarning
-from .plan import GivenNet
-from .request import TrainingRequest
+from .plan import GivenNet, TrainingRequest
 
 Trained = TypeVar("Trained")
 SCORES_OF_THE_MEAN = (

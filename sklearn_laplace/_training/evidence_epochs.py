@@ -9,8 +9,7 @@ from skorch import NeuralNet
 from .._host.epochs import EpochTasks, Watch, run_epochs
 from .._host.rows import TrainingRows
 from .._runtime.budget import budget_for
-from .._runtime.progress import Task
-from .._runtime.steps import Steps
+from .._runtime.progress import Steps, Task
 from ..errors import NonFiniteLossError
 from ..laplace.evidence import mackay_fixed_point
 from ..laplace.fit import Hyper

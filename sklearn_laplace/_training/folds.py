@@ -13,14 +13,13 @@ from torch import Tensor
 
 from .._host.rows import TrainingRows
 from .._runtime.budget import FULL_BATCH_ROWS, budget_for, kron_cost
-from .._runtime.progress import Task
-from .._runtime.steps import Steps
-from .._runtime.threads import single_thread
+from .._runtime.progress import Steps, Task
+from .._runtime.torch_state import single_thread
 from ..distributions.densities import density_of
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.jacobian.blocks import ParameterBlock
+from ..laplace.jacobian.jacobian import ParameterBlock
 from ..laplace.leave_one_out.densities import Density
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links import Probit

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from .._host.rows import TrainingRows
-from .._runtime.steps import Steps
-from .._runtime.threads import single_thread
+from .._runtime.progress import Steps
+from .._runtime.torch_state import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
 from .batched import Training, mean_errors
+from .fit_map import has_groups
 from .losses import Squares
 from .plan import Plan
-from .schedule import Schedule
+from .recipe import Schedule
 from .stacked import Stacked
-from .starts import has_groups
 
 SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.0)
 """Schedule of the gradient training."""

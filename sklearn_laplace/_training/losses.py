@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from .._runtime.steps import Steps
+from .._runtime.progress import Steps
 from ..laplace.likelihoods._base import Likelihood
 
 NOISE_AT_START = 0.1

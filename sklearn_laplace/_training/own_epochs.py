@@ -21,9 +21,8 @@ from .._host.given_net import copied
 from .._host.rows import TrainingRows
 from .._options.options import Options
 from .._runtime.budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
-from .._runtime.progress import Task
-from .._runtime.steps import Steps
-from .._runtime.threads import single_thread
+from .._runtime.progress import Steps, Task
+from .._runtime.torch_state import single_thread
 from ..errors import NonFiniteLossError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import Hyper, fit_laplace

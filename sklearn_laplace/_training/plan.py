@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from skorch import NeuralNet
 from torch import Tensor
 
+from .._data.rows import PreparedData
+from .._options.options import Options
 from .._runtime.memory import MemoryBudget
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.likelihoods._base import Likelihood
@@ -17,6 +20,9 @@ from ..laplace.mode.problem import Mode
 from ..laplace.network.network import Network
 from ..laplace.previous import PreviousPosterior
 from ..laplace.prior import Prior
+from .checkpoint import Checkpoint, NoCheckpoint
+from .random_weights import for_rows
+from .stream import RowStream
 
 NOISELESS = 0.005
 """Noise variance of standardised targets below which they count as almost free of noise, without gradient training."""
@@ -167,3 +173,20 @@ class GivenNet:
     def warm_start(self) -> WarmStart:
         """No weights: a further member starts anew."""
         return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    kind: str  # "regressor" or "classifier"
+    parameters: Mapping[str, Any]
+    data: PreparedData  # a sample of the table if there is a stream
+    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module
+    warm_start: WarmStart | None = None
+    is_member: bool = False  # later member: no cross-fitted nets, prior precisions of its warm start
+    is_quick: bool = False  # the net is only scored: a few steps
+    cross_fits_linear: bool = False  # held-out rows compare a linear net with others
+    stream: RowStream | None = None
+    saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
+
+    def options(self, resolved: Options) -> Options:
+        return for_rows(resolved, self.kind, self.parameters, self.data.summary())

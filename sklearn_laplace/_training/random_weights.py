@@ -1,24 +1,31 @@
-"""Resolved options of a fit, its rows as tensors, and the layout of the weights that the posterior covers."""
+"""Resolved options for the rows of a fit, and the layout of the weights that the posterior covers.
+
+For a single row, neither prior precision nor noise level can be estimated: without a prior on the noise level, the
+posterior predictive is improper, because a net can interpolate the row. The prior precision is then 1, and the noise
+level the size of the target, or that of known noise variances.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .._data.known_noise import FEWEST_ROWS
 from .._data.summary import TargetSummary
 from .._data.target_scale import TargetScale
 from .._host.rows import Sizes
-from .._options.few_rows import told_by_rows
 from .._options.net import check_device
 from .._options.options import Options
-from .._options.previous import check_previous, previous_of
-from .._options.prior import check_temperature
+from .._options.prior import check_previous, check_temperature, previous_of
 from .._options.resolve import likelihood_of
 from .._runtime.budget import automatic_structure
+from .._validation.values import Choice
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
 from ..laplace.prior_groups import listed, prior_mean, temperatures
@@ -116,3 +123,22 @@ def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior
 def tempering(network: Network, temperature: float | Mapping[str, float]) -> float | Tensor:
     """Return the common temperature, or a tensor with the temperature of each random weight if it is a mapping."""
     return temperature if isinstance(temperature, float) else temperatures(network, temperature)
+
+
+def told_by_rows(options: Options, total_weight: float, scale: TargetScale) -> Options:
+    """Replace rules for prior precision and noise by values if the total weight of the rows is too small for them.
+
+    The likelihood of ``options`` is in the units of the targets.
+    """
+    if total_weight >= FEWEST_ROWS or not options.likelihood.has_dispersion:
+        return options
+    size = (
+        np.ones_like(scale.scale)
+        if scale.noisy_rows
+        else math.sqrt(options.likelihood.dispersion_start) * scale.unit_noise
+    )
+    prior, noise = (
+        Choice(value, "") if chosen.free else chosen
+        for chosen, value in ((options.prior_precision, np.ones(())), (options.sigma_noise, size))
+    )
+    return replace(options, prior_precision=prior, sigma_noise=noise, varying_noise=False)

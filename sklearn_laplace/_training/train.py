@@ -33,10 +33,9 @@ from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
 from .folds import N_FOLDS, cross_fitted, dealt
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
-from .plan import NOISELESS, GivenNet, MapResult, Plan, WarmStart
+from .plan import NOISELESS, GivenNet, MapResult, Plan, TrainingRequest, WarmStart
 from .previous import check_same_net, load
 from .random_weights import fixed_dispersion, grouped, posterior_layout
-from .request import TrainingRequest
 
 STANDARD = 1e-6
 """Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""

@@ -23,13 +23,12 @@ from ..errors import NotPositiveDefiniteError
 from .curvatures._base import CurvatureRule
 from .jacobian.jacobian import Batch
 from .likelihoods._base import Likelihood
-from .network.linearisation import Linearisation
-from .network.network import Network
+from .linalg import sum_of_rows
+from .network.network import Linearisation, Network
 from .nonfinite import not_finite
 from .prior import Prior
 from .structures import Kron
 from .structures._base import Curvature, Posterior
-from .sums import sum_of_rows
 from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]

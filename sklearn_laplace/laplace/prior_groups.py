@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedCombinationError
-from .jacobian.blocks import ParameterBlock
+from .jacobian.jacobian import ParameterBlock
 from .layers import StandardisedLinear
 from .network.network import Network
 from .prior import Prior

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
-from .jacobian.blocks import ParameterBlock
-from .jacobian.jacobian import FactoredJacobian
+from .jacobian.jacobian import FactoredJacobian, ParameterBlock
 from .structures._base import Posterior
 
 

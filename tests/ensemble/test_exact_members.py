@@ -24,8 +24,7 @@ from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training.batched import train_members
 from sklearn_laplace._training.batches import Encoded
 from sklearn_laplace._training.losses import Squares
-from sklearn_laplace._training.recipe import recipes_for
-from sklearn_laplace._training.schedule import Schedule
+from sklearn_laplace._training.recipe import Schedule, recipes_for
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import NotPositiveDefiniteError
 from sklearn_laplace.laplace.selection import HeldOutErrors

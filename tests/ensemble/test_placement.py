@@ -12,12 +12,12 @@ from sklearn_laplace._data import rows as data_rows
 from sklearn_laplace._data.rows import PreparedData
 from sklearn_laplace._data.summary import TableShape
 from sklearn_laplace._data.target_scale import TargetScale
-from sklearn_laplace._ensemble import placement
-from sklearn_laplace._ensemble.placement import GPU_WORK, placed
+from sklearn_laplace._ensemble import conditions
+from sklearn_laplace._ensemble.conditions import GPU_WORK, placed
 from sklearn_laplace._options.resolve import resolve
 from sklearn_laplace._options.variants import expanded
-from sklearn_laplace._runtime.devices import AVAILABLE
 from sklearn_laplace._runtime.group import Group
+from sklearn_laplace._runtime.torch_state import AVAILABLE
 
 
 def device_of(model, n_rows, n_columns=10):
@@ -66,14 +66,14 @@ def test_a_user_chooses(with_gpu):
 
 def test_ranks_do_not_share_a_gpu(with_gpu, monkeypatch):
     """Several ranks of a machine would all take the first one."""
-    monkeypatch.setattr(placement.Group, "current", classmethod(lambda cls: Group(0, 2)))
+    monkeypatch.setattr(conditions.Group, "current", classmethod(lambda cls: Group(0, 2)))
     assert device_of(LaplaceRegressor(), 10**7) == "auto"
 
 
 def test_a_fit_uses_the_chosen_device(with_gpu, monkeypatch):
     """The choice reaches the training, which reports that torch has no such device."""
-    monkeypatch.setattr(placement, "JOINT_WORK", 1.0)
-    monkeypatch.setattr(placement, "GPU_WORK", 1.0)
+    monkeypatch.setattr(conditions, "JOINT_WORK", 1.0)
+    monkeypatch.setattr(conditions, "GPU_WORK", 1.0)
     X = np.linspace(0, 1, 20)[:, None]
     if torch.cuda.is_available():
         assert next(LaplaceRegressor().fit(X, X[:, 0]).net_.module_.parameters()).device.type == "cuda"

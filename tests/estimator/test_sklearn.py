@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetBinaryClassifier
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._runtime.threads import single_thread
+from sklearn_laplace._runtime.torch_state import single_thread
 
 X, Y = load_diabetes(return_X_y=True)
 X_CLASS, Y_CLASS = load_breast_cancer(return_X_y=True)

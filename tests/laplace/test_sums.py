@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from sklearn_laplace.laplace import sums
-from sklearn_laplace.laplace.sums import compensated, has_fast_float64, is_slow_at_float64, sum_of_rows
+from sklearn_laplace.laplace import linalg
+from sklearn_laplace.laplace.linalg import compensated, has_fast_float64, is_slow_at_float64, sum_of_rows
 
 
 def ill_conditioned(n: int, seed: int) -> torch.Tensor:
@@ -74,9 +74,9 @@ def test_data_centre_gpus_are_fast_at_float64(capability, is_fast, monkeypatch):
 def test_only_float32_on_a_slow_gpu_is_summed_in_float32(monkeypatch):
     """Elsewhere the sum is that of float64, to the bit."""
     values, called = ill_conditioned(1000, 0), []
-    monkeypatch.setattr(sums, "compensated", lambda values: called.append(len(values)))
+    monkeypatch.setattr(linalg, "compensated", lambda values: called.append(len(values)))
     assert torch.equal(sum_of_rows(values), values.double().sum())
-    monkeypatch.setattr(sums, "is_slow_at_float64", lambda device: True)
+    monkeypatch.setattr(linalg, "is_slow_at_float64", lambda device: True)
     assert torch.equal(sum_of_rows(values.double()), values.double().sum())
     assert called == []
     sum_of_rows(values)

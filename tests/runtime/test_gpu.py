@@ -20,13 +20,13 @@ from torch.utils import backend_registration
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._runtime.devices import AVAILABLE
+from sklearn_laplace._runtime.torch_state import AVAILABLE
 from sklearn_laplace.laplace import fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.linalg import compensated
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES
-from sklearn_laplace.laplace.sums import compensated
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "support" / "pretended.py"
 CAN_PRETEND = "_setup_privateuseone_for_python_backend" in vars(backend_registration)

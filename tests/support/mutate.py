@@ -562,14 +562,14 @@ MUTATIONS = (
     ),
     Mutation(
         "adam steps all nets at the rate of the first group",
-        "_training/adam.py",
+        "_training/stacked.py",
         "lr=rate * self.rate",
         "lr=rate",
         "members",
     ),
     Mutation(
         "decay that does not follow its schedule",
-        "_training/adam.py",
+        "_training/stacked.py",
         "weight_decay=decay * self.decay",
         "weight_decay=self.decay",
         "members",

@@ -20,14 +20,12 @@ from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train_members as train
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
-from sklearn_laplace._training.adam import BETAS, EPSILON, SCALE_RATE, Adam
 from sklearn_laplace._training.batched import train_members
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.deals import held_out_rows
 from sklearn_laplace._training.losses import NegativeLog, Squares
-from sklearn_laplace._training.recipe import for_noise, recipes_for
-from sklearn_laplace._training.schedule import Schedule
-from sklearn_laplace._training.stacked import Stacked
+from sklearn_laplace._training.recipe import Schedule, for_noise, recipes_for
+from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, Stacked
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.laplace.likelihoods import Categorical
 from sklearn_laplace.nets import ACTIVATIONS, TableMLP

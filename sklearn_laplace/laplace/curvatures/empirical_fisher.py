@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..jacobian.jacobian import Batch
 from ..likelihoods._base import Likelihood
-from ..network.linearisation import Linearisation
+from ..network.network import Linearisation
 from ._base import CurvatureRule
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..jacobian.jacobian import Batch
 from ..likelihoods._base import Likelihood
-from ..network.linearisation import Linearisation
+from ..network.network import Linearisation
 from ._base import CurvatureRule
 
 GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

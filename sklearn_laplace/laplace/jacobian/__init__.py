@@ -1,7 +1,6 @@
 """Factored Jacobians: produced by layers, consumed by structures. Data only."""
 
-from .blocks import ParameterBlock
 from .factors import DenseFactor, LayerFactor, SharedFactor
-from .jacobian import Batch, FactoredJacobian
+from .jacobian import Batch, FactoredJacobian, ParameterBlock
 
 __all__ = ["Batch", "DenseFactor", "FactoredJacobian", "LayerFactor", "ParameterBlock", "SharedFactor"]

@@ -13,8 +13,8 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import Factor, LayerFactor, SharedFactor
+from ..jacobian.jacobian import ParameterBlock
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor
+from ..jacobian.jacobian import ParameterBlock
 from ._base import FactoredLayer
 
 

@@ -11,8 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor
+from ..jacobian.jacobian import ParameterBlock
 from ._base import FactoredLayer
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor
+from ..jacobian.jacobian import ParameterBlock
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import LayerFactor, SharedFactor
+from ..jacobian.jacobian import ParameterBlock
 from ._base import FactoredLayer, shared_factor
 
 

@@ -14,8 +14,7 @@ from ..fit import Hyper, Rows
 from ..jacobian.factors import DenseFactor
 from ..jacobian.jacobian import FactoredJacobian
 from ..likelihoods._base import Likelihood
-from ..network.linearisation import Linearisation
-from ..network.network import Network
+from ..network.network import Linearisation, Network
 
 HELD = 2**25
 """Maximum number of Jacobian elements kept in memory between passes, 256 MB. Larger Jacobians are recomputed."""

@@ -2,8 +2,7 @@
 
 from .alternating import alternate
 from .data_loss import DataLoss
-from .gauss_newton import gauss_newton_step
 from .lbfgs import refine
-from .problem import Mode, Problem, newton_decrement
+from .problem import Mode, Problem, gauss_newton_step, newton_decrement
 
 __all__ = ["DataLoss", "Mode", "Problem", "alternate", "gauss_newton_step", "newton_decrement", "refine"]

@@ -21,9 +21,8 @@ from functools import cached_property
 from ...errors import NonFiniteError, NotPositiveDefiniteError
 from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
 from ..fit import Hyper, LaplaceFit
-from .gauss_newton import gauss_newton_step
 from .lbfgs import refine
-from .problem import Mode, Problem
+from .problem import Mode, Problem, gauss_newton_step
 
 START_DAMPING = 1.0
 """Initial damping of Gauss–Newton."""

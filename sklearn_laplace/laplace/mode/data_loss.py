@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..fit import LaplaceFit, Rows
 from ..likelihoods._base import Likelihood
+from ..linalg import sum_of_rows
 from ..network.network import Network
-from ..sums import sum_of_rows
 
 
 class DataLoss:

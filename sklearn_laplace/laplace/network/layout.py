@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from ..jacobian.blocks import ParameterBlock
+from ..jacobian.jacobian import ParameterBlock
 from ..layers import FactoredLayer, Generic
 
 

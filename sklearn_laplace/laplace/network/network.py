@@ -19,15 +19,34 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor, Factor, bias_apart, picked
-from ..jacobian.jacobian import FactoredJacobian
+from ..jacobian.jacobian import FactoredJacobian, ParameterBlock
 from ..layers import FactoredLayer, Generic
 from ..prior import Prior
 from ..replica import Tape, replicate
 from .hessian import ASYMMETRY, HESSIAN_BUDGET, _derivative_of_gradient
 from .layout import Layout
-from .linearisation import Linearisation
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """Outputs of a network at n inputs, and on request their derivatives with respect to the weights."""
+
+    inputs: Tensor  # (n, …)
+    outputs: Tensor  # (n, C)
+    pullback: Callable[[Tensor], FactoredJacobian]  # from S (n, C, K) to SᵀJ
+    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a scalar of the outputs to (P, P)
+
+    def jacobian(self) -> FactoredJacobian:
+        """Jacobian of the outputs, K = C."""
+        n, n_outputs = self.outputs.shape
+        identity = torch.eye(n_outputs, dtype=self.outputs.dtype, device=self.outputs.device)
+        return self.pullback(identity.expand(n, n_outputs, n_outputs))
+
+    def moved(self, shift: Tensor) -> Linearisation:
+        """Linearised network at θ* + shift, shift of shape (P,): outputs f + J·shift and the same derivatives."""
+        change = self.jacobian().times(shift[:, None])[..., 0]
+        return replace(self, outputs=self.outputs + change.to(self.outputs.dtype))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from ..jacobian.blocks import ParameterBlock
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 
 Rotation: TypeAlias = Callable[[FactoredJacobian], Callable[[Tensor], Tensor]]
 """Function of the Jacobian of n rows that returns a function from prior precisions to covariances (n, K, K) at scale 1.

@@ -13,8 +13,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..jacobian.blocks import ParameterBlock
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 from ._base import Curvature, Posterior
 from .full import Full
 

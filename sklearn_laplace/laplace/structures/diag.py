@@ -10,8 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..jacobian.blocks import ParameterBlock
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 from ..linalg import clipped, require_semidefinite
 from ._base import Curvature, Posterior
 

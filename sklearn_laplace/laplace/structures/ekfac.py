@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import Batch
+from ..jacobian.jacobian import Batch, ParameterBlock
 from ..linalg import require_semidefinite
 from ._base import Curvature, WeightSharing
 from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision

@@ -15,8 +15,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..jacobian.blocks import ParameterBlock
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 from ..linalg import cholesky, downdated, eigh, inverse_root, lower_gram, mirror_lower, require_semidefinite
 from ._base import Curvature, Eigenbasis, Posterior
 

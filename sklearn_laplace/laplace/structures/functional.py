@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor, Factor, LayerFactor
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 from ..linalg import cholesky, downdated, eigh, eigvalsh, trace_of_inverse
 from ._base import Curvature, Eigenbasis, Posterior
 

@@ -28,9 +28,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor, Factor, SharedFactor
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 from ..linalg import eigh, gram, require_semidefinite
 from ._base import Curvature, Posterior, Rotation, WeightSharing
 

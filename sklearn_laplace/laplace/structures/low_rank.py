@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.blocks import ParameterBlock
 from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import Batch
+from ..jacobian.jacobian import Batch, ParameterBlock
 from ..linalg import cholesky, eigh
 from ._base import RANK, Curvature
 from .functional import FunctionalPosterior

@@ -27,8 +27,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..jacobian.blocks import ParameterBlock
-from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 from ..linalg import eigh, eigvalsh
 from ._base import RANK, Curvature, Posterior, WeightSharing
 from .block_diagonal import BlockPosterior

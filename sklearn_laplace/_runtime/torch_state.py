@@ -1,0 +1,66 @@
+"""State of torch that a call sets for a while: threads, gradients and tensors, default device.
+
+Small problems and forked processes use one thread. Matrix products of a few hundred rows gain nothing from a second
+thread, and lose much on a busy machine: every parallel region waits for a thread without a core. In a forked process,
+OpenMP's worker threads do not exist, but its pool still lists them, and the next parallel region waits forever; with
+one thread there is no such region. torch stores the number of threads per calling thread; a thread started in the
+forked process has a new pool and inherits the number.
+
+Public methods of an estimator leave ``torch.inference_mode()``, whose tensors can never take part in a gradient.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Create tensors that support gradients, on the CPU unless a device is given; a context manager and a decorator."""
+    moved = torch.empty(0).device.type != "cpu"  # torch 2.4 cannot report its default device after a reset
+    with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu") if moved else nullcontext():
+        yield
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
+@contextmanager
+def single_thread(wanted: bool) -> Iterator[None]:
+    """Run the block with one torch thread, unless ``wanted`` is False; a process forked inside keeps one thread."""
+    before, process = torch.get_num_threads(), os.getpid()
+    if not wanted or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if os.getpid() == process:
+            torch.set_num_threads(before)
+
+
+DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
+"""Valid device names; the meta device, which stores no values, is excluded."""
+AVAILABLE: dict[str, Callable[[], bool]] = {
+    "cpu": lambda: True,
+    "cuda": lambda: torch.cuda.is_available(),
+    "mps": lambda: torch.backends.mps.is_available(),
+    "xpu": lambda: torch.xpu.is_available(),
+}
+"""Whether a device of each kind is available."""
+
+
+def present_device(name: str) -> torch.device:
+    """Device of this name, or the CPU if this machine lacks its kind; ``ValueError`` if the name is not a valid one."""
+    if not isinstance(name, str) or not DEVICES.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
+    device = torch.device(name)
+    return device if AVAILABLE[device.type]() else torch.device("cpu")
