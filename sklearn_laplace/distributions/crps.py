@@ -18,21 +18,9 @@ N_NODES = 64
 def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     r"""CRPS :math:`\int (F(t) - 1[t \ge y])^2 dt` of each target, in the units of y; smaller is better.
 
-    For a normal distribution, with :math:`z = (y - \mu) / s`:
-    :math:`\mathrm{CRPS} = s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2).
-
-    Parameters
-    ----------
-    distribution : frozen continuous distribution
-        Mixtures and normals have closed forms. For others the score is integrated over the quantiles
-        :math:`q_\tau`, :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
-    y : ndarray in the shape of the distribution
-
-    Examples
-    --------
-    >>> from scipy.stats import norm
-    >>> crps_of(norm(0.0, 1.0), np.array([0.0])).round(4)
-    array([0.2337])
+    Mixtures and normals have closed forms. With :math:`z = (y - \mu) / s`, that of a normal is
+    :math:`s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2). For others the
+    score is :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
     """
     if isinstance(distribution, NormalMixture | TransformedMixture):
         return distribution.crps(y)

@@ -14,29 +14,9 @@ from .negative_binomial_log_normal import counts_of
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
-    """Log predictive density of a target under the posterior without its row.
+    """Log predictive density of a target under the posterior without its row, in nats.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-        Determines the density if no link is given.
-    link : Link, optional
-        Link approximation of a classifier. If given, the density is the class probability.
-
-    Returns
-    -------
-    Density
-        Class probability with a link, normal density for a likelihood with dispersion, and the probability
-        under a log-normal mean for counts; always as a logarithm, in nats.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian, Poisson
-    >>> density_of(Gaussian()) is gaussian_density
-    True
-    >>> latent = LatentGaussian(torch.zeros(1, 1).double(), torch.full((1, 1, 1), 1e-9).double())
-    >>> density_of(Poisson())(latent, torch.zeros(1, 1), 1.0).round(decimals=6)  # e^{-1}
-    tensor([-1.], dtype=torch.float64)
+    With a link it is a class probability, with dispersion a normal density, and else the probability of a count.
     """
     if link is not None:
         return class_density(likelihood, link)

@@ -267,10 +267,7 @@ def _closer(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket.
 
-    Returns
-    -------
-    tuple of four ndarray
-        New point, lower and upper end of the new bracket, and length of the step.
+    Returns the new points, the ends of their brackets, and the lengths of the steps.
     """
     # Above the median the upper tail is compared: neither difference then cancels against 1.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)

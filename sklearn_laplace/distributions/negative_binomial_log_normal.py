@@ -127,20 +127,8 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts, given the moments of the log rates at the mode; the mean of a rate is exp(mean).
-
-    See :class:`~sklearn_laplace.laplace.likelihoods.poisson.Poisson`.
-
-    Parameters
-    ----------
-    likelihood : Poisson or NegativeBinomial
-    mean, variance : ndarray of shape (n, C) or (n,)
-        Moments of the outputs.
-
-    Examples
-    --------
-    >>> counts_of(NegativeBinomial((1.0,)), np.zeros(1), np.zeros(1)).pmf(0).round(3)
-    array([0.5])
+    """Distribution of counts, given the moments (n, C) or (n,) of the log rates at the mode; the mean of a rate is
+    exp(mean).
     """
     mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):

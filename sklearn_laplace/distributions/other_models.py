@@ -22,33 +22,9 @@ METHODS = (
 def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
-    Parameters
-    ----------
-    model : regressor
-        The first of these that it has is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss
-        ``"RMSEWithUncertainty"``, whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``;
-        ``predict_dist(X)``. A mean and a standard deviation make a normal distribution.
-    X : array-like of shape (n, d)
-
-    Returns
-    -------
-    frozen distribution, or None
-
-    Raises
-    ------
-    TypeError
-        If ``pred_dist`` or ``predict_dist`` returns something else than a distribution.
-    ValueError
-        If a standard deviation is not positive and finite.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import BayesianRidge, LinearRegression
-    >>> X, y = [[0.0], [1.0], [2.0]], [0.0, 1.1, 1.9]
-    >>> distribution_of(BayesianRidge().fit(X, y), X).mean().round(1)
-    array([0.1, 1. , 1.9])
-    >>> distribution_of(LinearRegression().fit(X, y), X) is None
-    True
+    The first of these that it has is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss ``"RMSEWithUncertainty"``,
+    whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``. A mean
+    and a standard deviation, positive and finite, make a normal distribution.
     """
     if callable(getattr(model, "pred_dist", None)):
         found = model.pred_dist(X)
@@ -65,18 +41,7 @@ def distribution_of(model: Any, X: Any) -> Any | None:
 
 
 def checked(distribution: Any, source: str) -> Any:
-    """Check that an object has the methods of a frozen distribution, and return it.
-
-    Raises
-    ------
-    TypeError
-        If a method is missing.
-
-    Examples
-    --------
-    >>> float(checked(norm(0.0, 1.0), "distribution").cdf(0.0))
-    0.5
-    """
+    """Return an object that has the methods of a frozen distribution; a ``TypeError`` if one is missing."""
     missing = [name for name in NEEDED if not callable(getattr(distribution, name, None))]
     if missing:
         raise TypeError(
@@ -87,30 +52,12 @@ def checked(distribution: Any, source: str) -> Any:
 
 
 def is_normal(distribution: Any) -> bool:
-    """True for SciPy's frozen normal distribution.
-
-    Examples
-    --------
-    >>> is_normal(norm(0.0, 1.0)), is_normal(0.0)
-    (True, False)
-    """
+    """True for SciPy's frozen normal distribution."""
     return isinstance(getattr(distribution, "dist", None), type(norm))
 
 
 def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
-    """Log density of each target, or log probability of counts; SciPy's distributions of counts have only the latter.
-
-    Raises
-    ------
-    TypeError
-        If the distribution has neither.
-
-    Examples
-    --------
-    >>> from scipy.stats import poisson
-    >>> float(log_density(poisson(2.0), np.array(0.0)))
-    -2.0
-    """
+    """Log density of each target, or log probability of counts; a ``TypeError`` if the distribution has neither."""
     method = getattr(distribution, "logpdf", None) or getattr(distribution, "logpmf", None)
     if method is None:
         raise TypeError(

@@ -16,33 +16,14 @@ from .poisson_log_normal import PoissonLogNormal
 
 
 def is_discrete(distribution: Any) -> bool:
-    """True if a predictive distribution is over counts.
-
-    Examples
-    --------
-    >>> from scipy.stats import norm, poisson
-    >>> is_discrete(poisson(2.0)), is_discrete(norm(2.0, 1.0))
-    (True, False)
-    """
+    """True if a predictive distribution is over counts."""
     return isinstance(distribution, PoissonLogNormal | CountMixture) or isinstance(
         getattr(distribution, "dist", None), rv_discrete
     )
 
 
 def check_counts(distribution: Any, targets: np.ndarray) -> None:
-    """Refuse targets (n,) that are no whole numbers if a predictive distribution is over counts.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> from scipy.stats import poisson
-    >>> check_counts(poisson(2.0), np.array([0.0, 1.5]))
-    Traceback (most recent call last):
-    ValueError: y holds 1.5, and the predictive distribution is over whole numbers. Counts divided by an exposure...
-    """
+    """Refuse targets (n,) that are no whole numbers if a predictive distribution is over counts."""
     parts = targets[targets != np.rint(targets)] if is_discrete(distribution) else targets[:0]
     if parts.size:
         raise ValueError(
@@ -53,21 +34,7 @@ def check_counts(distribution: Any, targets: np.ndarray) -> None:
 
 
 def pit_of(distribution: Any, targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Probability integral transform of each target, in [0, 1].
-
-    Parameters
-    ----------
-    distribution : frozen distribution over targets of the shape of ``targets``
-    targets : ndarray
-    random : RandomState
-        Source of the uniform draws for counts; not used for other distributions.
-
-    Examples
-    --------
-    >>> from scipy.stats import norm
-    >>> pit_of(norm(0.0, 1.0), np.array([0.0, 1.0]), np.random.RandomState(0)).round(3)
-    array([0.5  , 0.841])
-    """
+    """Probability integral transform of each target, in [0, 1]; ``random`` draws the uniforms for counts."""
     pit = np.asarray(distribution.cdf(targets), dtype=np.float64)
     if is_discrete(distribution):
         below = distribution.cdf(targets - 1)

@@ -155,20 +155,10 @@ def by_target(
     nodes: int = N_NODES,
     n_results: int = 2,
 ) -> list[np.ndarray]:
-    """Apply a function of arrays (rows, J) to each target and to a part of the rows at a time.
+    """Apply a function to each target and to a part of the rows at a time.
 
-    Parameters
-    ----------
-    transforms : tuple of LogTransform
-        One for each target.
-    function : callable
-        (transform, *parts) → tuple of ``n_results`` arrays of shape (rows, ·).
-    *parts : ndarray of shape (n, J) or (n, k, J)
-        With one or k transformations.
-    nodes : int
-        Nodes that the function evaluates for each entry.
-    n_results : int
-        Number of results.
+    ``parts`` have shape (n, J) or, with k transformations, (n, k, J). The function maps (transform, *parts) of shape
+    (rows, J) to ``n_results`` arrays (rows, ·), with ``nodes`` evaluations an entry.
     """
     single = len(transforms) == 1
     columns = []
@@ -192,24 +182,11 @@ def variances_of_kinds(
     noise_stds: np.ndarray,
     weights: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    r"""Mean, epistemic and aleatoric variance of targets under a mixture of normals plus noise.
+    r"""Mean, epistemic and aleatoric variance (n,) or (n, k) of targets, for latent normals (n, J) or (n, k, J) plus
+    noise.
 
-    The epistemic variance is that of the conditional mean :math:`E[y \mid j, f]`, over components j and latent
-    functions f. The aleatoric variance is the rest of the total variance, :math:`E[\mathrm{Var}(y \mid j, f)]`.
-
-    Parameters
-    ----------
-    transforms : tuple of LogTransform
-        One for each target.
-    means, latent_stds, noise_stds : ndarray of shape (n, J) or (n, k, J)
-        Mean and standard deviation of the latent function, and standard deviation of the noise.
-    weights : ndarray of shape (J,)
-        Mixture weights.
-
-    Returns
-    -------
-    tuple of three ndarray of shape (n,) or (n, k)
-        In the units of y, and squared.
+    The epistemic variance is that of :math:`E[y \mid j, f]`, over components j and latent functions f. The aleatoric
+    variance is the rest of the total variance, :math:`E[\mathrm{Var}(y \mid j, f)]`.
     """
     nodes = N_NODES * N_LATENT_NODES
     _, latent = by_target(transforms, latent_moments, means, latent_stds, noise_stds, nodes=nodes)
@@ -221,27 +198,7 @@ def variances_of_kinds(
 
 
 def normal_moments(transform: LogTransform, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r"""Mean and variance of :math:`g^{-1}(Z)` for :math:`Z \sim N(m, s^2)`.
-
-    Parameters
-    ----------
-    transform : LogTransform
-        g.
-    mean, std : ndarray of equal shape
-        m and s.
-
-    Returns
-    -------
-    tuple of two ndarray
-        In the units of y, and squared.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.distributions.transforms import LogTransform
-    >>> mean, variance = normal_moments(LogTransform(1e9), np.array([0.0]), np.array([1.0]))
-    >>> mean.round(4), variance.round(4)  # √e, e (e − 1)
-    (array([1.6487]), array([4.6708]))
-    """
+    r"""Mean and variance of :math:`g^{-1}(Z)` for :math:`Z \sim N(m, s^2)`, in the shape of m and s."""
     centre = transform.inverse(mean)  # moments around it do not cancel
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     start, end = (np.minimum(mean + side * REACH * std, transform.end) for side in (-1, 1))
@@ -264,24 +221,7 @@ def normal_moments(transform: LogTransform, mean: np.ndarray, std: np.ndarray) -
 def latent_moments(
     transform: LogTransform, mean: np.ndarray, latent_std: np.ndarray, noise_std: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Mean and variance of :math:`E[g^{-1}(f + \varepsilon) \mid f]` for a normal latent f and normal noise ε.
-
-    This variance is the epistemic part of the variance of the target.
-
-    Parameters
-    ----------
-    transform : LogTransform
-        g.
-    mean, latent_std : ndarray of equal shape
-        Mean and standard deviation of f.
-    noise_std : ndarray of the same shape
-        Standard deviation of ε.
-
-    Returns
-    -------
-    tuple of two ndarray
-        In the units of y, and squared.
-    """
+    r"""Mean and epistemic variance: those of :math:`E[g^{-1}(f + \varepsilon) \mid f]` for normal f and ε."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_LATENT_NODES)
     f = mean[..., None] + latent_std[..., None] * nodes
     conditional = normal_moments(transform, f, np.broadcast_to(noise_std[..., None], f.shape))[0]
