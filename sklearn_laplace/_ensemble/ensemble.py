@@ -67,9 +67,8 @@ class Ensemble:
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program; None if they have to predict one after the other, as for rows with gaps.
-
-        The program has copies of weights and posteriors, which need memory.
+        """All members as one tensor program, whose copies need memory; None if they have to predict one after the
+        other.
         """
         has_room = 2 * self._used <= options.memory.size
         is_plain = options.fillings is None and issubclass(options.predictive, GLM)
@@ -130,10 +129,10 @@ def mixture_of_kinds(
     weights: np.ndarray | None = None,
     factor: float = 1.0,
 ) -> Ensemble:
-    """Ensemble of members of several kinds, with all variances multiplied by a factor.
+    """Ensemble of members of several kinds with weights (K,), by default equal, and all variances multiplied by a
+    factor.
 
-    ``weights`` (K,) are equal by default. For classes and counts, ``factor`` is that of a mixture of one net of each
-    kind.
+    For classes and counts, ``factor`` is that of a mixture of one net of each kind.
     """
     options = request.resolved
     if factor != 1:

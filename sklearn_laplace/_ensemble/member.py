@@ -40,51 +40,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One net and its posterior over the random weights.
-
-    ``fit`` has the network, likelihood, prior and curvature at the mode; ``origin`` is the state of the training from
-    which hyperparameters are selected. ``log_evidence`` is that of the targets in units of y, in nats, and
-    ``n_effective_parameters`` is MacKay's γ. ``gradient_norm`` is that at the mode, in nats per row; ``mode_distance``
-    is the Newton decrement, in posterior standard deviations. ``n_steps`` counts epochs and steps of the training.
-
-    ``scale`` has the units of the targets and of their noise. ``noise_model`` is a model of the noise level as a
-    function of the inputs, or the level of each target; None for a single level. ``covariance_factor`` multiplies the
-    posterior covariance if held-out rows select the prior precision. It is selected for a mixture of several kinds of
-    nets for classes or counts; see ``weights.py``.
-
-    ``kept`` are the rows of the fit in their original order, for leave-one-out; None if they are not stored. ``unseen``
-    (n,), uint64, are keys of the rows that were held out from the training, or None; with ``is_streamed`` they are keys
-    of a sample only, because the rows were read from a source. ``n_bins`` is the number of pieces of each numeric
-    column; None without an encoding.
-
-    ``seed`` is that of all draws. ``is_small`` is True if a single thread is fastest, ``is_later`` if an earlier member
-    of the same kind has issued the warnings. ``is_given`` is True for a net of the user's with weights of its own
-    training, or a frozen one.
-    """
+    """One net and its posterior over the random weights."""
 
     net: NeuralNet
-    fit: LaplaceFit
+    fit: LaplaceFit  # network, likelihood, prior and curvature at the mode
     hyper: Hyper
     posterior: Posterior
-    log_evidence: float
-    n_effective_parameters: float
-    origin: SelectionState
-    scale: TargetScale
-    noise_model: NoiseModel | TargetNoise | None
-    kept: PreparedData | None
-    unseen: np.ndarray | None
-    n_bins: int | None
-    seed: int
+    log_evidence: float  # of the targets in units of y, nats
+    n_effective_parameters: float  # MacKay's γ
+    origin: SelectionState  # state of the training, from which hyperparameters are selected
+    scale: TargetScale  # units of the targets and of their noise
+    noise_model: NoiseModel | TargetNoise | None  # level by inputs, or of each target; None: one level
+    kept: PreparedData | None  # rows in their original order, for leave-one-out; None if not stored
+    unseen: np.ndarray | None  # (n,), uint64, keys of the rows held out from the training
+    n_bins: int | None  # pieces of each numeric column; None without an encoding
+    seed: int  # of all draws
     input_dtype: torch.dtype
-    is_small: bool
-    gradient_norm: float
-    mode_distance: float
+    is_small: bool  # a single thread is fastest
+    gradient_norm: float  # at the mode, nats per row
+    mode_distance: float  # Newton decrement, posterior standard deviations
     history: list[dict[str, Any]]
-    n_steps: int
-    is_later: bool
-    covariance_factor: float = 1.0
-    is_streamed: bool = False
-    is_given: bool = False
+    n_steps: int  # epochs and steps of the training
+    is_later: bool  # an earlier member of its kind has issued the warnings
+    covariance_factor: float = 1.0  # selected for a mixture of nets for classes or counts; see weights.py
+    is_streamed: bool = False  # rows were read from a source; unseen has keys of a sample only
+    is_given: bool = False  # net of the user's with weights of its own training, or frozen
 
     def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""
@@ -132,10 +112,8 @@ class Member:
         return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
 
     def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
-        """Values of a function of the distribution of the outputs for rows x (n, …), one per chunk of rows.
-
-        ``answer`` maps the latent distribution and the rows of a chunk to a value. Raises ``NonFiniteError`` if an
-        output is NaN or infinite.
+        """Values of ``answer(latent, rows)`` for rows x (n, …), one per chunk; a ``NonFiniteError`` for NaN or infinite
+        outputs.
         """
         fit, posterior = self.fit, self.posterior
         with single_thread(self.is_small):
@@ -158,7 +136,7 @@ class Member:
     ) -> Components:
         """Moments of the targets of rows, given the distribution of their outputs.
 
-        ``nodes`` are the weights and noise ratios of the components, if another member of this noise model has them.
+        ``nodes`` are weights and noise ratios of the components, if another member of this noise model has them.
         """
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)

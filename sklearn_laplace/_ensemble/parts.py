@@ -22,36 +22,26 @@ LEAST_EXACT = 0.15
 
 @dataclass(frozen=True)
 class FittedMember:
-    """Member that was trained alone, and data for later members.
-
-    ``start`` is the end state of its training and of the cross-fitted nets. ``densities`` and ``held_out`` errors of
-    held-out rows exist only with cross-fitted nets, the former if they were requested, the latter if the noise is
-    normal.
-    """
+    """Member that was trained alone, and data for later members; its held-out rows are those of cross-fitted nets."""
 
     member: Member
-    start: WarmStart
-    densities: Densities | None
-    held_out: HeldOutErrors | None
+    start: WarmStart  # end state of its training and of the cross-fitted nets
+    densities: Densities | None  # of held-out rows, if requested
+    held_out: HeldOutErrors | None  # errors of held-out rows, for normal noise
 
 
 @dataclass(frozen=True)
 class Part:
-    """Members of one kind, and densities of held-out rows that determine their weight in an ensemble.
-
-    ``weights`` (k,) are those of the members within the part, with sum 1. ``rows``, int64, are the positions of the
-    held-out rows. For classes and counts, ``densities`` are None.
-    """
+    """Members of one kind, and densities of held-out rows that determine their weight in an ensemble."""
 
     members: tuple[Member, ...]
-    weights: np.ndarray
-    densities: HeldOutDensities | None
-    rows: np.ndarray
+    weights: np.ndarray  # (k,) within the part, with sum 1
+    densities: HeldOutDensities | None  # None for classes and counts
+    rows: np.ndarray  # int64, positions of the held-out rows
 
     def of_other_net(self, lead: FittedMember) -> Part | None:
-        """Part of another net, with densities of the rows of this part; None if either has no held-out rows.
-
-        ``lead`` was trained alone, with cross-fitted nets.
+        """Part of another net, trained alone, with densities of the rows of this part; None if either has no held-out
+        rows.
         """
         if lead.held_out is None or self.densities is None:
             return None
@@ -67,11 +57,11 @@ class Part:
 def weighted_parts(
     exact: Part, together: Part, linear: Part | None, row_weights: np.ndarray
 ) -> tuple[list[Part], np.ndarray, float]:
-    """Parts of a joint ensemble, weights of all of their members, and the best factor of all variances.
+    """Parts of a joint ensemble, their members' weights by stacking of held-out rows, and the best factor of all
+    variances.
 
-    The weights are those of stacking, on held-out rows with weights (n,). A linear net with a weight below
-    ``LEAST_SHARE`` is left out. Held-out rows have no information about regions without rows, where members with pieces
-    are overconfident and nets of numbers are not. Therefore the nets with exact steps have a weight of at least
+    A linear net with a weight below ``LEAST_SHARE`` is left out. Held-out rows have no information about regions
+    without rows, where members with pieces are overconfident. Therefore nets with exact steps get at least
     ``LEAST_EXACT``.
     """
     parts = [exact, together] if linear is None else [exact, together, linear]

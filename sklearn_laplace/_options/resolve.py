@@ -67,14 +67,11 @@ PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 
 
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
-    """Check an estimator's internal options and resolve names to objects.
+    """Check an estimator's internal options, from ``variants.expanded``, and resolve names to objects.
 
-    ``kind`` is "regressor" or "classifier"; ``parameters`` are those of
-    :func:`~sklearn_laplace._options.variants.expanded`. What depends on the rows and on seeds is added by
-    :func:`~sklearn_laplace._training.random_weights.for_rows`.
-
-    Raises ``ValueError`` for an unknown name or a value out of range, and ``UnsupportedCombinationError`` for options
-    that exclude each other.
+    What depends on the rows and on seeds is added by :func:`~sklearn_laplace._training.random_weights.for_rows`. Raises
+    ``ValueError`` for an unknown name or a value out of range, and ``UnsupportedCombinationError`` for options that
+    exclude each other.
     """
     likelihood = likelihood_of(kind, parameters)
     rule, structure, structure_options, subset = _curvature(parameters)
@@ -186,15 +183,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
 
 
 def verbosity(value: object) -> tuple[int, bool]:
-    """Level of the printed lines, and True if progress bars are drawn.
-
-    Raises ``ValueError`` if the value is neither a whole number nor "bar".
-
-    Examples
-    --------
-    >>> verbosity(2), verbosity("bar")
-    ((2, False), (0, True))
-    """
+    """Level of the printed lines, and True if progress bars are drawn."""
     if isinstance(value, str) and value == "bar":
         return 0, True
     if not isinstance(value, Integral):
@@ -209,18 +198,8 @@ def _check_regressor(parameters: Mapping[str, Any]) -> None:
 
 
 def check_post_hoc_names(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Check that ``refit_laplace`` can change parameters of these names, before any of them is set.
-
-    Refuses a name that is not in ``known``, all parameters of the estimator, and a parameter on which the training or
-    the curvature depends.
-
-    Examples
-    --------
-    >>> check_post_hoc_names({"lr": 0.1}, {"lr": None, "temperature": 1.0})
-    Traceback (most recent call last):
-        ...
-    ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
-with memory= a training is not repeated for Laplace parameters.
+    """Refuse names that ``refit_laplace`` cannot change, before any is set: unknown ones, and those that need a
+    training.
     """
     for name, value in changes.items():
         parameter = name.partition("__")[0]
@@ -230,21 +209,7 @@ with memory= a training is not repeated for Laplace parameters.
 
 
 def check_post_hoc(changes: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Check that ``refit_laplace`` can change these options, without training or a pass over the data.
-
-    ``changes`` are as the user passed them; ``before`` and ``after`` have all internal options. Refuses an option on
-    which the training or the curvature depends.
-
-    Examples
-    --------
-    >>> before = {"hessian_structure": "kron", "bias": "folded", "damping": "exact"}
-    >>> check_post_hoc({"hessian_structure__damping": "ritter"}, before, before | {"damping": "ritter"})
-    >>> check_post_hoc({"hessian_structure__bias": "separate"}, before, before | {"bias": "separate"})
-    Traceback (most recent call last):
-        ...
-    ValueError: hessian_structure__bias='separate' changes the training or the curvature, which refit_laplace keeps. \
-Use set_params and fit; with memory= a training is not repeated for Laplace parameters.
-    """
+    """Refuse ``changes``, as the user gave them, of options on which the training or the curvature depends."""
     changed = {name for name in after if name not in POST_HOC and not _is_same(before[name], after[name])}
     partly = {name: value for name, value in changes.items() if name.partition("__")[0] not in POST_HOC}
     if changed and partly:

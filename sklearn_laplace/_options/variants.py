@@ -52,7 +52,7 @@ class Variant(BaseEstimator):
         explained(cls)
 
     def expanded(self, name: str) -> dict[str, Any]:
-        """Return the internal options, with the value of the parameter ``name`` itself."""
+        """Internal options, with the value of the parameter ``name`` itself."""
         inner = {internal: getattr(self, parameter) for parameter, internal in self.internal.items()}
         return inner if self.value is None else {name: self.value, **inner}
 
@@ -68,7 +68,6 @@ class BlockDiagonal(Variant):
     Examples
     --------
     >>> from sklearn_laplace import LaplaceRegressor
-    >>> from sklearn_laplace.options import BlockDiagonal
     >>> LaplaceRegressor(hessian_structure=BlockDiagonal(bias="separate")).get_params()["hessian_structure__bias"]
     'separate'
     """
@@ -90,16 +89,15 @@ class Kron(Variant):
         How the prior precision δ enters the posterior precision. "exact": it is added. "ritter": √δ is added to each
         factor (Ritter et al. 2018, eq. 9), which narrows predictions; the evidence stays that of "exact".
     bias : {"folded", "separate"}, default="folded"
-        "folded": the bias is a column of its layer's weight. "separate": it has a separate dense block.
+        As in :class:`BlockDiagonal`.
     weight_sharing : {"expand", "reduce"}, default="expand"
-        For layers that apply their weights at several positions (convolutions, sequences). "expand": each position
-        counts as a row. "reduce": sum cotangents and average inputs over the positions first; cheaper, and right for
-        nets that average over positions at their end.
+        For layers with weights at several positions (convolutions, sequences). "expand": each position counts as a row.
+        "reduce": cotangents are summed and inputs averaged first; cheaper, and right for nets that average over
+        positions at their end.
 
     Examples
     --------
     >>> from sklearn_laplace import LaplaceRegressor
-    >>> from sklearn_laplace.options import Kron
     >>> LaplaceRegressor(hessian_structure=Kron(damping="ritter"))
     LaplaceRegressor(hessian_structure=Kron(damping='ritter'))
     """
@@ -124,7 +122,6 @@ class EKFAC(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import EKFAC
     >>> EKFAC(weight_sharing="reduce").get_params()
     {'bias': 'folded', 'weight_sharing': 'reduce'}
     """
@@ -150,7 +147,6 @@ class LowRankDiag(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import LowRankDiag
     >>> LowRankDiag(rank=20)
     LowRankDiag(rank=20)
     """
@@ -175,7 +171,6 @@ class LowRank(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import LowRank
     >>> LowRank(rank=20)
     LowRank(rank=20)
     """
@@ -198,7 +193,6 @@ class MCFisher(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import MCFisher
     >>> MCFisher(n_samples=5)
     MCFisher(n_samples=5)
     """
@@ -224,7 +218,6 @@ class Subnetwork(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import Subnetwork
     >>> Subnetwork(size=50)
     Subnetwork(size=50)
     """
@@ -250,7 +243,6 @@ class Augmentation(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import Augmentation
     >>> def noisy(X, random_state):
     ...     return X + 0.1 * random_state.normal(size=X.shape)
     >>> Augmentation(noisy, n_copies=10).n_copies
@@ -275,7 +267,6 @@ class MonteCarlo(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import MonteCarlo
     >>> MonteCarlo(n_samples=1000)
     MonteCarlo(n_samples=1000)
     """
@@ -301,7 +292,6 @@ class Link(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import Link
     >>> Link("mc", n_samples=1000)
     Link(n_samples=1000, name='mc')
     """
@@ -327,7 +317,6 @@ class Members(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import Members
     >>> Members(5, weights="loo")
     Members(n=5, weights='loo')
     """
@@ -355,7 +344,6 @@ class GaussianPrior(Variant):
 
     Examples
     --------
-    >>> from sklearn_laplace.options import GaussianPrior
     >>> GaussianPrior("layer", mean=1.0)
     GaussianPrior(mean=1.0, structure='layer')
     """
@@ -389,12 +377,6 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an estimator's parameters, ``get_params(deep=False)``, into flat internal options.
 
     Raises ``ValueError`` for an object that another parameter takes, and for a former name of a value.
-
-    Examples
-    --------
-    >>> flat = expanded({"hessian_structure": Kron(damping="ritter"), "prior": "layer"})
-    >>> flat["hessian_structure"], flat["damping"], flat["rank"], flat["prior_structure"]
-    ('kron', 'ritter', 100, 'layer')
     """
     flat = {**DEFAULTS, **parameters}
     counts = {variant.n_samples for variant in parameters.values() if isinstance(variant, MonteCarlo | Link)}
@@ -415,19 +397,7 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    """Check that options such as ``hessian_structure__damping`` belong to an object.
-
-    ``changes`` are names and values given to ``set_params``, and ``present`` is ``get_params(deep=False)``. Raises
-    ``ValueError`` if the parameter is a string, a number or None.
-
-    Examples
-    --------
-    >>> check_inner_names({"hessian_structure__damping": "ritter"}, {"hessian_structure": "kron"})
-    Traceback (most recent call last):
-        ...
-    ValueError: hessian_structure__damping='ritter' sets an option of hessian_structure='kron', which has none. Use an \
-object, such as hessian_structure=Kron(damping='ritter').
-    """
+    """Refuse options such as ``hessian_structure__damping`` in ``set_params`` if the parameter is no object."""
     for name, value in changes.items():
         parameter, _, inner = name.partition("__")
         outer = changes.get(parameter, present.get(parameter))
