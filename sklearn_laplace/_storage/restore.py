@@ -54,15 +54,6 @@ MOST_EMPTY = 2**20
 """Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
 
 
-def unpack(stored: Mapping[str, Any]) -> Any:
-    """The value that was packed; tensors are on the CPU if their device is missing.
-
-    A StateError for an unknown tag, or anything that is not a description.
-    """
-    with reading("the state"):
-        return Reader.of(stored).value()
-
-
 def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
     """Parse the tree, which has these keys and no others; the constants NaN and Infinity are refused."""
 

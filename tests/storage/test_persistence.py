@@ -20,7 +20,7 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, save
 from sklearn_laplace._storage.describe import pack
-from sklearn_laplace._storage.restore import unpack
+from sklearn_laplace._storage.restore import Reader
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), RNG.normal(size=(7, 3))
@@ -148,10 +148,10 @@ def test_tied_weights_stay_tied_after_loading():
 def test_a_tensor_comes_back_as_it_was(dtype):
     """Values, dtype, strides and requires_grad."""
     tensor = torch.arange(6).reshape(2, 3).mT.to(dtype)
-    loaded = unpack(pickle.loads(pickle.dumps(pack(tensor))))
+    loaded = Reader.of(pickle.loads(pickle.dumps(pack(tensor)))).value()
     assert torch.equal(loaded, tensor) and loaded.dtype == dtype and loaded.stride() == tensor.stride()
     if dtype.is_floating_point:
-        parameter = unpack(pack(nn.Parameter(tensor, requires_grad=False)))
+        parameter = Reader.of(pack(nn.Parameter(tensor, requires_grad=False))).value()
         assert isinstance(parameter, nn.Parameter) and not parameter.requires_grad
 
 

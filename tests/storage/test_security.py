@@ -36,7 +36,7 @@ from sklearn_laplace._export import files as _files
 from sklearn_laplace._storage.describe import pack
 from sklearn_laplace._storage.kinds import kind_of
 from sklearn_laplace._storage.registry import known
-from sklearn_laplace._storage.restore import unpack
+from sklearn_laplace._storage.restore import Reader, reading
 from sklearn_laplace.errors import StateError
 from sklearn_laplace.options import MonteCarlo
 
@@ -203,7 +203,8 @@ METHODS = ["__setstate__", "__init__", "__reduce__", "load_params", "save_params
 
 def unpacked(root, *objects):
     """The value of a tree without arrays."""
-    return unpack({"tree": json.dumps({"root": root, "objects": objects, "headers": []})})
+    with reading("the state"):
+        return Reader.of({"tree": json.dumps({"root": root, "objects": objects, "headers": []})}).value()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -1100,7 +1101,7 @@ def test_a_partly_read_state_leaves_nothing_behind(models):
 
 
 def test_descriptions_are_symmetric():
-    """unpack inverts pack."""
+    """Reading inverts packing."""
     things = {"a": torch.tanh, "b": nn.Linear(2, 1), "c": [1, (2.5, None)], "d": torch.Size([1, 2])}
-    copies = unpack(pack(things))
+    copies = Reader.of(pack(things)).value()
     assert copies["a"] is torch.tanh and copies["c"] == things["c"] and copies["d"] == things["d"]

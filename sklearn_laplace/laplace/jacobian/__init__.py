@@ -1,6 +1,6 @@
 """Factored Jacobians: produced by layers, consumed by structures. Data only."""
 
-from .factors import DenseFactor, LayerFactor, SharedFactor
-from .jacobian import Batch, FactoredJacobian, ParameterBlock
+from .factors import LayerFactor
+from .jacobian import Batch, FactoredJacobian
 
-__all__ = ["Batch", "DenseFactor", "FactoredJacobian", "LayerFactor", "ParameterBlock", "SharedFactor"]
+__all__ = ["Batch", "FactoredJacobian", "LayerFactor"]

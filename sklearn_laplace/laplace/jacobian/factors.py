@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,16 +14,33 @@ from .khatri_rao import add_khatri_rao_, add_square_
 
 
 @dataclass(frozen=True)
-class LayerFactor:
-    """Part of SᵀJ of a linear layer: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``."""
+class _LinearFactor:
+    """Part of SᵀJ of a linear layer, stored as two tensors with the sizes I and O last."""
 
-    inputs: Tensor  # (n, I), with a column of ones if the bias is selected
-    cotangents: Tensor  # (n, K, O), output factors back-propagated to the layer's output
+    inputs: Tensor
+    cotangents: Tensor
 
     @property
     def n_parameters(self) -> int:
         """Number of parameters O·I."""
         return self.cotangents.shape[-1] * self.inputs.shape[-1]
+
+    def scaled(self, weights: Tensor) -> Self:
+        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return type(self)(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
+
+    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> Self:
+        """Rotate into other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        return type(self)(self.inputs @ input_basis, self.cotangents @ output_basis)
+
+
+@dataclass(frozen=True)
+class LayerFactor(_LinearFactor):
+    """Part of SᵀJ of a linear layer: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``."""
+
+    inputs: Tensor  # (n, I), with a column of ones if the bias is selected
+    cotangents: Tensor  # (n, K, O), output factors back-propagated to the layer's output
 
     def rows(self) -> Tensor:
         """Dense form, shape (n, K, O·I)."""
@@ -76,18 +94,9 @@ class LayerFactor:
         outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
 
-    def scaled(self, weights: Tensor) -> LayerFactor:
-        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
-        columns = weights[: self.inputs.shape[-1]]
-        return LayerFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
-
     def double(self) -> LayerFactor:
         """Convert to float64."""
         return LayerFactor(self.inputs.double(), self.cotangents.double())
-
-    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> LayerFactor:
-        """Rotate into other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
-        return LayerFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
         r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
@@ -159,7 +168,7 @@ class DenseFactor:
 
 
 @dataclass(frozen=True)
-class SharedFactor:
+class SharedFactor(_LinearFactor):
     """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
 
     Squares are taken after the sum over positions. All structures but the Kronecker-factored ones use the dense form.
@@ -167,11 +176,6 @@ class SharedFactor:
 
     inputs: Tensor  # (n, L, I)
     cotangents: Tensor  # (n, K, L, O)
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of parameters O·I."""
-        return self.cotangents.shape[-1] * self.inputs.shape[-1]
 
     @cached_property
     def dense(self) -> DenseFactor:
@@ -207,18 +211,9 @@ class SharedFactor:
         """Mean of the inputs and sum of the cotangents over positions; exact if either is constant over them."""
         return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
 
-    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
-        """Rotate into other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
-        return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
-
     def add_cross_(self, other: Factor, total: Tensor) -> None:
         """Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64."""
         self.dense.add_cross_(other, total)
-
-    def scaled(self, weights: Tensor) -> SharedFactor:
-        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
-        columns = weights[: self.inputs.shape[-1]]
-        return SharedFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> DenseFactor:
         """Dense form in float64."""

@@ -3,6 +3,6 @@
 from .alternating import alternate
 from .data_loss import DataLoss
 from .lbfgs import refine
-from .problem import Mode, Problem, gauss_newton_step, newton_decrement
+from .problem import Problem, gauss_newton_step, newton_decrement
 
-__all__ = ["DataLoss", "Mode", "Problem", "alternate", "gauss_newton_step", "newton_decrement", "refine"]
+__all__ = ["DataLoss", "Problem", "alternate", "gauss_newton_step", "newton_decrement", "refine"]

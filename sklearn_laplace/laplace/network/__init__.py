@@ -1,7 +1,6 @@
 """Network: the trained module as a function of its selected weights."""
 
-from .layout import Layout
-from .network import Linearisation, Network
+from .network import Network
 from .tracing import select, trace
 
-__all__ = ["Layout", "Linearisation", "Network", "select", "trace"]
+__all__ = ["Network", "select", "trace"]

@@ -2,7 +2,7 @@
 
 from .evidence import maximise_evidence, warn_at_bounds
 from .held_out import HeldOutErrors, HeldOutScores, held_out_scores
-from .loo import LooPath, at_best_noise, has_path, loo_path, select_loo
+from .loo import at_best_noise, has_path, loo_path, select_loo
 
 SELECTIONS = {
     "evidence": maximise_evidence,
@@ -13,7 +13,6 @@ __all__ = [
     "SELECTIONS",
     "HeldOutErrors",
     "HeldOutScores",
-    "LooPath",
     "at_best_noise",
     "has_path",
     "held_out_scores",
