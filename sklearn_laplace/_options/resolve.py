@@ -198,9 +198,7 @@ def _check_regressor(parameters: Mapping[str, Any]) -> None:
 
 
 def check_post_hoc_names(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse names that ``refit_laplace`` cannot change, before any is set: unknown ones, and those that need a
-    training.
-    """
+    """Refuse names that ``refit_laplace`` cannot change, before any of them is set."""
     for name, value in changes.items():
         parameter = name.partition("__")[0]
         lookup("parameter", parameter, known)

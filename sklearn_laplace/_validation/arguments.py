@@ -19,66 +19,53 @@ from sklearn.base import BaseEstimator
 from .inputs import outlined
 
 T = TypeVar("T")
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-EPOCHS, NET = ("max_epochs",), ("hidden_layer_sizes",)
-LEVEL, PENALTY, NOISE = ("confidence_level",), ("prior_precision",), ("sigma_noise",)
-OBJECTS = " of sklearn_laplace.options"
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "alpha": ("confidence_level=1 - alpha", "quantiles=[alpha / 2, 1 - alpha / 2]", *PENALTY),
-    **dict.fromkeys(("level", "levels", "confidence", "ci", "coverage"), LEVEL),
-    **dict.fromkeys(("q", "quantile", "percentiles"), ("quantiles", *LEVEL)),
-    **dict.fromkeys(("max_iter", "n_iter", "epochs", "n_epochs", "num_epochs", "iterations"), EPOCHS),
-    **dict.fromkeys(("learning_rate", "learning_rate_init", "eta"), ("lr",)),
-    **dict.fromkeys(("hidden_layers", "hidden_size", "layers", "n_hidden", "hidden_units"), NET),
-    **dict.fromkeys(("n_estimators", "ensemble_size", "n_ensemble", "n_models"), ("n_members",)),
-    "member_weights": ("n_members=Members(…)",),
-    "C": ("prior_precision=1 / C",),
-    **dict.fromkeys(("weight_decay", "l2", "reg_lambda", "alpha_init", "theta"), PENALTY),
-    **dict.fromkeys(("noise", "sigma", "noise_std"), NOISE),
-    "noise_variance": ("sigma_noise=noise_variance ** 0.5",),
-    **dict.fromkeys(("seed", "random_seed"), ("random_state",)),
-    **dict.fromkeys(("normalize_y", "normalize"), ("standardize_y",)),
-    **dict.fromkeys(("transformer", "y_transform", "transform", "log_y"), ("target_transform",)),
-    "subset": ("subset_of_weights",),
-    **dict.fromkeys(("subnetwork", "n_subnetwork_weights"), ("subset_of_weights=Subnetwork(…)",)),
-    "n_fisher_samples": ("curvature=MCFisher(…)",),
-    "n_augmentations": ("augment=Augmentation(…)",),
-    "n_samples": ("predictive=MonteCarlo(…)",),
-    **dict.fromkeys(("structure", "hessian"), ("hessian_structure",)),
-    **dict.fromkeys(("damping", "bias", "weight_sharing"), ("hessian_structure=Kron(…)",)),
-    "rank": ("hessian_structure=LowRank(…)",),
-    **dict.fromkeys(("prior_structure", "prior_mean"), ("prior=GaussianPrior(…)",)),
-    **dict.fromkeys(("size", "n", "n_draws", "num_samples"), ("n_samples",)),
-    **dict.fromkeys(("weights", "weight", "w"), ("sample_weight",)),
-    **dict.fromkeys(("cat_features", "categorical_feature"), ("categorical_features",)),
+OTHER_NAMES = {
+    "confidence_level=1 - alpha": "alpha",
+    "quantiles=[alpha / 2, 1 - alpha / 2]": "alpha",
+    "quantiles": "q quantile percentiles",
+    "confidence_level": "level levels confidence ci coverage q quantile percentiles",
+    "max_epochs": "max_iter n_iter epochs n_epochs num_epochs iterations",
+    "lr": "learning_rate learning_rate_init eta",
+    "hidden_layer_sizes": "hidden_layers hidden_size layers n_hidden hidden_units",
+    "n_members": "n_estimators ensemble_size n_ensemble n_models",
+    "prior_precision": "alpha weight_decay l2 reg_lambda alpha_init theta",
+    "prior_precision=1 / C": "C",
+    "sigma_noise": "noise sigma noise_std",
+    "sigma_noise=noise_variance ** 0.5": "noise_variance",
+    "random_state": "seed random_seed",
+    "standardize_y": "normalize_y normalize",
+    "target_transform": "transformer y_transform transform log_y",
+    "subset_of_weights": "subset",
+    "subset_of_weights=Subnetwork(…)": "subnetwork",
+    "predictive=MonteCarlo(…)": "n_samples",
+    "hessian_structure": "structure hessian",
+    "hessian_structure=Kron(…)": "damping bias weight_sharing",
+    "hessian_structure=LowRank(…)": "rank",
+    "n_samples": "size n n_draws num_samples",
+    "sample_weight": "weights weight w",
+    "categorical_features": "cat_features categorical_feature",
 }
-"""Names from other packages and former versions, and the arguments that take their place if a function has them."""
-UNNAMED: dict[str, str] = {
-    **dict.fromkeys(("return_std", "std"), "Use predict_std(X), and predict_proba(X) for class probabilities."),
-    "return_cov": "Only LaplaceRegressor.predict has covariances; use predict_std(X).",
-    **dict.fromkeys(("kind", "include_noise"), "Use predict_std(X, kind='epistemic'), 'aleatoric' or 'total'."),
-    **dict.fromkeys(
-        ("early_stopping", "validation_fraction", "n_iter_no_change", "tol", "patience"),
-        "Omit it: the training ends at the mode of the posterior; max_epochs and max_time end it earlier.",
+"""Argument of a function, or its value, for names that other packages use and for names of options; space-separated."""
+ADVICE = {
+    "Use predict_std(X), and predict_proba(X) for class probabilities.": "return_std std",
+    "Only LaplaceRegressor.predict has covariances; use predict_std(X).": "return_cov",
+    "Use predict_std(X, kind='epistemic'), 'aleatoric' or 'total'.": "kind include_noise",
+    "Omit it: the training ends at the mode of the posterior; max_epochs and max_time end it earlier.": (
+        "early_stopping validation_fraction n_iter_no_change tol patience"
     ),
-    **dict.fromkeys(
-        ("solver", "optimizer", "loss", "criterion", "dropout", "momentum", "betas"),
-        "Omit it, or pass a skorch net with this setting as net=.",
+    "Omit it, or pass a skorch net with this setting as net=.": (
+        "solver optimizer loss criterion dropout momentum betas"
     ),
-    **dict.fromkeys(
-        ("cv", "scoring", "prior_precision_grid", "grid", "alphas"),
-        "Use GridSearchCV(model, {'prior_precision': […]}), with cv=… and scoring=….",
+    "Use GridSearchCV(model, {'prior_precision': […]}), with cv=… and scoring=….": "cv scoring grid alphas",
+    "Use GridSearchCV(model, {'prior_precision': […]}, cv=PredefinedSplit(…)).": (
+        "X_val y_val eval_set validation_data"
     ),
-    **dict.fromkeys(
-        ("X_val", "y_val", "eval_set", "validation_data", "X_valid", "X_test"),
-        "Use GridSearchCV(model, {'prior_precision': […]}, cv=PredefinedSplit(…)).",
-    ),
-    "penalty": "Omit it: the penalty is quadratic, and prior_precision is its strength.",
-    "kernel": "Omit it; hidden_layer_sizes and activation set the net.",
-    "class_weight": "Only LaplaceClassifier has it; for numbers use fit(X, y, sample_weight=…).",
-    "link": "Only LaplaceClassifier has it; omit it.",
-    **dict.fromkeys(("sigma_noise", "standardize_y"), "Only LaplaceRegressor has it; omit it."),
+    "Omit it: the penalty is quadratic, and prior_precision is its strength.": "penalty",
+    "Omit it; hidden_layer_sizes and activation set the net.": "kernel",
+    "Only LaplaceClassifier has it; for numbers use fit(X, y, sample_weight=…).": "class_weight",
+    "Only LaplaceClassifier has it; omit it.": "link",
+    "Only LaplaceRegressor has it; omit it.": "sigma_noise standardize_y",
 }
 """What to do about names that no argument takes the place of."""
 
@@ -88,15 +75,6 @@ def explained(target: T, name: str | None = None) -> T:
 
     Raises ``TypeError`` as Python does, with the value given and the argument to use instead. ``name`` replaces that of
     the function.
-
-    Examples
-    --------
-    >>> @explained
-    ... def interval(X, *, confidence_level=0.9): ...
-    >>> interval([[0.0]], alpha=0.1)
-    Traceback (most recent call last):
-        ...
-    TypeError: interval() got an unexpected keyword argument 'alpha' (alpha=0.1). Use confidence_level=1 - alpha.
     """
     if isinstance(target, type):
         for member_name, member in list(vars(target).items()):
@@ -133,23 +111,19 @@ def _binds(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 def _reason(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Message for arguments that do not match the signature."""
-    parameters = dict(inspect.signature(function).parameters)
-    name, owner, is_constructor = function.__name__, None, function.__name__ == "__init__"
+    parameters = {k: v for k, v in inspect.signature(function).parameters.items() if v.kind not in COLLECTING}
+    name, constructor = function.__name__, {}
     if next(iter(parameters), None) in ("self", "cls"):
-        owner = args[0] if isinstance(args[0], type) else type(args[0])
-        name = owner.__name__ if is_constructor else f"{owner.__name__}.{name}"
-        parameters.pop(next(iter(parameters)))
-        args = args[1:]
-    parameters = {key: value for key, value in parameters.items() if value.kind not in COLLECTING}
-    ordered = [key for key, parameter in parameters.items() if parameter.kind in POSITIONAL]
+        del parameters[next(iter(parameters))]
+        owner, args = args[0] if isinstance(args[0], type) else type(args[0]), args[1:]
+        if name != "__init__" and issubclass(owner, BaseEstimator):
+            constructor = dict(inspect.signature(owner).parameters)
+        name = owner.__name__ if name == "__init__" else f"{owner.__name__}.{name}"
     if unknown := [key for key in kwargs if key not in parameters]:
-        key = unknown[0]
-        constructor: Mapping[str, Any] = {}
-        if owner is not None and issubclass(owner, BaseEstimator) and not is_constructor:
-            constructor = inspect.signature(owner).parameters
-        cure = _cure(key, kwargs[key], parameters, constructor)
-        return f"{name}() got an unexpected keyword argument {key!r} ({key}={outlined(kwargs[key])}). {cure}"
-    required = [key for key in parameters if parameters[key].default is inspect.Parameter.empty]
+        key, value = unknown[0], kwargs[unknown[0]]
+        cure = _cure(key, value, parameters, constructor)
+        return f"{name}() got an unexpected keyword argument {key!r} ({key}={outlined(value)}). {cure}"
+    ordered = [key for key, parameter in parameters.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
     if len(args) > len(ordered):
         free = next((key for key in parameters if key not in ordered), None)
         advice = f"Pass further ones with their names, such as {_assigned(free, args[-1])}" if free else "Omit the rest"
@@ -157,6 +131,7 @@ def _reason(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
             f"{name} was given {len(args)} arguments without a name, the last {outlined(args[-1])}; expected at most "
             f"{len(ordered)}: {', '.join(ordered)}. {advice}."
         )
+    required = [key for key in parameters if parameters[key].default is inspect.Parameter.empty]
     present = {**dict(zip(ordered, args, strict=False)), **kwargs}
     missing = [key for key in required if key not in present]
     shown = ", ".join(f"{key}={outlined(value)}" for key, value in present.items()) or "nothing"
@@ -172,14 +147,15 @@ def _assigned(name: str, value: Any) -> str:
 
 def _cure(key: str, value: Any, parameters: Mapping[str, Any], constructor: Mapping[str, Any]) -> str:
     """What to do about an unknown keyword argument."""
-    entries = (key, *OTHER_NAMES.get(key, ()))
-    for known, before, after in ((parameters, "Use", ""), (constructor, "Pass", " to the constructor")):
-        for entry in entries:
-            if entry.partition("=")[0] in known:
-                text = entry if "=" in entry else _assigned(entry, value)
-                return f"{before} {text}{OBJECTS if '(' in text and '…' in text else ''}{after}."
-        if known is parameters and key in UNNAMED:
-            return UNNAMED[key]
+    entries = [key, *(entry for entry, names in OTHER_NAMES.items() if key in names.split())]
+    ours, others = ([e for e in entries if e.partition("=")[0] in known] for known in (parameters, constructor))
+    advice = [text for text, names in ADVICE.items() if key in names.split()]
+    if not ours and advice:
+        return advice[0]
+    if entry := next(iter(ours or others), None):
+        text = entry if "=" in entry else _assigned(entry, value)
+        source = " of sklearn_laplace.options" if "(…)" in entry else ""
+        return f"Use {text}{source}." if ours else f"Pass {text}{source} to the constructor."
     if close := difflib.get_close_matches(key, parameters, n=1):
         return f"Did you mean {close[0]!r}?"
     return f"Its arguments are {', '.join(parameters)}."
