@@ -14,11 +14,10 @@ from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliabili
 from ._data.rows import PreparedData
 from ._data.statistics import far_target, spread
 from ._data.target_scale import TargetScale, log_slope, transformed
-from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
-from ._estimator.predictive import NumericPredictive
+from ._estimator.predictive import NumericPredictive, check_request
 from ._estimator.report import Report, output_position, regression_report
 from ._estimator.sources import by_block
 from ._host.given_net import is_frozen

@@ -26,7 +26,6 @@ from .._options.options import Options
 from .._options.resolve import variance_of_kind
 from .._runtime.torch_state import single_thread
 from .._validation.inputs import as_numbers, shown
-from .._validation.values import flag
 from ..laplace.latent import Predictive
 from ..laplace.network.input_gradients import root_gradients, row_gradients
 from .ensemble import Ensemble
@@ -35,33 +34,6 @@ GRAPH = 8
 """Memory of a row with an autograd graph of outputs and Jacobian, in units of a row without one."""
 NAMED = 5
 """Maximum number of columns listed in a message."""
-
-
-def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
-    """Check that the flags of ``predict`` are compatible.
-
-    Raises ``RuntimeError`` for ``return_std`` with ``return_cov``, as scikit-learn's regressors do, and ``ValueError``
-    for other combinations that are not supported.
-    """
-    for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
-        flag(f"return_{name}", value)
-    if std and cov:
-        raise RuntimeError("At most one of return_std or return_cov can be requested.")
-    if std_grad and not (std and mean_grad):
-        missing = "return_std=False" if not std else "return_mean_grad=False"
-        raise ValueError(f"return_std_grad=True needs return_std=True and return_mean_grad=True, but {missing}.")
-    if mean_grad and cov:
-        raise ValueError(
-            "return_mean_grad=True cannot be combined with return_cov=True: a joint covariance has no gradient at a "
-            "single row. Use return_std=True."
-        )
-    if X_std is not None and not std:
-        raise ValueError("X_std affects only the standard deviation, which is not returned. Add return_std=True.")
-    if X_std is not None and std_grad:
-        raise ValueError(
-            "return_std_grad=True cannot be combined with X_std: the gradient of the variance that X_std adds needs "
-            "second derivatives of the mean. Omit one of them."
-        )
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:

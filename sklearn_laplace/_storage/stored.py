@@ -23,8 +23,6 @@ from .restore import Reader, reading
 T = TypeVar("T")
 STATE_FORMAT = 5
 """Number of the format of a description, in pickles and in files."""
-OLDER = {"2": "0.1.0", "3": "0.1.0"}
-"""The release that wrote each older format."""
 MOST_MEMBERS = 1000
 """Largest number of members in a description."""
 LABELS = "biufUS"
@@ -109,10 +107,9 @@ def set_state(estimator: Any, state: Any) -> None:
 def check_format(source: str, version: Any) -> None:
     """Raise a StateError for a description of another format; ``source`` begins the message."""
     if str(version) != str(STATE_FORMAT):
-        writer = f"sklearn_laplace {OLDER[str(version)]}" if str(version) in OLDER else "the version that wrote it"
         raise StateError(
             f"{source} was written in format {version!s:.20} and this version of sklearn_laplace reads format "
-            f"{STATE_FORMAT}: load it with {writer}, or fit and save it again with this version."
+            f"{STATE_FORMAT}: load it with the version that wrote it, or fit and save it again with this version."
         )
 
 

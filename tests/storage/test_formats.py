@@ -480,9 +480,11 @@ def test_another_version_is_refused(stored):
         ),
     ],
 )
-def test_files_of_the_first_release_are_refused(name, read):
-    """Version 0.1.0 wrote formats 2 (files) and 3 (pickles)."""
-    message = r"in format [23] and this version of sklearn_laplace reads format 5: load it with sklearn_laplace 0\.1\.0"
+def test_files_of_an_older_format_are_refused(name, read):
+    """An earlier version wrote formats 2 (files) and 3 (pickles)."""
+    message = (
+        r"in format [23] and this version of sklearn_laplace reads format 5: load it with the version that wrote it"
+    )
     with pytest.raises(StateError, match=message):
         read(Path(__file__).parent / "data" / name)
 
