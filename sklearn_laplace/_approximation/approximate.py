@@ -83,7 +83,7 @@ class PosteriorLayout:
         cls, everything: Network, rows: TrainingRows, options: Options, prior: Prior, hyper: Hyper
     ) -> PosteriorLayout:
         """Layout for a net with these rows; prior and hyperparameters rank the weights of a subnetwork."""
-        subset = options.subset.settled(everything, lambda: _variance(everything, prior, hyper, rows, options))
+        subset = options.subset.chosen(everything, lambda: _variance(everything, prior, hyper, rows, options))
         options = replace(options, subset=subset)
         network, structure, n_dual, n_bytes = posterior_layout(everything, rows.inputs, Sizes.of(rows), options)
         prior = grouped(network, everything.parameter_names, options)

@@ -1,12 +1,12 @@
 r"""Calibration of an ensemble's variances and noise tails on held-out rows.
 
-Each row is held out by one member of every deal. The errors of one deal show the accuracy of a single member. The
-errors of two deals also show how much averaging improves the prediction.
+Each row is held out by one member of every repeat. The errors of one repeat show the accuracy of a single member. The
+errors of two repeats also show how much averaging improves the prediction.
 
 **Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` be the best factor for a single
-member, and :math:`c_2` the best factor for the mixture of the deals. Averaging with weights :math:`a_k` removes a
+member, and :math:`c_2` the best factor for the mixture of the repeats. Averaging with weights :math:`a_k` removes a
 fraction of the variance between members that is proportional to :math:`1 - \sum_k a_k^2`. With the weights b of the
-deals,
+repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
@@ -17,7 +17,7 @@ leaves :math:`E[e^h]` unchanged. The density of an error e of a prediction with 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
 For each row, h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
-mixture of the deals. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
+mixture of the repeats. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from ..laplace.latent import LatentGaussian
 from ..laplace.selection import HeldOutErrors
-from .noise_model import TrainedNoise, believed, normal_nodes, sample_of
+from .noise_model import TrainedNoise, normal_nodes, sample_of, shrunk
 
 FACTORS = 0.05, 4.5
 """Minimum and maximum factor of all variances."""
@@ -51,30 +51,30 @@ ACCURACY = 1e-3
 
 
 @dataclass(frozen=True)
-class HeldOutDeals:
-    """Errors of held-out rows in D deals, and their predicted variances."""
+class HeldOutRepeats:
+    """Errors of held-out rows in D repeats, and their predicted variances."""
 
     errors: Tensor  # (D, n, C)
     variance: Tensor  # (D, n, C), without noise
     noise: Tensor  # (D, n, C), noise variances at the mean of h
     log_variance: Tensor | None  # (n, C), variance s² of h; None without a noise model
     weights: Tensor  # (n,), of the rows
-    shares: Tensor  # (D,), of the deals in the mixture
+    shares: Tensor  # (D,), of the repeats in the mixture
 
-    def some(self, most: int) -> HeldOutDeals:
+    def some(self, most: int) -> HeldOutRepeats:
         """Random sample of at most ``most`` rows, with a fixed seed."""
         return self.taken(sample_of(len(self.weights), most).to(self.weights.device))
 
-    def taken(self, chosen: Tensor) -> HeldOutDeals:
+    def taken(self, chosen: Tensor) -> HeldOutRepeats:
         errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))
         log_variance = None if self.log_variance is None else self.log_variance[chosen]
-        return HeldOutDeals(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
+        return HeldOutRepeats(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
 
-    def under(self, chosen: Tensor, dispersion: float, log_ratio: LatentGaussian) -> HeldOutDeals:
+    def under(self, chosen: Tensor, dispersion: float, log_ratio: LatentGaussian) -> HeldOutRepeats:
         """Select m rows by their indices, with another φ and other distributions (m, C) of their log noise ratios h."""
         errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
         noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
-        return HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), self.weights[chosen], self.shares)
+        return HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), self.weights[chosen], self.shares)
 
     def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
         """Log density of each error (D, n, C) up to a constant, nats, for a factor of all variances and a spread τ."""
@@ -93,11 +93,11 @@ class HeldOutDeals:
         return -0.5 * (total.log() + self.errors.square() / total)
 
     def of_one(self, densities: Tensor) -> float:
-        """Weighted mean of the deals' log densities, summed over rows, nats."""
+        """Weighted mean of the repeats' log densities, summed over rows, nats."""
         return float(self.weights @ torch.tensordot(self.shares, densities, 1).sum(1))
 
     def of_all(self, densities: Tensor) -> float:
-        """Log density of the mixture of the deals, summed over rows, nats."""
+        """Log density of the mixture of the repeats, summed over rows, nats."""
         return float(self.weights @ (densities + self.shares.log()[:, None, None]).logsumexp(0).sum(1))
 
     def best_factor(self, score: Callable[[Tensor], float], spread: float) -> tuple[float, float]:
@@ -117,10 +117,10 @@ class Calibration:
 
     factor: float  # c_K, factor of all variances
     spread: float  # τ, of the noise
-    of_deals: float  # c_2, the best factor for the mixture of the deals
+    of_repeats: float  # c_2, the best factor for the mixture of the repeats
 
 
-def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
+def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> Calibration:
     """Estimate c_K and τ of a mixture of members with weights ``shares`` (K,), by the equations of this module."""
     rows = rows.some(MOST_ROWS)
     spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
@@ -129,19 +129,19 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
     if together[best][1] - together[usual][1] < WORTH:
         best = usual
     alone, _ = rows.best_factor(rows.of_one, best)
-    of_deals = math.exp(together[best][0])
+    of_repeats = math.exp(together[best][0])
     if len(rows.shares) == 1:
-        return Calibration(math.exp(alone), best, of_deals)
+        return Calibration(math.exp(alone), best, of_repeats)
     reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
     log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
-    return Calibration(max(math.exp(log_factor), FACTORS[0]), best, of_deals)
+    return Calibration(max(math.exp(log_factor), FACTORS[0]), best, of_repeats)
 
 
 @dataclass(frozen=True)
 class HeldOutDensities:
-    """Log densities of held-out rows under the mixture of the deals, as a function of a factor of all variances."""
+    """Log densities of held-out rows under the mixture of the repeats, as a function of a factor of all variances."""
 
-    rows: HeldOutDeals
+    rows: HeldOutRepeats
     spread: float  # τ
     best: float  # the best factor
     dispersion: float  # noise level φ of the noise variances in ``rows``
@@ -174,5 +174,5 @@ def with_tails(trained: TrainedNoise) -> TrainedNoise:
     noise = sample.dispersion * (log_ratio.mean + sample.model.log_level).exp()
     errors, variance, noise = (part[None] for part in (sample.errors, sample.variance, noise))
     share = torch.ones_like(sample.weights[:1])
-    rows = HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), sample.weights, share)
+    rows = HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), sample.weights, share)
     return replace(trained, model=replace(trained.model, spread=calibrated(rows, (1.0,)).spread))

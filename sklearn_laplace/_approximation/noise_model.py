@@ -134,7 +134,7 @@ class NoiseModel:
         """Weights (J,) of the quadrature over h, and values (n, C, J) of e^h at its nodes."""
         log_ratio = self.log_ratio(inputs)
         roots, weights = normal_nodes(log_ratio.mean)
-        deviation = (believed(log_ratio.variance) + self.spread**2).sqrt()
+        deviation = (shrunk(log_ratio.variance) + self.spread**2).sqrt()
         values = log_ratio.mean[..., None] - self.spread**2 / 2 + deviation[..., None] * roots
         return weights, values.clamp(-REACH, REACH).exp()
 
@@ -223,7 +223,7 @@ def _hermite_nodes(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Te
     return roots, weights
 
 
-def believed(log_variance: Tensor) -> Tensor:
+def shrunk(log_variance: Tensor) -> Tensor:
     """Clip variances of h to at most ``LARGEST_SPREAD``²."""
     return log_variance.clamp(0.0, LARGEST_SPREAD**2)
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._approximation.calibration import MOST_ROWS, HeldOutDeals, HeldOutDensities, calibrated
+from .._approximation.calibration import MOST_ROWS, HeldOutDensities, HeldOutRepeats, calibrated
 from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit, HeldOutRatios
 from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
@@ -47,7 +47,7 @@ from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
-from .bag import Bag
+from .joint_members import JointMembers
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 from .train_members import fit_of, learns_noise, learnt_of
@@ -69,7 +69,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True)
-class BaggedScores(HeldOutScores):
+class JointScores(HeldOutScores):
     """Log densities of held-out rows on a grid of prior precisions, and the variance ``factor`` of the mixture."""
 
     factor: float = 1.0
@@ -95,7 +95,7 @@ class BaggedScores(HeldOutScores):
 
 
 @dataclass(frozen=True)
-class Bagged:
+class JointFits:
     """Laplace approximations of all members, with common hyperparameters."""
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -128,47 +128,47 @@ class _Unseen:
 
 
 def fits_on_rows(
-    networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options, copies: float = 1.0
+    networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], _Unseen]:
     """Laplace fit of each member on its training rows, each with a number of copies, and its held-out rows."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
-    for network, held_out in zip(networks, bag.held_out, strict=True):
+    for network, held_out in zip(networks, joint_nets.held_out, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
         fits.append(fit_of(network, seen if copies == 1.0 else replace(seen, weights=copies * seen.weights), options))
-    return fits, _Unseen(rows, bag.held_out)
+    return fits, _Unseen(rows, joint_nets.held_out)
 
 
-def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
+def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
     """Laplace approximations of the members, with hyperparameters selected on held-out rows.
 
     If a second pass with all scores would exceed the time limit, varying noise gets a rough model, and the scores of
     the first pass are used.
     """
-    options, data = request.settled(), request.data
+    options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = initialised(bag, rows, options, request.seeds[0])
-    first = _two_passes(bag, [trace(net.module_, rows.inputs) for net in nets], rows, request, options, clock)
+    nets = initialised(joint_nets, rows, options, request.seeds[0])
+    first = _two_passes(joint_nets, [trace(net.module_, rows.inputs) for net in nets], rows, request, options, clock)
     model, scores, hyper = first.model, first.scores, first.hyper
-    deals, scored = _scored_deals(bag, first, rows)
-    calibration = calibrated(deals, bag.shares)
-    densities = HeldOutDensities(deals, calibration.spread, calibration.of_deals, hyper.dispersion)
+    repeats, scored = _scored_repeats(joint_nets, first, rows)
+    calibration = calibrated(repeats, joint_nets.shares)
+    densities = HeldOutDensities(repeats, calibration.spread, calibration.of_repeats, hyper.dispersion)
     model = replace(model, spread=calibration.spread) if isinstance(model, NoiseModel) else model
     scores = replace(scores, factor=calibration.factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     fits = first.fits
-    ratios = _ratios(bag, first.errors, hyper, rows.weights.double())
+    ratios = _ratios(joint_nets, first.errors, hyper, rows.weights.double())
     no_folds = torch.zeros(0, dtype=torch.int64)
     cross = CrossFit(no_folds, scores, (), ratios)
     origin = SelectionState(hyper, fits[0].prior.names, first.networks[0].parameter_names, None, cross)
-    return Bagged(
-        members=results_of(bag, nets, fits, hyper, rows),
+    return JointFits(
+        members=results_of(joint_nets, nets, fits, hyper, rows),
         hyper=hyper,
         origin=origin,
         noise_model=model,
         data=first.under,
-        held_out=bag.held_out.cpu().numpy(),
-        n_bins=pieces_of(bag),
-        shares=np.array(bag.shares),
+        held_out=joint_nets.held_out.cpu().numpy(),
+        n_bins=pieces_of(joint_nets),
+        shares=np.array(joint_nets.shares),
         scored=scored.cpu().numpy(),
         densities=densities,
     )
@@ -180,7 +180,7 @@ class _Passes:
 
     networks: Sequence[Network]
     fits: Sequence[LaplaceFit]
-    scores: BaggedScores
+    scores: JointScores
     hyper: Hyper
     errors: tuple[Tensor, Tensor, Tensor]
     under: PreparedData
@@ -189,7 +189,7 @@ class _Passes:
 
 
 def _two_passes(
-    bag: Bag,
+    joint_nets: JointMembers,
     networks: Sequence[Network],
     rows: TrainingRows,
     request: FitRequest,
@@ -198,18 +198,18 @@ def _two_passes(
 ) -> _Passes:
     """Take a pass under the noise of the training, and another one under the noise model learnt from its errors."""
     data, weights = request.data, rows.weights.double()
-    under, model, trained, noise = data, None, None, bag.average_noise
+    under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:
         under = data.under_noise(noise.cpu().numpy())
     begun, stream = clock.elapsed, request.stream
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
-    fits, held_out = fits_on_rows(networks, bag, under, options, copies)
+    fits, held_out = fits_on_rows(networks, joint_nets, under, options, copies)
     scores, hyper = _scored(fits, held_out, None)
-    errors = _errors(bag, fits, held_out, hyper, rows)
+    errors = _errors(joint_nets, fits, held_out, hyper, rows)
     learns = learns_noise(data, options)
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
-        error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
+        error, variance, known = (torch.tensordot(joint_nets.repeat_shares, part, 1) for part in errors)
         held_out_errors = HeldOutErrors(error, variance, known, weights)
         arguments = held_out_errors, rows.inputs, hyper.dispersion, options, request.seeds[0]
         trained, levels = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
@@ -220,29 +220,29 @@ def _two_passes(
             likelihood = options.likelihood.scaled_to(data.mean_variance, under.average_noise)
             options = replace(options, likelihood=likelihood)
         started = clock.elapsed
-        fits, held_out = fits_on_rows(networks, bag, under, options, copies)
+        fits, held_out = fits_on_rows(networks, joint_nets, under, options, copies)
         if stream is not None and not clock.lacks((clock.elapsed - started) * curvature_rows(stream) / len(rows)):
-            fits = fits_of_stream(fits, bag.places, stream, options, model, rows.weights)
+            fits = fits_of_stream(fits, joint_nets.places, stream, options, model, rows.weights)
         if model is None or not is_short:
             scores, hyper = _scored(fits, held_out, hyper)
-            errors = _errors(bag, fits, held_out, hyper, rows)
+            errors = _errors(joint_nets, fits, held_out, hyper, rows)
     return _Passes(networks, fits, scores, hyper, errors, under, trained, model)
 
 
-def _scored_deals(bag: Bag, passes: _Passes, rows: TrainingRows) -> tuple[HeldOutDeals, Tensor]:
+def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRows) -> tuple[HeldOutRepeats, Tensor]:
     """Held-out errors of a sample of rows for the calibration, and positions of these rows."""
     (error, variance, noise), hyper, weights = passes.errors, passes.hyper, rows.weights.double()
-    deals = HeldOutDeals(error, variance, hyper.dispersion * noise, None, weights, bag.deal_shares)
+    repeats = HeldOutRepeats(error, variance, hyper.dispersion * noise, None, weights, joint_nets.repeat_shares)
     if passes.trained is None:
         scored = sample_of(len(rows), MOST_ROWS).to(weights.device)
-        return deals.taken(scored), scored
+        return repeats.taken(scored), scored
     known = passes.trained.some(MOST_ROWS)
-    return deals.under(known.chosen, hyper.dispersion, known.left_out()), known.chosen
+    return repeats.under(known.chosen, hyper.dispersion, known.left_out()), known.chosen
 
 
-def initialised(bag: Bag, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
+def initialised(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
     sizes, nets = Sizes.of(rows), []
-    for arguments, state in zip(bag.arguments, bag.states, strict=True):
+    for arguments, state in zip(joint_nets.arguments, joint_nets.states, strict=True):
         training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
         net = build_net(TableMLP, arguments, options.likelihood, sizes, **training)
         initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
@@ -253,21 +253,21 @@ def initialised(bag: Bag, rows: TrainingRows, options: Options, seed: int) -> li
 
 
 def results_of(
-    bag: Bag, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
+    joint_nets: JointMembers, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
 ) -> tuple[tuple[MapResult, LaplaceFit], ...]:
-    n_steps, rest = bag.n_steps, (bag.n_steps, bag.is_small, rows.inputs.dtype)
+    n_steps, rest = joint_nets.n_steps, (joint_nets.n_steps, joint_nets.is_small, rows.inputs.dtype)
     return tuple(
         (MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], *rest), fit)
         for net, fit in zip(nets, fits, strict=True)
     )
 
 
-def pieces_of(bag: Bag) -> tuple[int | None, ...]:
+def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
     """Maximum number of pieces of a column, for each member."""
-    return tuple(max((len(edges) - 1 for edges in a["input_edges"]), default=0) or None for a in bag.arguments)
+    return tuple(max((len(edges) - 1 for edges in a["input_edges"]), default=0) or None for a in joint_nets.arguments)
 
 
-def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[BaggedScores, Hyper]:
+def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[JointScores, Hyper]:
     """Scores of prior precisions and noises on held-out rows, and the hyperparameters that they select."""
     fit = fits[0]
     start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])) if before is None else before
@@ -278,7 +278,7 @@ def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None)
         few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
         parts.append((member_fit, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
     plain = held_out_scores(parts, start, density_for(fit.likelihood))
-    scores = BaggedScores(plain.unit, plain.ridge, plain.squares, plain.constants, plain.freedom, plain.bounds)
+    scores = JointScores(plain.unit, plain.ridge, plain.squares, plain.constants, plain.freedom, plain.bounds)
     return scores, scores.chosen(start, free_prior=True, free_dispersion=True)
 
 
@@ -295,11 +295,11 @@ def _mean_square(fits: Sequence[LaplaceFit], held_out: _Unseen) -> float:
 
 
 def _errors(
-    bag: Bag, fits: Sequence[LaplaceFit], held_out: _Unseen, hyper: Hyper, rows: TrainingRows
+    joint_nets: JointMembers, fits: Sequence[LaplaceFit], held_out: _Unseen, hyper: Hyper, rows: TrainingRows
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Held-out errors, variances of predictions, and noise in units of φ, for each deal and row; (D, n, C) each."""
-    per_deal = len(fits) // bag.n_deals
-    shape = (bag.n_deals, len(rows), fits[0].n_outputs)
+    """Held-out errors, variances of predictions, and noise in units of φ, for each repeat and row; (D, n, C) each."""
+    per_repeat = len(fits) // joint_nets.n_repeats
+    shape = (joint_nets.n_repeats, len(rows), fits[0].n_outputs)
     zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)
     for k, (fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
         posterior, parts = fit.posterior(hyper), []
@@ -307,19 +307,21 @@ def _errors(
             y, noise = without_noise(part.targets.double(), fit.n_outputs)
             variance = posterior.covariance(part.jacobian).diagonal(dim1=1, dim2=2)
             parts.append((y - part.outputs, variance, noise))
-        places = bag.held_out[k].nonzero()[:, 0]
+        places = joint_nets.held_out[k].nonzero()[:, 0]
         for whole, values in zip(zeros, zip(*parts, strict=True), strict=True):
-            whole[k // per_deal, places] = torch.cat(values).double()
+            whole[k // per_repeat, places] = torch.cat(values).double()
     error, variance, noise = zeros
     return error, variance, noise
 
 
-def _ratios(bag: Bag, errors: tuple[Tensor, Tensor, Tensor], hyper: Hyper, weights: Tensor) -> HeldOutRatios:
+def _ratios(
+    joint_nets: JointMembers, errors: tuple[Tensor, Tensor, Tensor], hyper: Hyper, weights: Tensor
+) -> HeldOutRatios:
     """Standardised errors of held-out rows under single members."""
     error, variance, noise = errors
-    n_deals, n = error.shape[:2]
+    n_repeats, n = error.shape[:2]
     scaled = error.abs() / (variance + hyper.dispersion * noise).sqrt()
-    few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: RATIOS // n_deals].sort().values
+    few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: RATIOS // n_repeats].sort().values
     few = few.to(error.device)
-    weight = (bag.deal_shares[:, None] * weights[few]).flatten()
+    weight = (joint_nets.repeat_shares[:, None] * weights[few]).flatten()
     return HeldOutRatios(hyper.dispersion, scaled[:, few].flatten(0, 1), weight)

@@ -16,8 +16,8 @@ from .._training.folds import density_for
 from ..laplace.fit import Hyper
 from ..laplace.network.tracing import trace
 from ..laplace.selection import held_out_scores, maximise_evidence
-from .approximate_members import CHUNK, Bagged, fits_on_rows, initialised, pieces_of, results_of
-from .bag import Bag
+from .approximate_members import CHUNK, JointFits, fits_on_rows, initialised, pieces_of, results_of
+from .joint_members import JointMembers
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 
@@ -26,19 +26,19 @@ SCORED_ROWS, FEW_SCORED_ROWS = 1000, 125
 curvatures have taken."""
 
 
-def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
+def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
     """Laplace approximations with the prior precision selected on held-out rows.
 
     If the pass over a stream would exceed the time limit, the curvature of the sample is used.
     """
-    options, data, stream = request.settled(), request.data, request.stream
+    options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = initialised(bag, rows, options, request.seeds[0])
+    nets = initialised(joint_nets, rows, options, request.seeds[0])
     networks, begun = [trace(net.module_, rows.inputs) for net in nets], clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
-    fits, held_out = fits_on_rows(networks, bag, data, options, copies)
+    fits, held_out = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
-        fits = fits_of_stream(fits, bag.places, stream, options, None, rows.weights)
+        fits = fits_of_stream(fits, joint_nets.places, stream, options, None, rows.weights)
     most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else SCORED_ROWS
     fit, parts = fits[0], []
     start = maximise_evidence(
@@ -50,15 +50,15 @@ def approximate_others(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     scores = held_out_scores(parts, start, density_for(fit.likelihood))
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
     cross = CrossFit(torch.zeros(0, dtype=torch.int64), scores)
-    return Bagged(
-        members=results_of(bag, nets, fits, hyper, rows),
+    return JointFits(
+        members=results_of(joint_nets, nets, fits, hyper, rows),
         hyper=hyper,
         origin=SelectionState(start, fit.prior.names, networks[0].parameter_names, None, cross),
         noise_model=None,
         data=data,
-        held_out=bag.held_out.cpu().numpy(),
-        n_bins=pieces_of(bag),
-        shares=np.array(bag.shares),
+        held_out=joint_nets.held_out.cpu().numpy(),
+        n_bins=pieces_of(joint_nets),
+        shares=np.array(joint_nets.shares),
         scored=np.zeros(0, dtype=np.int64),
         densities=None,
     )

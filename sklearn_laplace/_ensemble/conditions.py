@@ -31,7 +31,9 @@ LEAST_EVENTS = 30
 bound, and the wide posteriors of small rates lead to astronomical means. See docs/decisions.md."""
 
 
-def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False) -> bool:
+def trains_jointly(
+    parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False
+) -> bool:
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
 
     Classes need rows for which exact steps are too expensive. On a stream, no other nets train.
@@ -49,7 +51,7 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
         or parameters["max_epochs"] is not None
         or bool(options.prior_mean)
         or not isinstance(options.temperature, float)
-        or type(options.subset).settled is not Subset.settled  # single weights
+        or type(options.subset).chosen is not Subset.chosen  # single weights
     )
     if not (built_in and many and by_held_out) or of_one:
         return False
@@ -62,7 +64,7 @@ def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options
     return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
 
 
-def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -> None:
+def check_in_memory(request: FitRequest, options: Options, *, trains_jointly: bool) -> None:
     """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows."""
     if request.stream is None:
         return
@@ -73,7 +75,7 @@ def check_in_memory(request: FitRequest, options: Options, *, is_bagged: bool) -
             f"hessian_structure={request.parameters['hessian_structure']!r} {reason}, and X is a large source. "
             "Use 'kron', 'block_diagonal', 'diag' or 'full', or read the rows into memory."
         )
-    if not is_bagged:
+    if not trains_jointly:
         noise = "sigma_noise, " if options.likelihood.has_dispersion else ""
         raise UnsupportedCombinationError(
             f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
@@ -87,7 +89,7 @@ GPU_WORK, JOINT_WORK = 1e9, 1e8
 train together; see docs/decisions.md."""
 
 
-def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
+def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
     """Internal options of a fit, with a GPU in place of "auto" if it pays; otherwise the same object.
 
     A given net keeps its device, and a previous posterior determines that of its update. Several ranks of a process
@@ -98,7 +100,7 @@ def placed(parameters: Mapping[str, Any], shape: TableShape, options: Options) -
     previous = previous_of(parameters["prior"])
     if previous is not None:
         return {**parameters, "device": str(previous.fit.theta.device)}
-    is_joint = is_bagged(parameters, shape, options)
+    is_joint = trains_jointly(parameters, shape, options)
     work = shape.n_rows * _n_weights(parameters, shape, is_joint)
     pays = work >= (JOINT_WORK if is_joint else GPU_WORK) and Group.current().is_alone
     return {**parameters, "device": "cuda"} if pays else parameters

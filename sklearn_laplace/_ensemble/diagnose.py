@@ -21,7 +21,7 @@ from .._data.rows import PreparedData, canonical_rows
 from .._options.options import Options
 from .._runtime.budget import budget_for, exact_cost
 from .._runtime.torch_state import single_thread
-from .._training.random_weights import told_by_rows
+from .._training.random_weights import fixed_for_one_row
 from .._warn import warn_user
 from ..errors import InterpolationWarning, MemoryBudgetError, ModeWarning, WeakPriorWarning
 from ..laplace.curvatures import GGN
@@ -89,7 +89,7 @@ def _finding(ensemble: Ensemble, options: Options) -> Finding | None:
     if isinstance(scores, ValidationScores):
         error = math.sqrt(scores.level / scores.spread) if scores.freedom else math.inf
         return _wide(scores.width(first.hyper), error, first, options)
-    settled = told_by_rows(replace(options, likelihood=first.fit.likelihood), first.fit.total_weight, first.scale)
+    settled = fixed_for_one_row(replace(options, likelihood=first.fit.likelihood), first.fit.total_weight, first.scale)
     prior, noise = settled.by_held_out
     if scores is not None and prior and (noise or not first.fit.likelihood.has_dispersion):
         return None

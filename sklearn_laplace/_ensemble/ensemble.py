@@ -146,7 +146,7 @@ def mixture_of_kinds(
 def _multiplied(member: Member, factor: float, options: Options) -> Member:
     """Multiply all variances of a member by a factor; without dispersion, only the posterior covariance."""
     scaled = member if member.fit.likelihood.has_dispersion else replace(member, covariance_factor=factor)
-    return scaled.conditioned(member.fit, mixed(member.hyper, factor, options), options)
+    return scaled.with_hyper(member.fit, mixed(member.hyper, factor, options), options)
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:

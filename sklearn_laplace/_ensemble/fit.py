@@ -43,20 +43,20 @@ from .._training.random_weights import fixed_dispersion, tempering
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import Hyper, LaplaceFit
-from .approximate_members import approximate_bag
+from .approximate_members import approximate_jointly
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
-from .conditions import check_in_memory, is_bagged
+from .conditions import check_in_memory, trains_jointly
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble, mixture_of_kinds
 from .in_time import within_time
 from .linear import AS_PROBABLE, has_learnt_nothing, leaves_layers_open, linear_request
-from .member import Member, conditioned
+from .member import Member, hyper_fields
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
 from .parts import LEAST_SHARE, FittedMember, Part, weighted_parts
 from .request import FitRequest
-from .train_members import train_bag
+from .train_members import train_jointly
 from .weights import of_kinds
 
 FAILURES = NonFiniteError, NotPositiveDefiniteError
@@ -90,17 +90,17 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
 
 def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """Fit a joint ensemble if the request meets its conditions, otherwise one kind of nets after the other."""
-    options, shape = request.settled(), request.data.shape()
+    options, shape = request.options_for_rows(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
-    together = is_bagged(request.parameters, shape, options, is_streamed=request.stream is not None)
-    check_in_memory(request, options, is_bagged=together)
+    together = trains_jointly(request.parameters, shape, options, is_streamed=request.stream is not None)
+    check_in_memory(request, options, trains_jointly=together)
     if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     request = within_time(request, task.clock)
     parameters, shape = {**of_one.parameters, "lr": None, "batch_size": None}, request.data.shape()
     of_one = replace(request, parameters=parameters)
-    part = _fit_bag(request, task)
+    part = _fit_jointly(request, task)
     kinds: tuple[int | None, ...] = ()
     if request.stream is None and options.likelihood.has_dispersion:  # exact steps go over all rows
         kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=part is not None)
@@ -280,7 +280,7 @@ def fit_member(
             trained = cached_training(train, request.training, request.resolved, stages)
     request = request.without_held_out(trained)
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
-        options = request.settled()
+        options = request.options_for_rows()
         if isinstance(trained, GivenNet):
             fit, origin = approximate_once(trained, data, options, request.parameters, request.seeds[2])
         else:
@@ -310,31 +310,31 @@ def fit_member(
     return FittedMember(member, trained.warm_start(), densities, held_out)
 
 
-def _fit_bag(request: FitRequest, task: Task) -> Part | None:
+def _fit_jointly(request: FitRequest, task: Task) -> Part | None:
     """Train members together, each without a fold of the rows; None if nets with exact steps suit the data better."""
     data = request.data
     with task.subtask("member", MEMBER_STAGES) as stages:
         with stages.subtask("training", TRAINING_STAGES) as training:
-            bag = cached_training(train_bag, request.training, request.resolved, training)
-        if bag is None:
+            joint_nets = cached_training(train_jointly, request.training, request.resolved, training)
+        if joint_nets is None:
             return None
-        with stages.subtask("posterior") as stage, single_thread(bag.is_small):
+        with stages.subtask("posterior") as stage, single_thread(joint_nets.is_small):
             normal = request.resolved.likelihood.has_dispersion
-            bagged = (approximate_bag if normal else approximate_others)(bag, request, task.clock)
+            joint_fits = (approximate_jointly if normal else approximate_others)(joint_nets, request, task.clock)
             if normal:
-                stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
-    temperature = tempering(bagged.members[0][1].network, request.resolved.temperature)
-    members, hyper, keys = [], replace(bagged.hyper, temperature=temperature), row_keys(data.X, data.targets)
-    for place, (trained, fit) in enumerate(bagged.members):
-        origin = bagged.origin if place == 0 else bagged.origin_of_others
-        member = _member(replace(request, data=bagged.data), trained, fit, hyper, origin, bagged.noise_model)
-        unseen = np.unique(keys[bagged.held_out[place]])
+                stage.score = joint_fits.origin.held_out_score(joint_fits.members[0][1], joint_fits.hyper, data.scale)
+    temperature = tempering(joint_fits.members[0][1].network, request.resolved.temperature)
+    members, hyper, keys = [], replace(joint_fits.hyper, temperature=temperature), row_keys(data.X, data.targets)
+    for place, (trained, fit) in enumerate(joint_fits.members):
+        origin = joint_fits.origin if place == 0 else joint_fits.origin_of_others
+        member = _member(replace(request, data=joint_fits.data), trained, fit, hyper, origin, joint_fits.noise_model)
+        unseen = np.unique(keys[joint_fits.held_out[place]])
         kept = None if request.kept is None else request.kept.without(unseen)
-        n_bins, streamed = bagged.n_bins[place], request.stream is not None
+        n_bins, streamed = joint_fits.n_bins[place], request.stream is not None
         members.append(
             replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_streamed=streamed, is_later=place > 0)
         )
-    return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored)
+    return Part(tuple(members), joint_fits.shares, joint_fits.densities, joint_fits.scored)
 
 
 def _member(
@@ -346,7 +346,7 @@ def _member(
     noise_model: NoiseModel | TargetNoise | None,
 ) -> Member:
     unseen = None
-    fields = conditioned(fit, hyper, request.data.scale, request.resolved)
+    fields = hyper_fields(fit, hyper, request.data.scale, request.resolved)
     if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
         gradient = fit.objective_gradient(hyper)
         distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))

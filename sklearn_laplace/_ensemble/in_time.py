@@ -15,8 +15,8 @@ from .._approximation.noise_model import sample_of
 from .._runtime.progress import Clock
 from .._runtime.torch_state import single_thread
 from .._training.batched import seconds_of_step
-from .._training.deals import N_FOLDS
 from .._training.losses import loss_of
+from .._training.repeats import N_FOLDS
 from .._training.stacked import Stacked
 from ..nets import TableMLP
 from .conditions import LEAST_EVENTS
@@ -24,7 +24,7 @@ from .request import FitRequest
 from .train_members import arguments_of, recipes_of
 
 PASSES = 16.0
-"""Cost of all passes over a row, in units of its cost in a step of the first deal. They take about half of the time."""
+"""Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
 FEWEST_ROWS, PROBED_ROWS = 2000, 512
 """Number of rows below which none are omitted, and number of rows for measuring the duration of a step."""
 
@@ -46,11 +46,11 @@ def within_time(request: FitRequest, clock: Clock) -> FitRequest:
 
 
 def _affordable(request: FitRequest, clock: Clock) -> int:
-    """Number of rows for which the time is sufficient, from a few steps of the members of the first deal."""
+    """Number of rows for which the time is sufficient, from a few steps of the members of the first repeat."""
     data, n_rows = request.data, len(request.data.X)
     if clock.max_time is None or n_rows <= FEWEST_ROWS:
         return n_rows
-    options, few = request.settled(), data.taken(sample_of(n_rows, PROBED_ROWS).numpy())
+    options, few = request.options_for_rows(), data.taken(sample_of(n_rows, PROBED_ROWS).numpy())
     rows = few.training_rows(options.dtype, options.device, built_in=True)
     recipe = recipes_of(request.parameters, data, n_rows)[0]
     net = arguments_of(recipe, data, options)

@@ -66,9 +66,9 @@ class Member:
     is_streamed: bool = False  # rows were read from a source; unseen has keys of a sample only
     is_given: bool = False  # net of the user's with weights of its own training, or frozen
 
-    def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
+    def with_hyper(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""
-        return replace(self, **conditioned(fit, hyper, self.scale, options, self._factor(options)))
+        return replace(self, **hyper_fields(fit, hyper, self.scale, options, self._factor(options)))
 
     def _factor(self, options: Options) -> float:
         """Factor of the posterior covariance under these options."""
@@ -281,7 +281,7 @@ class Member:
             raise not_finite(self.fit.network, [(part,) for part in chunks])
 
 
-def conditioned(
+def hyper_fields(
     fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options, factor: float = 1.0
 ) -> dict[str, Any]:
     """Fields of a :class:`Member` that depend on its fit and hyperparameters; ``factor`` is that of the covariance."""

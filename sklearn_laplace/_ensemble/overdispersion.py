@@ -48,7 +48,7 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
     for place in range(ROUNDS):
         if short.data is not data and (has_ended or place == ROUNDS - 1):
             short = replace(short, data=data, kept=request.kept, warm_start=None, is_member=True)
-        options = short.settled()
+        options = short.options_for_rows()
         if options.previous is not None or task.clock.is_over():  # α is that of the previous posterior
             break
         with task.subtask("overdispersion", TRAINING_STAGES) as stages:

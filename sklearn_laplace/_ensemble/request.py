@@ -32,7 +32,7 @@ class FitRequest(TrainingRequest):
         shared = {field.name: getattr(self, field.name) for field in fields(TrainingRequest)}
         return TrainingRequest(**{**shared, "seeds": list(self.seeds[:2])})
 
-    def settled(self) -> Options:
+    def options_for_rows(self) -> Options:
         """Resolved options in the units of these rows."""
         return for_rows(self.resolved, self.kind, self.parameters, self.data.summary(), self.seeds[2])
 

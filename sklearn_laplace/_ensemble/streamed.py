@@ -50,7 +50,7 @@ def fits_of_stream(
 ) -> list[LaplaceFit]:
     """Laplace fit of each member on its rows of the stream; ``fits`` on a sample determine the structures.
 
-    ``places`` are the folds of the members among those of all deals. ``model`` has noise variances up to a factor.
+    ``places`` are the folds of the members among those of all repeats. ``model`` has noise variances up to a factor.
     ``like`` is a tensor with the dtype and the device of the rows.
     """
     structure = type(fits[0].curvature)

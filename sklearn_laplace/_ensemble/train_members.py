@@ -1,10 +1,10 @@
 """Training of members that train together.
 
-A deal is a random assignment of the rows to four folds. There are two deals (``_training/deals.py``). Each of the eight
-members is trained without one fold of one deal. They train as one or two tensor programs (``_training/batched.py``).
-Members of the first deal suit smooth functions, those of the second functions with much detail
-(``_training/recipe.py``). Stacking on held-out rows selects the weight of each deal. A deal with almost no weight, or
-with much larger errors, is omitted. ``approximate_members.py`` computes the posteriors.
+A repeat is a random assignment of the rows to four folds. There are two repeats (``_training/repeats.py``). Each of the
+eight members is trained without one fold of one repeat. They train as one or two tensor programs
+(``_training/batched.py``). Members of the first repeat suit smooth functions, those of the second functions with much
+detail (``_training/recipe.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with almost no
+weight, or with much larger errors, is omitted. ``approximate_members.py`` computes the posteriors.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .._runtime.torch_state import single_thread
 from .._training.batched import mean_errors, seconds_of_step, train_members
 from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
-from .._training.deals import N_DEALS, held_out_rows
 from .._training.losses import Loss, loss_of
 from .._training.plan import NOISELESS, TrainingRequest
 from .._training.random_weights import grouped, posterior_layout
 from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, Schedule, for_noise, of_part, recipes_for
+from .._training.repeats import N_REPEATS, held_out_rows
 from .._training.stacked import Stacked
 from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
 from ..laplace.fit import LaplaceFit, fit_laplace
@@ -45,14 +45,14 @@ from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
 from ..nets import TableMLP
-from .bag import Bag, average
 from .encodings import exact_kinds
+from .joint_members import JointMembers, average
 from .weights import by_stacking
 
 EM_STEPS = 100
-"""Steps of expectation maximisation for the weights of the deals."""
+"""Steps of expectation maximisation for the weights of the repeats."""
 DECISIVE = 2.0
-"""Maximum ratio of the squared errors of a deal to those of the other deal. Members with very different errors cannot
+"""Maximum ratio of the squared errors of a repeat to those of the other one. Members with very different errors cannot
 share one noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
@@ -68,7 +68,7 @@ PILOT_NOISELESS = 2 * NOISELESS
 It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
 
 
-def train_bag(request: TrainingRequest, resolved: Options, task: Task) -> Bag | None:
+def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers | None:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
     None if nets with exact steps are affordable and the targets are almost free of noise: exact Gauss–Newton steps are
@@ -81,12 +81,12 @@ def train_bag(request: TrainingRequest, resolved: Options, task: Task) -> Bag | 
     recipes = recipes_of(request.parameters, data, n_rows)
     held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
     n_members = len(held_out) // len(recipes)
-    deals: list[tuple[Bag, Tensor]] = []
+    repeats: list[tuple[JointMembers, Tensor]] = []
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
             timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
-            n_deals, part = request.saved.result("deals and part of the steps", timed)
-            recipes = of_part(recipes[:n_deals], part)
+            n_repeats, part = request.saved.result("repeats and part of the steps", timed)
+            recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         trial = _Program.of(request, options, rows, recipes[:1], held_out, 0)
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
@@ -97,25 +97,25 @@ def train_bag(request: TrainingRequest, resolved: Options, task: Task) -> Bag | 
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
         for together in _programs(recipes):
-            program = _Program.of(request, options, rows, together, held_out, len(deals) * n_members)
+            program = _Program.of(request, options, rows, together, held_out, len(repeats) * n_members)
             with progress(together[0].schedule, label=f"{len(together) * n_members} members") as steps:
-                deals += program.trained(prior, steps)
+                repeats += program.trained(prior, steps)
             if clock.is_over():
                 break
-    bags, outputs = zip(*deals, strict=True)
-    if len(bags) == 1:
-        return bags[0]
+    by_repeat, outputs = zip(*repeats, strict=True)
+    if len(by_repeat) == 1:
+        return by_repeat[0]
     if not loss.has_noise:
-        return Bag.of_deals(bags, _shares_by_loss(rows, outputs, loss))
-    noise = average([variances for bag in bags for variances in bag.noise])
-    return Bag.of_deals(bags, _shares(rows, outputs, noise))
+        return JointMembers.of_repeats(by_repeat, _shares_by_loss(rows, outputs, loss))
+    noise = average([variances for joint_nets in by_repeat for variances in joint_nets.noise])
+    return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise))
 
 
-def _held_out(data: PreparedData, n_deals: int, stream: RowStream | None) -> np.ndarray:
+def _held_out(data: PreparedData, n_repeats: int, stream: RowStream | None) -> np.ndarray:
     """Mask of the rows that each member holds out; folds of a stream are sets of hashes."""
     if stream is None:
-        return held_out_rows(data.X, data.targets, n_deals)
-    return held_out_by_hash(data, n_deals)
+        return held_out_rows(data.X, data.targets, n_repeats)
+    return held_out_by_hash(data, n_repeats)
 
 
 def _has_exact_steps(request: TrainingRequest, options: Options) -> bool:
@@ -125,7 +125,7 @@ def _has_exact_steps(request: TrainingRequest, options: Options) -> bool:
 
 
 def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
-    """Group the recipes of the deals whose members train as one tensor program."""
+    """Group the recipes of the repeats whose members train as one tensor program."""
     return [tuple(together) for _, together in groupby(recipes, lambda recipe: recipe.program)]
 
 
@@ -136,16 +136,16 @@ def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[s
 
 @dataclass(frozen=True)
 class _Program:
-    """Members of some deals, which train as one tensor program on the rows or a sample of them."""
+    """Members of some repeats, which train as one tensor program on the rows or a sample of them."""
 
     request: TrainingRequest
     options: Options
     rows: TrainingRows
-    recipes: tuple[Recipe, ...]  # one per deal
+    recipes: tuple[Recipe, ...]  # one per repeat
     arguments: tuple[dict[str, Any], ...]  # one per net
     modules: tuple[TableMLP, ...]  # one per net, with initial weights
     held_out: Tensor  # (K, n), True for rows held out from a net
-    first: int  # place of the first net among the folds of all deals
+    first: int  # place of the first net among the folds of all repeats
 
     @classmethod
     def of(
@@ -157,8 +157,8 @@ class _Program:
         held_out: Tensor,
         first: int,
     ) -> _Program:
-        """Program of the deals with these recipes, from the member at position ``first`` on."""
-        n_members = len(held_out) // N_DEALS
+        """Program of the repeats with these recipes, from the member at position ``first`` on."""
+        n_members = len(held_out) // N_REPEATS
         arguments = [arguments_of(recipe, request.data, options) for recipe in recipes for _ in range(n_members)]
         seed = request.seeds[0] + first
         modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
@@ -180,18 +180,18 @@ class _Program:
         arguments = self.arguments[0], self.loss, schedule, self.rows, self.held_out[0], seed, self.order
         return best_prior(*arguments, progress)
 
-    def trained(self, prior: float, steps: Steps) -> list[tuple[Bag, Tensor]]:
-        """Train the members; for each deal, return them and their outputs for held-out rows (n, C)."""
+    def trained(self, prior: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
+        """Train the members; for each repeat, return them and their outputs for held-out rows (n, C)."""
         trained = self.request.saved.result(f"members from {self.first}", lambda: self._trained(prior, steps))
         noises = () if trained["noise"] is None else (trained["noise"],)
-        n, deals = len(self.modules) // len(self.recipes), []
+        n, repeats = len(self.modules) // len(self.recipes), []
         for begin, recipe in zip(range(0, len(self.modules), n), self.recipes, strict=True):
             part, places = slice(begin, begin + n), range(self.first + begin, self.first + begin + n)
             held_out, states = self.held_out[part], tuple(trained["states"][part])
             shares, n_steps = (1 / n,) * n, recipe.schedule.n_steps
-            bag = Bag(self.arguments[part], states, held_out, shares, noises, n_steps, tuple(places))
-            deals.append((bag, (trained["outputs"][part] * held_out[:, :, None]).sum(0)))
-        return deals
+            joint_nets = JointMembers(self.arguments[part], states, held_out, shares, noises, n_steps, tuple(places))
+            repeats.append((joint_nets, (trained["outputs"][part] * held_out[:, :, None]).sum(0)))
+        return repeats
 
     def _trained(self, prior: float, steps: Steps) -> dict[str, Any]:
         """States, outputs (K, n, C) and noise variances after the training."""
@@ -292,11 +292,11 @@ def learnt_of(
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> list[float]:
-    """Number of deals and part of their steps that the time limit allows, besides the passes over the rows.
+    """Number of repeats and part of their steps that the time limit allows, besides the passes over the rows.
 
-    If the time is too short for all steps of the first deals, the others are omitted.
+    If the time is too short for all steps of the first repeats, the others are omitted.
     """
-    needed, passes, n_deals = 0.0, 0.0, 0
+    needed, passes, n_repeats = 0.0, 0.0, 0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for place, together in enumerate(_programs(recipes)):
         schedule = together[0].schedule
@@ -308,24 +308,24 @@ def _in_time(
             fit_of(network, few, options)
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
         passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
-        n_deals += len(together)
+        n_repeats += len(together)
         if needed > PART_OF_TIME * clock.left:
             break
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
     clock.was_cut |= part < 1
-    return clock.group.of_first([n_deals, part])
+    return clock.group.of_first([n_repeats, part])
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
-    """Weights of two deals that maximise the density of held-out rows under their mixture (stacking, by EM).
+    """Weights of two repeats that maximise the density of held-out rows under their mixture (stacking, by EM).
 
-    Each deal predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
-    factor as variances. A deal has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
+    Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
+    factor as variances. A repeat has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
     times that of the other.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
-    errors = torch.stack([(rows.targets.double() - of_deal).square() for of_deal in outputs])
+    errors = torch.stack([(rows.targets.double() - of_repeat).square() for of_repeat in outputs])
     tiny = torch.finfo(torch.float64).tiny
     squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
     # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
@@ -343,7 +343,7 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
 
 
 def _shares_by_loss(rows: TrainingRows, outputs: Sequence[Tensor], loss: Loss) -> list[float]:
-    """Weights of two deals that maximise the likelihood of held-out rows under their mixture (stacking)."""
+    """Weights of two repeats that maximise the likelihood of held-out rows under their mixture (stacking)."""
     logs = -loss.errors(torch.stack(list(outputs)), rows.targets)
     shares: list[float] = by_stacking(logs.cpu().numpy(), rows.weights.double().cpu().numpy()).tolist()
     return shares

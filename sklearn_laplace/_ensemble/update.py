@@ -13,7 +13,7 @@ from .._approximation.left_out import left_out_of
 from .._data.rows import PreparedData, row_keys
 from .._options.options import Options
 from .._runtime.torch_state import single_thread
-from .._training.random_weights import fixed_dispersion, grouped, told_by_rows
+from .._training.random_weights import fixed_dispersion, fixed_for_one_row, grouped
 from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
@@ -31,7 +31,7 @@ def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
     for member in ensemble.members:
         with single_thread(member.is_small):
             settled = replace(options, likelihood=member.fit.likelihood)
-            settled = told_by_rows(settled, member.fit.total_weight, member.scale)
+            settled = fixed_for_one_row(settled, member.fit.total_weight, member.scale)
             changed = _refitted(member, settled, options, ensemble.factor)
             members.append(changed)
     changed_ensemble = replace(ensemble, members=tuple(members))
@@ -44,7 +44,7 @@ def _refitted(member: Member, settled: Options, options: Options, factor: float)
     rows = member.kept, member.input_dtype, member.seed
     dispersion = fixed_dispersion(settled, member.scale)
     hyper = choose(fit, member.origin, settled, dispersion, lambda: left_out_of(*rows, fit, options, in_order=True))
-    return member.conditioned(fit, mixed(hyper, factor, options), options)
+    return member.with_hyper(fit, mixed(hyper, factor, options), options)
 
 
 def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
@@ -80,4 +80,4 @@ def _changed(member: Member, data: PreparedData, options: Options, copies: Copie
     change: Callable[..., LaplaceFit] = add_rows if added else remove_rows
     with single_thread(member.is_small):
         arguments = pass_over(member.fit, data, member.input_dtype, options.memory, added=added)
-        return member.conditioned(change(*arguments, member.hyper), member.hyper, options)
+        return member.with_hyper(change(*arguments, member.hyper), member.hyper, options)

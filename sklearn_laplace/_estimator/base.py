@@ -26,7 +26,7 @@ from .._data.rows import PreparedData, augmented, canonical_rows, present_rows
 from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
-from .._ensemble.conditions import placed
+from .._ensemble.conditions import device_of_fit
 from .._ensemble.diagnose import diagnose
 from .._ensemble.encodings import check_one_kind, most_kinds
 from .._ensemble.ensemble import Ensemble, reweighted
@@ -211,7 +211,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             if are_rates(options.likelihood, data.targets) and parameters["augment"] is None:
                 parameters = {**parameters, "of_rates": True}
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
-            on_device = placed(parameters, data.shape(), options)
+            on_device = device_of_fit(parameters, data.shape(), options)
             request = FitRequest(
                 kind=self._kind,
                 parameters=on_device,

@@ -57,7 +57,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         return trained
     if plan.free_dispersion and plan.again is None:
         hyper = replace(hyper, dispersion=plan.first_dispersion)
-    parts = zip(starts, dealt(rows, len(starts)), strict=True)
+    parts = zip(starts, fold_rows(rows, len(starts)), strict=True)
     folds, factor = tuple(Fold(start, held_out) for start, held_out in parts), 1.0
     cross_fitting = task.subtask("cross-fitted nets", None if plan.softens else len(folds))
     without_failures = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
@@ -138,7 +138,7 @@ def _under(
     return tuple(trained), float(density.max())
 
 
-def dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
+def fold_rows(rows: TrainingRows, n_folds: int) -> list[Tensor]:
     """Row indices of each fold, in increasing order; equal rows share a fold, and classes are stratified."""
     n, device = len(rows), rows.inputs.device
     both = torch.cat([rows.inputs.flatten(1).double(), rows.targets.reshape(n, -1).double()], 1)

@@ -63,7 +63,7 @@ def for_rows(
             return replace(options, prior_mean=fit.network.tensors(mean))
         return options
     likelihood = options.likelihood.scaled_to(targets.mean_variance, targets.average_noise)
-    return told_by_rows(replace(options, likelihood=likelihood), targets.total_weight, targets.scale)
+    return fixed_for_one_row(replace(options, likelihood=likelihood), targets.total_weight, targets.scale)
 
 
 def posterior_layout(
@@ -125,7 +125,7 @@ def tempering(network: Network, temperature: float | Mapping[str, float]) -> flo
     return temperature if isinstance(temperature, float) else temperatures(network, temperature)
 
 
-def told_by_rows(options: Options, total_weight: float, scale: TargetScale) -> Options:
+def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale) -> Options:
     """Replace rules for prior precision and noise by values if the total weight of the rows is too small for them.
 
     The likelihood of ``options`` is in the units of the targets.

@@ -86,32 +86,32 @@ HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 N_LAYERS = 2
 """Number of hidden layers."""
 SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
-"""Activations of the first and of the second deal. For more than this number of rows, both deals use the first."""
+"""Activations of the first and of the second repeat. For more than this number of rows, both repeats use the first."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
-"""Number of steps of each deal for 1,000 rows, and its power of the number of rows."""
+"""Number of steps of each repeat for 1,000 rows, and its power of the number of rows."""
 TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
-"""Maximum number of rows for which both deals are trained together, in one shape, and their steps for 1,000 rows."""
+"""Maximum number of rows for which both repeats are trained together, in one shape, and their steps for 1,000 rows."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
 """Noisy targets: minimum squared error in the trial of prior precisions, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
-"""Maximum learning rate and weight decay of each deal."""
+"""Maximum learning rate and weight decay of each repeat."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
 exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Candidate prior precisions of the weights, and the maximum number of steps of the trial of each candidate."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
-"""Pieces per column: in the first deal; maximum in the second; and there for 1,000 rows, proportional to the rows."""
+"""Pieces per column: in the first repeat; maximum in the second; and there for 1,000 rows, proportional to the rows."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer pieces."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Shape and schedule of the members of one deal."""
+    """Shape and schedule of the members of one repeat."""
 
     hidden_layer_sizes: tuple[int, ...]
     activation: str
@@ -125,7 +125,7 @@ class Recipe:
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """Default recipes: the first deal suits smooth functions, the second functions with fine detail.
+    """Default recipes: the first repeat suits smooth functions, the second functions with fine detail.
 
     >>> [(recipe.hidden_layer_sizes, recipe.n_bins) for recipe in recipes_for(2500, 10)]
     [((64, 64), 8), ((64, 64), 20)]

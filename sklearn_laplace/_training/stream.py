@@ -18,7 +18,7 @@ from torch import Tensor
 from .._data.rows import PreparedData, rehashed, row_keys
 from .._runtime.group import Group
 from .._sources.source import Block, RowSource
-from .deals import N_DEALS, N_FOLDS
+from .repeats import N_FOLDS, N_REPEATS
 
 BUFFER_ROWS = 2**16
 """Number of rows of a buffer."""
@@ -100,18 +100,18 @@ def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
             yield rows
 
 
-def folds_of(data: PreparedData, n_deals: int = N_DEALS) -> np.ndarray:
-    """Fold of each row in each deal, shape (n_deals, n), by its hash: the same in any block and on any rank."""
+def folds_of(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
+    """Fold of each row in each repeat, shape (n_repeats, n), by its hash: the same in any block and on any rank."""
     keys, folds = row_keys(data.X, data.targets), []
-    for _ in range(n_deals):
+    for _ in range(n_repeats):
         keys = rehashed(keys)
         folds.append((keys % np.uint64(N_FOLDS)).astype(np.int64))
     return np.stack(folds)
 
 
-def held_out_by_hash(data: PreparedData, n_deals: int = N_DEALS) -> np.ndarray:
-    """Mask of the rows that each member holds out, shape (n_deals · N_FOLDS, n); see :func:`folds_of`."""
-    return (folds_of(data, n_deals)[:, None] == np.arange(N_FOLDS)[:, None]).reshape(n_deals * N_FOLDS, -1)
+def held_out_by_hash(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
+    """Mask of the rows that each member holds out, shape (n_repeats · N_FOLDS, n); see :func:`folds_of`."""
+    return (folds_of(data, n_repeats)[:, None] == np.arange(N_FOLDS)[:, None]).reshape(n_repeats * N_FOLDS, -1)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class StreamedBatches:
     """Mini-batches of a stream for some members."""
 
     stream: RowStream
-    members: range  # positions among the members of all deals
+    members: range  # positions among the members of all repeats
     batch_size: int  # rows of all ranks
     seed: int
 

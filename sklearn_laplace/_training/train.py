@@ -30,7 +30,7 @@ from ..laplace.network.tracing import copy_of, trace
 from ..laplace.prior import Prior
 from .built_in import built_in_net, statistics_of
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
-from .folds import N_FOLDS, cross_fitted, dealt
+from .folds import N_FOLDS, cross_fitted, fold_rows
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
 from .plan import NOISELESS, GivenNet, MapResult, Plan, TrainingRequest, WarmStart
@@ -86,7 +86,7 @@ def begin(request: TrainingRequest, resolved: Options, task: Task) -> WarmStart 
         return None
     modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
     with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), request.data.scale.log_volume) as steps:
-        held_out = dealt(rows, N_FOLDS)
+        held_out = fold_rows(rows, N_FOLDS)
         start = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, steps)
     if start.dispersion < NOISELESS:
         return WarmStart(None, np.ones(1), start.dispersion, (), by_gradients=True)

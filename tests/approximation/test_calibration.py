@@ -14,32 +14,32 @@ import torch
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation import calibration
-from sklearn_laplace._approximation.calibration import HeldOutDeals, calibrated
+from sklearn_laplace._approximation.calibration import HeldOutRepeats, calibrated
 from sklearn_laplace._training import built_in
 
 N = 3000
 
 
-def deals(errors, *, n_deals=2, log_variance=0.0, variance=0.1):
+def repeats(errors, *, n_repeats=2, log_variance=0.0, variance=0.1):
     """Held-out errors (D, n, 1) of predictions with this variance, and noise of variance one."""
     shape = errors.shape
-    return HeldOutDeals(
+    return HeldOutRepeats(
         torch.from_numpy(errors),
         torch.full(shape, variance, dtype=torch.float64),
         torch.ones(shape, dtype=torch.float64),
         None if log_variance is None else torch.full(shape[1:], log_variance, dtype=torch.float64),
         torch.ones(shape[1], dtype=torch.float64),
-        torch.full((n_deals,), 1 / n_deals, dtype=torch.float64),
+        torch.full((n_repeats,), 1 / n_repeats, dtype=torch.float64),
     )
 
 
-def errors_of(random, *, spread=0.0, independent=0.1, noise=1.0, n=N, n_deals=2):
-    """Sum of the same noise in all deals and independent errors of the members.
+def errors_of(random, *, spread=0.0, independent=0.1, noise=1.0, n=N, n_repeats=2):
+    """Sum of the same noise in all repeats and independent errors of the members.
 
     The log variance of the noise has standard deviation ``spread``.
     """
     level = noise * np.exp(spread * random.normal(size=(n, 1)) - spread**2 / 2)
-    return np.sqrt(level) * random.normal(size=(n, 1)) + math.sqrt(independent) * random.normal(size=(n_deals, n, 1))
+    return np.sqrt(level) * random.normal(size=(n, 1)) + math.sqrt(independent) * random.normal(size=(n_repeats, n, 1))
 
 
 def of_eight(independent):
@@ -54,7 +54,7 @@ def test_the_density_of_an_error_is_that_of_the_integral(spread):
     log_variance = random.uniform(0.0, 1.0, size=(6, 2))
     one = torch.ones(1, dtype=torch.float64)
     arrays = (torch.from_numpy(part) for part in (errors, variance, noise, log_variance))
-    densities = HeldOutDeals(*arrays, torch.ones(6, dtype=torch.float64), one).log_densities(1.7, spread)
+    densities = HeldOutRepeats(*arrays, torch.ones(6, dtype=torch.float64), one).log_densities(1.7, spread)
     for place in np.ndindex(6, 2):
         values = (float(part[(0, *place)]) for part in (errors, variance, noise))
         expected = oracles.log_density_of_error(*values, float(log_variance[place]), 1.7, spread)
@@ -62,7 +62,7 @@ def test_the_density_of_an_error_is_that_of_the_integral(spread):
 
 
 def test_normal_errors_have_no_further_tails():
-    best = calibrated(deals(errors_of(np.random.default_rng(0))), [0.125] * 8)
+    best = calibrated(repeats(errors_of(np.random.default_rng(0))), [0.125] * 8)
     assert best.spread == 0.0
     assert best.factor == pytest.approx(of_eight(1 / 11), abs=0.06)
 
@@ -70,26 +70,26 @@ def test_normal_errors_have_no_further_tails():
 @pytest.mark.parametrize("true", [0.9, 1.3])
 def test_heavy_tails_are_found(true):
     random = np.random.default_rng(1)
-    spread = calibrated(deals(errors_of(random, spread=true)), [0.125] * 8).spread
+    spread = calibrated(repeats(errors_of(random, spread=true)), [0.125] * 8).spread
     assert spread == pytest.approx(true, abs=0.25)
 
 
 def test_a_log_variance_that_is_known_to_be_uncertain_counts():
     """Uncertainty of the noise model about the log variance also gives heavy tails; no further spread is needed."""
     random = np.random.default_rng(2)
-    best = calibrated(deals(errors_of(random, spread=1.0) * math.exp(0.25), log_variance=1.0), [0.125] * 8)
+    best = calibrated(repeats(errors_of(random, spread=1.0) * math.exp(0.25), log_variance=1.0), [0.125] * 8)
     assert best.spread <= calibration.USUAL_SPREAD
 
 
 def test_no_model_of_the_noise_no_tails():
     random = np.random.default_rng(3)
-    assert calibrated(deals(errors_of(random, spread=1.3), log_variance=None), [0.125] * 8).spread == 0.0
+    assert calibrated(repeats(errors_of(random, spread=1.3), log_variance=None), [0.125] * 8).spread == 0.0
 
 
 @pytest.mark.parametrize("scale", [0.25, 2.0])
 def test_the_factor_is_the_size_of_the_errors(scale):
     random = np.random.default_rng(4)
-    held_out = deals(math.sqrt(scale) * errors_of(random, n_deals=1), n_deals=1)
+    held_out = repeats(math.sqrt(scale) * errors_of(random, n_repeats=1), n_repeats=1)
     assert calibrated(held_out, [0.25] * 4).factor == pytest.approx(scale, rel=0.1)
 
 
@@ -97,17 +97,18 @@ def test_a_mixture_of_members_that_err_on_their_own_needs_less_variance(monkeypa
     """Two members need the factor 1 − s for a share s of independent errors; eight average 7/8 of it away, not 1/2."""
     monkeypatch.setattr(calibration, "MOST_ROWS", 40_000)
     random, independent = np.random.default_rng(5), 0.2
-    held_out = deals(errors_of(random, independent=independent, noise=1 - independent, n=40_000), variance=independent)
+    errors = errors_of(random, independent=independent, noise=1 - independent, n=40_000)
+    held_out = repeats(errors, variance=independent)
     held_out = dataclasses.replace(held_out, noise=(1 - independent) * held_out.noise)
     best = calibrated(held_out, [0.125] * 8)
     assert best.spread == 0.0
-    assert best.of_deals == pytest.approx(1 - independent, rel=0.08)
+    assert best.of_repeats == pytest.approx(1 - independent, rel=0.08)
     assert best.factor == pytest.approx((1 - independent) ** 1.75, rel=0.08)
 
 
 def test_many_rows_are_a_sample():
     random = np.random.default_rng(6)
-    held_out = deals(errors_of(random, n=3 * calibration.MOST_ROWS))
+    held_out = repeats(errors_of(random, n=3 * calibration.MOST_ROWS))
     assert len(held_out.some(calibration.MOST_ROWS).weights) == calibration.MOST_ROWS
     assert calibrated(held_out, [0.125] * 8).factor == pytest.approx(of_eight(1 / 11), abs=0.06)
 

@@ -405,10 +405,10 @@ def test_equal_rows_are_in_one_fold():
     """Copies of a row are in the same fold, so that no net is evaluated on a row of its training."""
     rows = TrainingRows(*(torch.randn(20, k).double() for k in (3, 2)), torch.ones(20).double())
     twice = rows.taken(torch.arange(20).repeat(2))
-    for part in folds.dealt(twice, 3):
+    for part in folds.fold_rows(twice, 3):
         assert sorted(part[part < 20].tolist()) == sorted((part[part >= 20] - 20).tolist())
-    dealt = [part.tolist() for part in folds.dealt(rows, 3)]
-    assert dealt == [list(range(k, 20, 3)) for k in range(3)]
+    fold_rows = [part.tolist() for part in folds.fold_rows(rows, 3)]
+    assert fold_rows == [list(range(k, 20, 3)) for k in range(3)]
 
 
 def test_without_memory_for_a_few_curvatures_auto_is_the_evidence():

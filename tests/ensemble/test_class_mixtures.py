@@ -38,7 +38,7 @@ def without_factor(model):
     """A copy whose members have the posterior covariance of their own kind."""
     copy, options = pickle.loads(pickle.dumps(model)), model._options()
     members = [replace(member, covariance_factor=1.0) for member in copy._ensemble.members]
-    members = [member.conditioned(member.fit, member.hyper, options) for member in members]
+    members = [member.with_hyper(member.fit, member.hyper, options) for member in members]
     copy._ensemble = replace(copy._ensemble, members=tuple(members), factor=1.0)
     return copy
 

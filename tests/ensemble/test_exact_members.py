@@ -15,7 +15,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._approximation.calibration import HeldOutDeals, HeldOutDensities
+from sklearn_laplace._approximation.calibration import HeldOutDensities, HeldOutRepeats
 from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble import parts as ensemble_parts
 from sklearn_laplace._ensemble import train_members as ensemble_train
@@ -152,7 +152,7 @@ def test_densities_are_those_of_a_mixture_of_normals(spread):
     shares = np.array([0.3, 0.7])
     noise = np.repeat(level, 2, 0)
     tensors = (torch.from_numpy(part) for part in (errors, variance, noise, known, np.ones(6), shares))
-    logs = HeldOutDensities(HeldOutDeals(*tensors), spread, 0.8, 1.3).scaled(0.5)
+    logs = HeldOutDensities(HeldOutRepeats(*tensors), spread, 0.8, 1.3).scaled(0.5)
     nodes = np.linspace(-8, 8, 4001)
     weights = norm.pdf(nodes) * (nodes[1] - nodes[0])
     for row in range(6):
@@ -164,12 +164,13 @@ def test_densities_are_those_of_a_mixture_of_normals(spread):
 
 def test_densities_of_another_net_have_its_errors_and_their_own_best_factor():
     random = np.random.default_rng(4)
-    deals = HeldOutDeals(*(torch.from_numpy(random.uniform(0.5, 1, size=(2, 9, 1))) for _ in range(3)), None, *parts(9))
+    uniform = (torch.from_numpy(random.uniform(0.5, 1, size=(2, 9, 1))) for _ in range(3))
+    repeats = HeldOutRepeats(*uniform, None, *parts(9))
     chosen = np.array([0, 2, 3, 5, 6, 7, 8, 10, 11])
     errors, variance = random.normal(size=(12, 1)), random.uniform(0.1, 0.5, size=(12, 1))
     held_out = HeldOutErrors(*(torch.from_numpy(part) for part in (errors, variance, np.ones((12, 1)), np.ones(12))))
-    densities = HeldOutDensities(deals, 0.0, 1.0, 0.5).of_net(held_out, 0.25, chosen)
-    total = variance[chosen] + 0.5 * deals.noise[0].numpy()
+    densities = HeldOutDensities(repeats, 0.0, 1.0, 0.5).of_net(held_out, 0.25, chosen)
+    total = variance[chosen] + 0.5 * repeats.noise[0].numpy()
 
     def loss(log_factor):
         return -norm.logpdf(errors[chosen], scale=np.sqrt(np.exp(log_factor) * total)).sum()
@@ -194,7 +195,7 @@ def nets(activations: list[str]) -> list[TableMLP]:
     ]
 
 
-def test_deals_that_train_together_train_as_each_of_them_alone():
+def test_repeats_that_train_together_train_as_each_of_them_alone():
     """Activation, learning rate and weight decay differ between partitions; the row order is the same."""
     X, y = waves(60)
     rows = TrainingRows(torch.from_numpy(X), torch.from_numpy(y)[:, None], torch.ones(60, dtype=torch.float64))
@@ -293,7 +294,7 @@ def test_the_same_rows_in_another_order_are_the_same_model(fitted):
 def test_small_fits_stay_on_one_thread(monkeypatch):
     """On a busy machine, parallel regions of small matrix products wait for threads without a core."""
     n_threads = {}
-    training, approximation = ensemble_train.train_members, ensemble_fit.approximate_bag
+    training, approximation = ensemble_train.train_members, ensemble_fit.approximate_jointly
 
     def trained(*args, **options):
         n_threads["training"] = torch.get_num_threads()
@@ -304,7 +305,7 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
         return approximation(*args)
 
     monkeypatch.setattr(ensemble_train, "train_members", trained)
-    monkeypatch.setattr(ensemble_fit, "approximate_bag", approximated)
+    monkeypatch.setattr(ensemble_fit, "approximate_jointly", approximated)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

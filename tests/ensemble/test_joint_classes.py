@@ -10,7 +10,7 @@ import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._data.summary import TableShape
 from sklearn_laplace._ensemble import conditions
-from sklearn_laplace._ensemble.conditions import is_bagged
+from sklearn_laplace._ensemble.conditions import trains_jointly
 from sklearn_laplace._options.resolve import resolve
 from sklearn_laplace._options.variants import expanded
 from sklearn_laplace._training import recipe
@@ -53,7 +53,7 @@ def trains_together(model, n_rows, n_columns=10):
     parameters = expanded(model.get_params(deep=False))
     kind = "regressor" if isinstance(model, LaplaceRegressor) else "classifier"
     shape = TableShape(n_rows, 3, (0,) * n_columns, 0, True, False)
-    return is_bagged(parameters, shape, resolve(kind, parameters))
+    return trains_jointly(parameters, shape, resolve(kind, parameters))
 
 
 def test_classes_train_together_where_exact_steps_are_too_expensive():

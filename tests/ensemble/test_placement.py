@@ -13,7 +13,7 @@ from sklearn_laplace._data.rows import PreparedData
 from sklearn_laplace._data.summary import TableShape
 from sklearn_laplace._data.target_scale import TargetScale
 from sklearn_laplace._ensemble import conditions
-from sklearn_laplace._ensemble.conditions import GPU_WORK, placed
+from sklearn_laplace._ensemble.conditions import GPU_WORK, device_of_fit
 from sklearn_laplace._options.resolve import resolve
 from sklearn_laplace._options.variants import expanded
 from sklearn_laplace._runtime.group import Group
@@ -25,7 +25,7 @@ def device_of(model, n_rows, n_columns=10):
     parameters = expanded(model.get_params(deep=False))
     kind = "regressor" if isinstance(model, LaplaceRegressor) else "classifier"
     shape = TableShape(n_rows, 1, (0,) * n_columns, 0, True, False)
-    return placed(parameters, shape, resolve(kind, parameters))["device"]
+    return device_of_fit(parameters, shape, resolve(kind, parameters))["device"]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_without_a_gpu_nothing_changes(n_rows, monkeypatch):
     monkeypatch.setitem(AVAILABLE, "cuda", lambda: False)
     parameters = expanded(LaplaceRegressor().get_params(deep=False))
     shape = TableShape(n_rows, 1, (0,) * 10, 0, True, False)
-    assert placed(parameters, shape, resolve("regressor", parameters)) is parameters
+    assert device_of_fit(parameters, shape, resolve("regressor", parameters)) is parameters
 
 
 @pytest.mark.parametrize(("n_rows", "device"), [(1000, "auto"), (2000, "auto"), (5000, "cuda"), (10**6, "cuda")])

@@ -97,7 +97,7 @@ def test_random_weights_follow_from_the_seed():
     network = model.fit(X, Y).laplace_.network
     whole = trace(network.module.requires_grad_(), torch.tensor(X))
     hits = sum(
-        torch.cat([m.flatten() for m in Scored(SCORES["random"], 0.5, seed).settled(whole, None).masks.values()])
+        torch.cat([m.flatten() for m in Scored(SCORES["random"], 0.5, seed).chosen(whole, None).masks.values()])
         for seed in range(60)
     )
     assert int(hits.min()) > 10

@@ -220,7 +220,7 @@ def test_a_buffer_mixes_several_parts(monkeypatch):
 
 
 def test_folds_depend_on_the_content_alone():
-    """Equal rows are in one fold, in whatever block; each deal holds out about a quarter of the rows in each fold."""
+    """Equal rows are in one fold, in whatever block; each repeat holds out about a quarter of the rows in each fold."""
     X, y, w = table(2000)
     X[1000:], y[1000:] = X[:1000], y[:1000]
     whole = folds_of(read(Block(X, y, w)))
@@ -231,7 +231,7 @@ def test_folds_depend_on_the_content_alone():
     np.testing.assert_array_equal(masks[:4].sum(0) + masks[4:].sum(0), 2)
     assert (abs(masks.mean(1) - 0.25) < 0.06).all()
     agree = (whole[0] == whole[1]).mean()
-    assert abs(agree - 0.25) < 0.06  # the deals are independent
+    assert abs(agree - 0.25) < 0.06  # the repeats are independent
 
 
 def test_arrays_are_sources_of_a_group_only(tmp_path):

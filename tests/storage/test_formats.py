@@ -607,7 +607,7 @@ def test_a_missing_package_is_named(stored, monkeypatch):
 
 
 DATA = """
-Affine BaggedScores Bernoulli BlockDiagonal BlockPosterior Categorical Choice Column Conv CrossFit DenseFactor Diag
+Affine JointScores Bernoulli BlockDiagonal BlockPosterior Categorical Choice Column Conv CrossFit DenseFactor Diag
 DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobian Full FullPosterior Functional
 FunctionalPosterior GGN Gaussian Generic HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
 Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag

@@ -731,8 +731,8 @@ MUTATIONS = (
     Mutation(
         "spread of the noise that is left out",
         "_approximation/noise_model.py",
-        "(believed(log_ratio.variance) + self.spread**2).sqrt()",
-        "believed(log_ratio.variance).sqrt()",
+        "(shrunk(log_ratio.variance) + self.spread**2).sqrt()",
+        "shrunk(log_ratio.variance).sqrt()",
         "noise_model calibration",
     ),
     Mutation(

@@ -57,7 +57,7 @@ def killed_after(monkeypatch, n_states: int, fit) -> int:
 
 @pytest.mark.parametrize("n", [400, 1200])
 def test_a_killed_fit_goes_on_to_the_same_result(n, tmp_path, monkeypatch):
-    """Below 1,001 rows both deals are one tensor program; the noise varies, so that the last cycle is weighted."""
+    """Below 1,001 rows both repeats are one tensor program; the noise varies, so that the last cycle is weighted."""
     X, y = rows(n)
     plain = LaplaceRegressor(random_state=0).fit(X, y)
     expected = plain.predict(X[:50], return_std=True)

@@ -22,9 +22,9 @@ from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
 from sklearn_laplace._training.batched import train_members
 from sklearn_laplace._training.batches import Encoded, RowNoise
-from sklearn_laplace._training.deals import held_out_rows
 from sklearn_laplace._training.losses import NegativeLog, Squares
 from sklearn_laplace._training.recipe import Schedule, for_noise, recipes_for
+from sklearn_laplace._training.repeats import held_out_rows
 from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, Stacked
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.laplace.likelihoods import Categorical
@@ -77,13 +77,13 @@ def coded(n: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(X)
 
 
-def test_every_row_is_unseen_by_one_member_of_each_deal():
+def test_every_row_is_unseen_by_one_member_of_each_repeat():
     X, y = friedman(103)
     masks = held_out_rows(X, y[:, None])
     assert masks.shape == (8, 103)
-    for deal in (masks[:4], masks[4:]):
-        assert (deal.sum(0) == 1).all()
-        assert set(deal.sum(1)) == {25, 26}
+    for repeat in (masks[:4], masks[4:]):
+        assert (repeat.sum(0) == 1).all()
+        assert set(repeat.sum(1)) == {25, 26}
 
 
 def test_folds_belong_to_rows_and_not_to_places():
@@ -273,7 +273,7 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
 
 
 @pytest.mark.parametrize("noise", [None, "varies"])
-def test_deals_are_weighed_by_stacking(noise):
+def test_repeats_are_weighed_by_stacking(noise):
     generator = torch.Generator().manual_seed(0)
     y, *errors = torch.randn(3, 50, 2, generator=generator, dtype=torch.float64)
     variances = None if noise is None else torch.rand(50, 2, generator=generator, dtype=torch.float64) + 0.1
@@ -297,7 +297,7 @@ def test_deals_are_weighed_by_stacking(noise):
     assert shares[1] == pytest.approx(grid[np.argmax([density(share) for share in grid])], abs=0.02)
 
 
-def test_a_deal_that_errs_much_more_is_left_out():
+def test_a_repeat_that_errs_much_more_is_left_out():
     y = torch.randn(50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows = TrainingRows(torch.zeros(50, 1), y, torch.ones(50))
     noise = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
@@ -305,7 +305,7 @@ def test_a_deal_that_errs_much_more_is_left_out():
     assert train._shares(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
 
 
-def test_a_few_rows_without_an_error_leave_out_no_deal():
+def test_a_few_rows_without_an_error_leave_out_no_repeat():
     y, noise = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows, exact = TrainingRows(torch.zeros(50, 1), y, torch.ones(50)), noise.clone()
     exact[:2] = 0.0

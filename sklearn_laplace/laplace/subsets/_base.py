@@ -35,7 +35,7 @@ class Subset(ABC):
         """
         return select(network, self.names(network), example)
 
-    def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
+    def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
         """Return the final subset for a trained network; ``self`` if the choice does not depend on the trained weights.
 
         Parameters

@@ -132,7 +132,7 @@ class Scored(Subset):
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
 
-    def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subnetwork:
+    def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subnetwork:
         return self._with_largest(network, self.score(network, variance, self.seed))
 
     def _with_largest(self, network: Network, scores: Tensor) -> Subnetwork:

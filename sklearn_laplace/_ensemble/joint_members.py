@@ -14,11 +14,11 @@ from .._runtime.budget import SINGLE_THREAD_PASS
 from ..errors import NonFiniteLossError
 
 LEAST_SHARE = 0.1
-"""Minimum weight of a deal."""
+"""Minimum weight of a repeat."""
 
 
 @dataclass(frozen=True)
-class Bag:
+class JointMembers:
     """Trained members of a mixture of K nets.
 
     Powers of ``noise`` weight the rows in the last cycles.
@@ -30,12 +30,12 @@ class Bag:
     shares: tuple[float, ...]  # weights (K,) in the mixture
     noise: tuple[Tensor, ...]  # variances (n, C) up to a factor; empty for constant noise
     n_steps: int
-    places: tuple[int, ...]  # folds of the nets among those of all deals
+    places: tuple[int, ...]  # folds of the nets among those of all repeats
 
     @classmethod
-    def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
-        """Members of several deals with the weights of the deals; deals with less than ``LEAST_SHARE`` are omitted."""
-        kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
+    def of_repeats(cls, repeats: Sequence[JointMembers], shares: Sequence[float]) -> JointMembers:
+        """Members of several repeats with their weights; repeats with less than ``LEAST_SHARE`` are omitted."""
+        kept = [(repeat, share) for repeat, share in zip(repeats, shares, strict=True) if share >= LEAST_SHARE]
         if not kept:
             raise NonFiniteLossError(
                 "the loss of held-out rows is not finite for any member. Look for numbers in X or y that are far "
@@ -43,13 +43,13 @@ class Bag:
             )
         total = sum(share for _, share in kept)
         return cls(
-            tuple(chain.from_iterable(deal.arguments for deal, _ in kept)),
-            tuple(chain.from_iterable(deal.states for deal, _ in kept)),
-            torch.cat([deal.held_out for deal, _ in kept]),
-            tuple(chain.from_iterable([share / total * within for within in deal.shares] for deal, share in kept)),
-            tuple(chain.from_iterable(deal.noise for deal, _ in kept)),
-            max(deal.n_steps for deal, _ in kept),
-            tuple(chain.from_iterable(deal.places for deal, _ in kept)),
+            tuple(chain.from_iterable(repeat.arguments for repeat, _ in kept)),
+            tuple(chain.from_iterable(repeat.states for repeat, _ in kept)),
+            torch.cat([repeat.held_out for repeat, _ in kept]),
+            tuple(chain.from_iterable([share / total * within for within in repeat.shares] for repeat, share in kept)),
+            tuple(chain.from_iterable(repeat.noise for repeat, _ in kept)),
+            max(repeat.n_steps for repeat, _ in kept),
+            tuple(chain.from_iterable(repeat.places for repeat, _ in kept)),
         )
 
     @property
@@ -59,15 +59,15 @@ class Bag:
         return self.held_out.shape[1] * n_weights <= SINGLE_THREAD_PASS
 
     @property
-    def n_deals(self) -> int:
-        """Number of deals, which is the number of members from which each row was held out."""
+    def n_repeats(self) -> int:
+        """Number of repeats, which is the number of members from which each row was held out."""
         return int(self.held_out[:, 0].sum())
 
     @property
-    def deal_shares(self) -> Tensor:
-        """Weight of each deal in the mixture, shape (D,), float64."""
+    def repeat_shares(self) -> Tensor:
+        """Weight of each repeat in the mixture, shape (D,), float64."""
         shares = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
-        return shares.view(self.n_deals, -1).sum(1)
+        return shares.view(self.n_repeats, -1).sum(1)
 
     @property
     def average_noise(self) -> Tensor | None:

@@ -1,7 +1,7 @@
-"""Held-out rows of jointly trained ensemble members: each member holds out one fold of one deal.
+"""Held-out rows of jointly trained ensemble members: each member holds out one fold of one repeat.
 
-A deal is a partition of the rows into folds. Two deals of four folds give eight members, each trained on three quarters
-of the rows.
+A repeat is a partition of the rows into folds. Two repeats of four folds give eight members, each trained on three
+quarters of the rows.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import numpy as np
 
 from .._data.rows import rehashed, row_keys
 
-N_DEALS, N_FOLDS = 2, 4
-"""Number of deals, and of folds per deal. The two members that hold out a row show how much a mixture improves on one.
-"""
+N_REPEATS, N_FOLDS = 2, 4
+"""Number of repeats, and of folds per repeat. The two members that hold out a row show what a mixture gains."""
 
 
-def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_deals: int = N_DEALS) -> np.ndarray:
-    """Mask (n_deals · N_FOLDS, n) of the rows that each member holds out; targets (n,) are stratified classes.
+def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int = N_REPEATS) -> np.ndarray:
+    """Mask (n_repeats · N_FOLDS, n) of the rows that each member holds out; targets (n,) are stratified classes.
 
     The fold of a row depends on its content, not on its position: equal rows are in the same fold.
     """
     keys = row_keys(inputs, targets)
     classes = targets if targets.ndim == 1 else np.zeros(len(keys), dtype=int)
     masks = []
-    for _ in range(n_deals):
+    for _ in range(n_repeats):
         keys = rehashed(keys)
         unique, place = np.unique(keys, return_inverse=True)
         of_class = np.zeros(len(unique), dtype=int)
