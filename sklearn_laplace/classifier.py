@@ -196,7 +196,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             All labels that can occur in later calls, for the first call. Default: the labels of y. Not for rows that
             are read from a source: all their labels are found.
         sample_weight : array-like of shape (n_samples,), optional
-            Row weights.
         sample_noise_variance : None
             Not used; only :class:`LaplaceRegressor` has noise variances.
 
@@ -215,7 +214,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).partial_fit(X[:60], y[:60])
         >>> before = model.predict_std(X[60:]).mean()
@@ -327,7 +325,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
 
         Returns
         -------
@@ -342,7 +339,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> model.predict_proba([[0.0, 1.0], [1.0, -0.5], [0.5, 0.25]]).round(1).tolist()
@@ -366,7 +362,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
 
         Returns
         -------
@@ -375,7 +370,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> model.predict_log_proba(X[:3]).shape
@@ -390,7 +384,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
 
         Returns
         -------
@@ -400,7 +393,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> model.predict([[0.0, 1.0], [1.0, -0.5]])
@@ -422,7 +414,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         kind : {"epistemic", "total", "aleatoric", "all"}, default="epistemic"
             "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
             total² = epistemic² + aleatoric²; "all" is a Bunch of the three.
@@ -442,7 +433,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> on_data, between = model.predict_std([[0.0, 1.0], [0.5, 0.25]])
@@ -483,16 +473,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Raises
         ------
-        UnsupportedCombinationError
-            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
-            temperatures.
-        MemoryBudgetError
-            If an exact curvature does not fit in memory.
+        UnsupportedCombinationError, MemoryBudgetError
+            As in :meth:`LaplaceRegressor.loo_predict`.
 
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> bool((model.loo_predict().argmax(1) == y).mean() > 0.8)
@@ -523,7 +509,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         kind : {"total", "epistemic", "aleatoric", "all"}, default="total"
             "total": H(E[p]). "aleatoric": E[H(p)]. "epistemic": the mutual information I(y; f). "all": a Bunch of the
             three.
@@ -541,7 +526,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> on_data, between = model.predict_entropy([[0.0, 1.0], [0.5, 0.25]], kind="aleatoric")
@@ -574,11 +558,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         y : array-like of shape (n_samples,)
-            True labels.
         sample_weight : array-like of shape (n_samples,), optional
-            Row weights.
 
         Returns
         -------
@@ -587,7 +568,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y).score(X, y) > 0.8
         True
@@ -600,7 +580,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         y : array-like of shape (n_samples,)
             True labels. A label that is not in ``classes_`` has probability zero.
 
@@ -616,7 +595,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> likely, unlikely = model.log_predictive_density([[0.0, 1.0], [0.0, 1.0]], [0, 1])
@@ -663,7 +641,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(200, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X[:100], y[:100])
         >>> print(model.report(X[100:], y[100:]))  # doctest: +ELLIPSIS
@@ -685,17 +662,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             Held-out rows.
         y : array-like of shape (n_samples,)
             Their labels.
-        figure : matplotlib Figure or SubFigure, optional
-            Figure to draw in; by default a new one.
-        ax : None, matplotlib Axes or sequence of Axes
-            Axes to draw on: one for each panel, or a single one for the entropies alone.
-        **options
-            Further parameters of :meth:`~sklearn_laplace.plotting.OverviewDisplay.from_estimator`.
+        figure, ax, **options
+            As in :meth:`LaplaceRegressor.plot`; a single axes gets the entropies.
 
         Returns
         -------
         OverviewDisplay
-            With ``figure_`` and ``axes_``. The numbers that are drawn are attributes of its panels.
 
         Raises
         ------
@@ -708,7 +680,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         --------
         >>> import matplotlib.pyplot as plt
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(200, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, n_members=1, random_state=0).fit(X[:100], y[:100])
         >>> display = model.plot(X[100:], y[100:])
@@ -725,12 +696,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_features)
-            Rows to predict.
-        n_samples : int, default=1
-            Number of draws.
-        random_state : int, RandomState or None, default=0
-            Seed of the draws.
+        X, n_samples, random_state
+            As in :meth:`LaplaceRegressor.sample_y`.
         kind : {"total", "epistemic"}, default="total"
             "total": class labels. "epistemic": class probabilities of functions drawn from the posterior.
 
@@ -742,7 +709,6 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Examples
         --------
         >>> from sklearn.datasets import make_moons
-        >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
         >>> model.sample_y(X[:3], n_samples=5).shape

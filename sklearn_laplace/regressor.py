@@ -361,7 +361,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         return_std : bool, default=False
             If True, return the standard deviation of kind ``return_std_kind``. "total" includes the noise.
         return_cov : bool, default=False
@@ -400,8 +399,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> mean, std = model.predict([[3.0], [30.0]], return_std=True)
@@ -441,7 +438,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         kind : {"total", "epistemic", "aleatoric", "all"}, default="total"
             total² = epistemic² + aleatoric². More data reduce the epistemic part; the aleatoric part is the noise at X.
             "all": a Bunch of the three.
@@ -461,8 +457,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> kinds = "total", "epistemic", "aleatoric"
@@ -484,7 +478,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
 
         Returns
         -------
@@ -501,8 +494,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> distribution = model.predict_dist([[3.0], [30.0]])
@@ -527,7 +518,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         quantiles : float or sequence of float, default=(0.05, 0.5, 0.95)
             Levels strictly between 0 and 1.
 
@@ -543,8 +533,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> low, high = model.predict_quantiles([[3.0], [30.0]], (0.05, 0.95)).T
@@ -560,7 +548,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         confidence_level : float or sequence of float, default=0.9
             Probability that a new target falls inside, strictly between 0 and 1.
 
@@ -585,8 +572,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> mean, interval = model.predict_interval([[3.0], [30.0]], confidence_level=0.9)
@@ -606,11 +591,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            True targets.
         sample_weight : array-like of shape (n_samples,), optional
-            Row weights.
 
         Returns
         -------
@@ -619,8 +601,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> y = np.sin(X[:, 0])
         >>> LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, y).score(X, y) > 0.9
@@ -634,9 +614,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows to predict.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            True targets.
 
         Returns
         -------
@@ -650,8 +628,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> model.log_predictive_density([[3.0], [3.0]], [0.1, 1.0]).round()
@@ -688,8 +664,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 6, (300, 1))
         >>> y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
@@ -754,7 +728,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         --------
         >>> import matplotlib.pyplot as plt
         >>> from sklearn.datasets import make_regression
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X, y = make_regression(90, 3, noise=5.0, random_state=0)
         >>> options = {"hidden_layer_sizes": (), "n_members": 1, "random_state": 0}
         >>> display = LaplaceRegressor(**options).fit(X[:60], y[:60]).plot(X[60:], y[60:])
@@ -770,7 +743,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features)
-            Rows to predict.
         n_samples : int, default=1
             Number of draws.
         random_state : int, RandomState or None, default=0
@@ -786,8 +758,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> model.sample_y([[3.0], [30.0]], n_samples=5).shape

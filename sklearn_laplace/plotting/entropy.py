@@ -93,23 +93,19 @@ class EntropyDisplay:
 
         Parameters
         ----------
-        estimator : fitted classifier
-            A classifier with ``predict_proba``, possibly inside pipelines and searches.
+        estimator, name, ax, **plot_options
+            As in :meth:`ReliabilityDisplay.from_estimator`.
         X : array-like of shape (n_samples, n_features)
             Held-out rows from the training distribution.
         y : array-like of shape (n_samples,), optional
             True labels of X. If given, correct and incorrect predictions are compared.
         X_out : array-like of shape (n_out, n_features), optional
             Rows from another distribution.
-        name, ax, **plot_options
-            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
-        TypeError, NotFittedError
-            If the estimator is not a classifier, or not fitted.
-        ValueError
-            If a parameter is invalid, or the shapes do not match.
+        TypeError, NotFittedError, ValueError
+            As in :meth:`ReliabilityDisplay.from_estimator`.
         """
         inside, classes = classification(cls.__name__, estimator, X)
         outside = None if X_out is None else classification(cls.__name__, estimator, X_out)[0]
@@ -138,10 +134,8 @@ class EntropyDisplay:
             True labels of these rows. If given, correct and incorrect predictions are compared.
         y_prob_out : array-like of shape (n_out, n_classes), optional
             Class probabilities of rows from another distribution.
-        labels : array-like of shape (n_classes,), optional
-            Class label of each column; by default the sorted labels of ``y_true``.
-        name, ax, **plot_options
-            As in :meth:`from_estimator`.
+        labels, name, ax, **plot_options
+            As in :meth:`ReliabilityDisplay.from_predictions`.
 
         Raises
         ------
@@ -177,10 +171,8 @@ class EntropyDisplay:
         ----------
         ax : None or Axes
             Axes to draw on. None: a new figure.
-        name : str, optional
-            Name of the model in the legend; by default ``estimator_name``.
-        line_kwargs : dict, optional
-            Keyword arguments of matplotlib's ``plot`` for every curve.
+        name, line_kwargs
+            As in :meth:`CoverageDisplay.plot`, for every curve.
         """
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 4.2))
         self.figure_ = self.ax_.figure

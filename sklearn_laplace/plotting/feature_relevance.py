@@ -119,7 +119,7 @@ class FeatureRelevanceDisplay:
             Name of each column. By default, ``feature_names_in_`` of the Laplace estimator, or else the output names of
             the earlier pipeline steps.
         max_features : int, default=20
-            Largest number of columns to draw.
+            As in :class:`FeatureRelevanceDisplay`.
         name, ax, **plot_options
             Name of the model in the title, and parameters of :meth:`plot`.
 
@@ -165,8 +165,7 @@ class FeatureRelevanceDisplay:
         Parameters
         ----------
         estimator : fitted regressor or classifier
-            A Laplace estimator, another regressor with ``predict(X, return_std=True)`` or another classifier with
-            ``predict_proba``, possibly inside pipelines and searches. The columns are those of X.
+            As in :meth:`OverviewDisplay.from_estimator`. The columns are those of X.
         X : array-like or dataframe of shape (n_samples, n_features)
             Held-out rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
@@ -190,7 +189,6 @@ class FeatureRelevanceDisplay:
         Examples
         --------
         >>> import matplotlib.pyplot as plt
-        >>> import numpy as np
         >>> from sklearn.linear_model import BayesianRidge
         >>> X = np.random.default_rng(0).normal(size=(100, 3))
         >>> y = 2 * X[:, 1] + 0.1 * X[:, 0]

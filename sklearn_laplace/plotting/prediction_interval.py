@@ -71,7 +71,6 @@ class PredictionIntervalDisplay:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from sklearn.linear_model import BayesianRidge
     >>> import matplotlib.pyplot as plt
     >>> X = np.arange(20.0)[:, None]
@@ -138,9 +137,8 @@ class PredictionIntervalDisplay:
 
         Parameters
         ----------
-        estimator : fitted regressor
-            A Laplace estimator or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines
-            and searches.
+        estimator, output, name, ax, **plot_options
+            As in :meth:`CoverageDisplay.from_estimator`.
         X : array-like of shape (n_samples, n_features)
             Input rows. With a single numeric column, the intervals are drawn on a grid over its range. Otherwise they
             are drawn for each row.
@@ -151,21 +149,15 @@ class PredictionIntervalDisplay:
         feature : int or str, optional
             Column for the horizontal axis. By default the only column, or with several columns the rank of the
             predicted mean.
-        output : int, optional
-            Index of the output to draw; required if there are several.
         grid_resolution : int, default=200
             Number of grid points.
         max_rows : int, optional
             Largest number of rows to draw. Of more rows a random sample is drawn; the coverage is that of all rows.
-        name, ax, **plot_options
-            Name of the model in the legend, and parameters of :meth:`plot`.
 
         Raises
         ------
-        TypeError, NotFittedError
-            If the estimator is a classifier, or not fitted.
-        ValueError
-            If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
+        TypeError, NotFittedError, ValueError
+            As in :meth:`CoverageDisplay.from_estimator`.
         """
         fractions("confidence_level", confidence_level)
         distribution = regression(cls.__name__, estimator, X)
@@ -232,12 +224,8 @@ class PredictionIntervalDisplay:
         ----------
         y_true : array-like of shape (n_samples,) or None
             Targets; None if they are unknown.
-        mean : array-like of shape (n_samples,)
-            Predicted mean.
-        interval : array-like of shape (n_samples, 2, n_levels) or (n_samples, 2)
-            Lower and upper ends of the intervals, as returned by ``predict_interval`` for one output.
-        confidence_level : float or sequence of float
-            Level of each interval.
+        mean, interval, confidence_level
+            As in :class:`PredictionIntervalDisplay`, one row for each target.
         x : array-like of shape (n_samples,), optional
             Horizontal position of each row; by default the rank of its mean.
         is_curve : bool, default=False
@@ -264,10 +252,8 @@ class PredictionIntervalDisplay:
         ----------
         ax : None or Axes
             Axes to draw on. None: a new figure.
-        name : str, optional
-            Name of the model in the legend; by default ``estimator_name``.
-        line_kwargs : dict, optional
-            Keyword arguments of matplotlib's ``plot`` for the mean.
+        name, line_kwargs
+            As in :meth:`CoverageDisplay.plot`, for the mean.
         """
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(7.0, 4.2))
         self.figure_ = self.ax_.figure

@@ -138,10 +138,8 @@ class PriorPathDisplay:
         ----------
         ax : None, Axes or sequence of n_scores Axes
             Axes to draw on. None: a new figure. A single Axes: only the first score is drawn.
-        name : str, optional
-            Name of the model in the legend; by default ``estimator_name``.
-        line_kwargs : dict, optional
-            Keyword arguments of matplotlib's ``plot`` for every curve.
+        name, line_kwargs
+            As in :meth:`CoverageDisplay.plot`, for every curve.
         """
         self.axes_ = panels(type(self).__name__, ax, len(self.scores))
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure

@@ -193,10 +193,8 @@ class ReliabilityDisplay:
             Axes to draw on. None: a new figure. A single Axes: only the diagram is drawn.
         histogram : bool, default=True
             If True, draw the histogram in a second panel.
-        name : str, optional
-            Name of the model in the legend; by default ``estimator_name``.
-        line_kwargs : dict, optional
-            Keyword arguments of matplotlib's ``plot`` for the line.
+        name, line_kwargs
+            As in :meth:`CoverageDisplay.plot`.
         """
         axes = panels(type(self).__name__, ax, 2 if histogram else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure

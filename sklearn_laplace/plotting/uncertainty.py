@@ -127,11 +127,9 @@ class UncertaintyDisplay:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Their targets.
         n_groups : int, default=10
-            Number of groups of rows, as in :class:`UncertaintyDisplay`.
-        output : int, optional
-            Index of the output to draw; required for a regressor with several.
-        name, ax, **plot_options
-            Name of the model in the legend, and parameters of :meth:`plot`.
+            As in :class:`UncertaintyDisplay`.
+        output, name, ax, **plot_options
+            As in :meth:`CoverageDisplay.from_estimator`.
 
         Raises
         ------
@@ -172,8 +170,8 @@ class UncertaintyDisplay:
         ----------
         y_true, y_pred : array-like of shape (n_samples,)
             Targets and predictions: numbers or class labels.
-        aleatoric, epistemic : array-like of shape (n_samples,)
-            Aleatoric and epistemic variance of each row.
+        aleatoric, epistemic
+            As in :class:`UncertaintyDisplay`.
         error : {"squared", "zero_one"}
             "squared": root mean squared error of numbers. "zero_one": fraction of wrong labels.
         n_groups, name, ax, **plot_options
@@ -195,10 +193,8 @@ class UncertaintyDisplay:
             Axes to draw on. None: a new figure. A single Axes: only the retention curves are drawn.
         shares : bool, default=True
             If True, draw the shares of the variance in a second panel.
-        name : str, optional
-            Name of the model in the legend; by default ``estimator_name``.
-        line_kwargs : dict, optional
-            Keyword arguments of matplotlib's ``plot`` for the curve of the total variance.
+        name, line_kwargs
+            As in :meth:`CoverageDisplay.plot`, for the curve of the total variance.
         """
         axes = panels(type(self).__name__, ax, 2 if shares else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure
