@@ -50,15 +50,6 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
     """Return the fitted Laplace estimator inside wrappers, and the steps before it in each enclosing pipeline.
 
     The pipelines are in the order in which they are applied to X. Raises the errors of :func:`laplace_step`.
-
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import MinMaxScaler
-    >>> from sklearn_laplace import LaplaceRegressor
-    >>> X, y = [[0.0], [1.0], [3.0]], [0.0, 1.1, 3.0]
-    >>> pipe = make_pipeline(MinMaxScaler(), LaplaceRegressor(random_state=0)).fit(X, y)
-    >>> step, transformations = laplace_parts(pipe)
-    >>> step is pipe[-1], len(transformations)
-    (True, 1)
     """
     step, transformations = _unwrapped(estimator)
     return _laplace(step, estimator), transformations

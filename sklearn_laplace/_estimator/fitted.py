@@ -161,7 +161,6 @@ class FittedModel(ABC):
 
         Examples
         --------
-        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(n_members=2, prior_precision=1.0, sigma_noise=0.1, random_state=0)
@@ -203,7 +202,6 @@ class FittedModel(ABC):
 
         Examples
         --------
-        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -227,7 +225,6 @@ class FittedModel(ABC):
 
         Examples
         --------
-        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -252,7 +249,6 @@ class FittedModel(ABC):
 
         Examples
         --------
-        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
         >>> model = LaplaceRegressor(prior="ard", prior_precision="evidence", sigma_noise=0.1, random_state=0)
@@ -282,7 +278,6 @@ class FittedModel(ABC):
 
         Examples
         --------
-        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -336,7 +331,6 @@ class FittedModel(ABC):
 
         Examples
         --------
-        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))

@@ -18,9 +18,6 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
 
     ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,). Raises ``ValueError`` for
     another name, an unknown label in the dict, or a factor that is negative or not finite.
-
-    >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), np.ones(4)).round(3)
-    array([0.667, 2.   ])
     """
     if class_weight is None:
         return np.ones(len(classes))

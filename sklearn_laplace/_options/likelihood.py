@@ -82,13 +82,7 @@ def for_counts(likelihood: object) -> bool:
 
 
 def are_rates(likelihood: Likelihood, targets: np.ndarray) -> bool:
-    """True if targets of counts are rates, whose weights are exposures: not all of them are whole numbers.
-
-    Examples
-    --------
-    >>> are_rates(LIKELIHOODS["poisson"](), np.array([2.0, 0.5])), are_rates(LIKELIHOODS["poisson"](), np.ones(2))
-    (True, False)
-    """
+    """True if targets of counts are rates, whose weights are exposures: not all of them are whole numbers."""
     return likelihood.least_target == 0 and bool((targets != np.floor(targets)).any())
 
 

@@ -125,13 +125,7 @@ class Recipe:
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """Default recipes: the first repeat suits smooth functions, the second functions with fine detail.
-
-    >>> [(recipe.hidden_layer_sizes, recipe.n_bins) for recipe in recipes_for(2500, 10)]
-    [((64, 64), 8), ((64, 64), 20)]
-    >>> [recipe.schedule.n_steps for recipe in recipes_for(10**6, 20)]
-    [15811, 28393]
-    """
+    """Default recipes: the first deal suits smooth functions, the second functions with fine detail."""
     units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
     units = min(max(units, WIDTHS[0]), WIDTHS[1])
     at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)

@@ -70,29 +70,14 @@ def below(value: object) -> str:
 
 
 def flag(option: str, value: object) -> bool:
-    """Check for True, False, 1 or 0, and return it as bool; else ``ValueError``.
-
-    >>> flag("return_std", True)
-    True
-    >>> flag("return_std", "yes")
-    Traceback (most recent call last):
-        ...
-    ValueError: return_std='yes' has to be True or False.
-    """
+    """Check for True, False, 1 or 0, and return it as bool; else ``ValueError``."""
     if isinstance(value, bool | np.bool_ | Integral) and value in (0, 1):
         return bool(value)
     raise ValueError(f"{option}={shown(value)} has to be True or False.")
 
 
 def random_numbers(value: Any) -> np.random.RandomState:
-    """Convert a ``random_state`` with scikit-learn's ``check_random_state``; ``ValueError`` for an invalid seed.
-
-    >>> random_numbers(-1)
-    Traceback (most recent call last):
-        ...
-    ValueError: random_state=-1 has to be None, a whole number from 0 to 2**32 - 1, or a numpy RandomState: Seed must \
-be between 0 and 2**32 - 1.
-    """
+    """Convert a ``random_state`` with scikit-learn's ``check_random_state``; ``ValueError`` for an invalid seed."""
     try:
         numbers: np.random.RandomState = check_random_state(value)
     except ValueError as error:
@@ -141,15 +126,7 @@ def optional_count(option: str, value: object, least: int) -> int | None:
 
 
 def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
-    """Check for a count or None, or different ones in a sequence; "auto" becomes ``automatic``; else ``ValueError``.
-
-    >>> kinds("n_bins", 8), kinds("n_bins", [None, 8]), kinds("n_bins", "auto", (None, 4))
-    ((8,), (None, 8), (None, 4))
-    >>> kinds("n_bins", (8, 8))
-    Traceback (most recent call last):
-        ...
-    ValueError: n_bins=(8, 8) has to be 'auto', None, a whole number of at least 1, or a tuple of these, all different.
-    """
+    """Check for a count or None, or different ones in a sequence; "auto" becomes ``automatic``; else ``ValueError``."""
     if isinstance(value, str):
         return lookup(option, value, {"auto": automatic}, "None, a whole number of at least 1, or a tuple of these")
     if not isinstance(value, list | tuple):
@@ -169,14 +146,7 @@ def jobs(option: str, value: object) -> int | None:
 
 
 def count_or_share(option: str, value: object) -> int | float:
-    """Check for a count of at least 1 (int), or a fraction in (0, 1] of the total (float); else ``ValueError``.
-
-    >>> count_or_share("size of Subnetwork", 1.5)
-    Traceback (most recent call last):
-        ...
-    ValueError: size of Subnetwork=1.5 has to be a whole number of at least 1, or a float above 0 and at most 1, \
-which is a fraction of the total.
-    """
+    """Check for a count of at least 1 (int), or a fraction in (0, 1] of the total (float); else ``ValueError``."""
     if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
         return float(value)
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:

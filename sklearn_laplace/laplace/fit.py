@@ -37,28 +37,11 @@ Rows = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Hyper:
-    """Hyperparameters of a Laplace approximation. Plain data.
+    """Hyperparameters of a Laplace approximation."""
 
-    Parameters
-    ----------
-    prior_precision : Tensor of shape (G,), float64
-        Prior precision δ of each prior group.
-    dispersion : float
-        Dispersion φ: the noise variance σ² in the network's target units, or 1 if the likelihood has no dispersion.
-    temperature : float or Tensor of shape (P,), float64
-        Temperature T, by which the curvature is divided (T < 1: a cold posterior). A tensor holds the temperature of
-        each weight, equal within each input column of a layer: see :mod:`~sklearn_laplace.laplace.tempering`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Hyper(torch.tensor([1.0], dtype=torch.float64), dispersion=0.25).scale(1)
-    4.0
-    """
-
-    prior_precision: Tensor
-    dispersion: float = 1.0
-    temperature: float | Tensor = 1.0
+    prior_precision: Tensor  # δ of each prior group, (G,), float64
+    dispersion: float = 1.0  # φ: noise variance in the network's target units, or 1
+    temperature: float | Tensor = 1.0  # T, divides the curvature; or (P,), equal within each input column of a layer
 
     @property
     def is_uniform(self) -> bool:
@@ -249,47 +232,17 @@ def fit_laplace(
     past: LaplaceFit | None = None,
     **options: Any,
 ) -> LaplaceFit:
-    """Sum curvature, loss and gradient over the data in one pass.
+    """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64 accuracy.
 
-    Parameters
-    ----------
-    network : Network
-    likelihood : Likelihood
-    rule : CurvatureRule
-        Contribution of one row to the curvature.
-    structure : Curvature class
-        Storage format of the curvature.
-    prior : Prior
-        Stored in the result; it does not affect the sums.
-    batches : iterable of (inputs, targets, weights)
-        At least one row in total. Sums have float64 accuracy, whatever the dtype of the rows. Some structures iterate
-        over the batches a second time.
-    like : Curvature, optional
-        A curvature with which the result will be merged. The result uses its basis and options, and ``structure`` and
-        ``options`` are ignored.
-    shift : Tensor of shape (P,), optional
-        θ − θ*. If given, evaluate the network linearised at θ* at the weights θ.
-    gradient : Tensor of shape (P,), optional
-        Σ w Jᵀ r at these weights, if already known. Saves one backward pass per batch.
-    past : LaplaceFit, optional
-        Fit of earlier rows in the same structure, added through its quadratic model (Ritter et al. 2018b).
-    **options
-        Further arguments of ``structure.zero``.
+    ``prior`` is only stored in the result. ``like`` is a curvature with which the result will be merged: its basis and
+    options replace ``structure`` and ``options``, those of ``structure.zero``. With ``shift`` = θ − θ* (P,), the
+    network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r, if already known; it saves a backward
+    pass per batch. ``past`` is a fit of earlier rows, added through its quadratic model (Ritter et al. 2018b).
 
-    Returns
-    -------
-    LaplaceFit
+    Raises ``NonFiniteError``, which names layer and rows, if a sum is NaN or infinite; sums are checked at the end of
+    the pass, so that a GPU never has to synchronise within it. Raises ``ValueError`` if a structure needs a second pass
+    and ``batches`` yields a different number of rows.
 
-    Raises
-    ------
-    NonFiniteError
-        If a sum is NaN or infinite. Another pass over the rows locates the layer and the rows for the message. The sums
-        are checked only at the end of the pass, so that a GPU never has to synchronise within it.
-    ValueError
-        If a structure needs a second pass and ``batches`` yields a different number of rows.
-
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch
     >>> from sklearn_laplace.laplace.curvatures import GGN

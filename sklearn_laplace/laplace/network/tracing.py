@@ -21,27 +21,14 @@ CHECKED_ROWS = 3
 def trace(
     module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
 ) -> Network:
-    """Record one forward pass and choose the form of the Jacobian of each selected tensor.
+    """Record one forward pass on ``example`` (n, …) and choose the form of the Jacobian of each selected tensor.
 
     A layer is factored if its type is supported, it is called exactly once, and it does not share its tensors. Its part
-    must also agree with autodiff on a few rows. All other tensors are generic.
+    must also agree with autodiff on a few rows. All other tensors are generic. The module is copied. ``log_outputs`` is
+    for modules whose outputs are probabilities, of which the logarithm is used.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Module to trace. It is copied; its weights and its training mode do not change.
-    example : Tensor of shape (n, …), n ≥ 1
-        Inputs of the recorded forward pass.
-    names : sequence of str, optional
-        Names of the selected parameters. Default: all parameters that require a gradient.
-    log_outputs : bool
-        If True, the module outputs probabilities, and their logarithm is used.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown, no parameter is selected, the outputs are not differentiable with respect to them, the
-        module cannot be copied, or its forward pass does not use the layers of the copy.
+    Raises ``ValueError`` if a name is unknown, no parameter is selected, the outputs are not differentiable with
+    respect to them, the module cannot be copied, or its forward pass does not use the layers of the copy.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())
