@@ -77,6 +77,8 @@ REGISTRIES = {
     "structures": STRUCTURES,
     "subsets": SUBSETS,
 }
+MOST_PRIVATE = 57
+"""Maximum number of test files that import private modules or names; the others use the public interface."""
 MOST_BASES = 5
 """Maximum number of bases of an estimator in this package."""
 OPTION_STRINGS = {
@@ -236,6 +238,18 @@ def undocumented(name: str, text: str) -> list[str]:
     return [] if ast.get_docstring(ast.parse(text)) else [f"{name} has no docstring"]
 
 
+def private_imports(text: str) -> list[str]:
+    """Private modules and names of the package that a test file imports."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names]
+        ours = [name.split(".") for name in names if name.split(".")[0] == "sklearn_laplace"]
+        found += [".".join(parts) for parts in ours if any(re.match("_(?!_)", part) for part in parts)]
+    return found
+
+
 def undocumented_methods(kind: type) -> list[str]:
     """Public methods and properties of a class without a docstring, of their own or inherited."""
     methods = [name for name, x in vars(kind).items() if inspect.isroutine(x) or isinstance(x, property)]
@@ -260,6 +274,30 @@ RULES = [
 def test_no_file_breaks(rule):
     """See the docstring of each rule."""
     assert [line for name, text in SOURCES.items() for line in rule(name, text)] == []
+
+
+def test_most_test_files_use_the_public_interface():
+    """Tests of private code break when it is restructured. Lower the maximum when a file stops importing it."""
+    files = sorted(pathlib.Path(__file__).parent.rglob("test_*.py"))
+    private = [path.name for path in files if private_imports(path.read_text(encoding="utf-8"))]
+    assert len(private) <= MOST_PRIVATE, private
+
+
+@pytest.mark.parametrize(
+    ("planted", "is_private"),
+    [
+        ("from sklearn_laplace._data.rows import PreparedData", True),
+        ("from sklearn_laplace.laplace.structures._base import Curvature", True),
+        ("from sklearn_laplace import LaplaceRegressor, _searches", True),
+        ("def f():\n    import sklearn_laplace._runtime.memory as memory", True),
+        ("from sklearn_laplace import __version__, metrics", False),
+        ("import sklearn_laplace.options", False),
+        ("from _pytest import mark", False),
+    ],
+)
+def test_a_planted_private_import_is_found(planted, is_private):
+    """Also inside a function; ``__version__`` is public."""
+    assert bool(private_imports(planted)) == is_private
 
 
 def test_files_do_not_import_each_other_in_a_circle():

@@ -21,7 +21,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetBinaryClassifier
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._runtime.torch_state import single_thread
 
 X, Y = load_diabetes(return_X_y=True)
 X_CLASS, Y_CLASS = load_breast_cancer(return_X_y=True)
@@ -86,9 +85,12 @@ def test_a_default_fit_takes_no_longer_than_a_few_plain_trainings(estimator, fea
 
 
 def processor_time(work):
-    start = time.process_time()
-    with single_thread(True):
+    start, n_threads = time.process_time(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         work()
+    finally:
+        torch.set_num_threads(n_threads)
     return time.process_time() - start
 
 

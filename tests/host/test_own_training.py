@@ -22,7 +22,7 @@ from skorch.dataset import Dataset, ValidSplit
 from skorch.helper import predefined_split
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _searches, metrics
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 from sklearn_laplace.errors import TiedScoresWarning, WeakPriorWarning
 
 FRIEDMAN = make_friedman1(400, n_features=8, noise=1.0, random_state=0)
@@ -389,16 +389,24 @@ def test_one_validation_row_is_enough(n_rows):
     assert np.isfinite(model.predict_std(X_NEW)).all()
 
 
+def n_modules():
+    """Number of modules of the class ``nets.Hidden`` that are still referenced."""
+    gc.collect()
+    return sum(type(found) is nets.Hidden for found in gc.get_objects())
+
+
 def test_a_search_forgets_and_warns_again():
     """What its fits share ends with the call; a second one on other data warns anew."""
+    n_before = n_modules()
     net = template(nets.Hidden, module__n_in=8, module__hidden=60, max_epochs=2)
     model = LaplaceRegressor(net, hessian_structure="full", random_state=0)
     search = GridSearchCV(model, {"prior_precision": [1e-5]}, cv=2, scoring=metrics.neg_nlpd)
     for factor in (1.0, 2.0):
         with pytest.warns(WeakPriorWarning):
             search.fit(X, factor * Y)
-    gc.collect()
-    assert not list(_searches._of_calls)
+    assert n_modules() > n_before
+    del model, net, search
+    assert n_modules() <= n_before
 
 
 def test_scores_of_the_mean_of_counts_are_called_tied():

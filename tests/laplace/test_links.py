@@ -16,7 +16,6 @@ from torch import Tensor
 
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.links import LINKS, MC, Bridge, BridgeNorm, Moderated, Plugin, Probit, Quadrature
-from sklearn_laplace.laplace.links._base import centred, standard_normals
 from sklearn_laplace.laplace.links.moderated import inverse_constant
 
 NO_DRAWS = torch.zeros(1, 1)
@@ -25,6 +24,19 @@ NO_DRAWS = torch.zeros(1, 1)
 def integrals(latent: LatentGaussian, n_nodes: int) -> Tensor:
     rows = zip(latent.mean, latent.covariance, strict=True)
     return torch.stack([oracles.softmax_normal_expectation(m, c, n_nodes) for m, c in rows])
+
+
+def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
+    """Quasi-random standard normal draws (n_samples, dimension)."""
+    points = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed).draw(n_samples, dtype=torch.float64)
+    return torch.special.ndtri(points)
+
+
+def centred(latent: LatentGaussian) -> LatentGaussian:
+    """The Gaussian over the logits minus their mean, by the projection I - 11ᵀ/C."""
+    n_classes = latent.mean.shape[1]
+    projection = torch.eye(n_classes).double() - 1 / n_classes
+    return LatentGaussian(latent.mean @ projection, projection @ latent.covariance @ projection)
 
 
 def scaled(latent: LatentGaussian, factor: float) -> LatentGaussian:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from dataclasses import replace
 
 import contracts
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._runtime import memory as _memory
 from sklearn_laplace.errors import MemoryBudgetError, NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.structures import STRUCTURES
@@ -168,7 +168,7 @@ def test_the_dual_form_becomes_the_primal_one_where_that_is_cheaper(outputs):
         for model in (dual, primal):
             model.partial_fit(x[first : first + 20], y[first : first + 20])
         names.append(dual.structure_)
-        sizes.append(_memory.held(dual.laplace_.curvature, dual.posterior_))
+        sizes.append(len(pickle.dumps((dual.laplace_.curvature, dual.posterior_))))
     dual_rows = outputs * np.arange(40, 401, 20)
     assert names == ["functional" if rows <= n_weights else "full" for rows in dual_rows] and {*names} > {"full"}
     assert max(sizes) < 3 * 8 * n_weights**2 + 10**5
@@ -331,11 +331,11 @@ def test_other_classes_in_a_later_call_are_refused(fitted):
         fitted["classifier"].partial_fit(X[:2], LABELS[:2], classes=["low"])
 
 
-def test_rows_that_would_not_fit_in_memory_are_refused(fitted, monkeypatch):
+def test_rows_that_would_not_fit_in_memory_are_refused(fitted):
     """The dual form grows with the rows."""
-    monkeypatch.setattr(_memory, "_physical_memory", lambda: 100_000)
+    model = copy.deepcopy(fitted["functional"]).set_params(memory_budget="0.1MB")
     with pytest.raises(MemoryBudgetError, match="for 121 weights and 90 rows"):
-        fitted["functional"].partial_fit(X[NEW], Y[NEW, 0])
+        model.partial_fit(X[NEW], Y[NEW, 0])
 
 
 def test_nothing_can_be_forgotten_before_a_fit():

@@ -20,7 +20,6 @@ from torch.utils import backend_registration
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._runtime.torch_state import AVAILABLE
 from sklearn_laplace.laplace import fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -144,7 +143,7 @@ def test_cuda_models_predict_on_machines_without_it(monkeypatch):
     X, y = table()
     model = LaplaceRegressor(device="cuda", n_members=1, max_epochs=5, random_state=0).fit(X, y)
     expected, content = model.predict(X, return_std=True), pickle.dumps(model)
-    monkeypatch.setitem(AVAILABLE, "cuda", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     loaded = pickle.loads(content)
     assert next(loaded.net_.module_.parameters()).device.type == "cpu"
     np.testing.assert_allclose(loaded.predict(X, return_std=True), expected, rtol=1e-4, atol=1e-5)
