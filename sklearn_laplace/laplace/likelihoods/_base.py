@@ -63,16 +63,10 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Return the same likelihood for targets of the given mean variance.
+        """Return the same likelihood for targets of the given mean variance over the outputs.
 
-        Only the search interval of φ and the noise of new rows depend on it.
-
-        Parameters
-        ----------
-        target_variance : float
-            Mean variance of the targets over the outputs.
-        noise : tuple of C floats
-            Known noise variances of an average row, in units of φ; empty if no noise is known.
+        Only the search interval of φ and the noise of new rows depend on it. ``noise`` are C known noise variances of
+        an average row, in units of φ; empty if no noise is known.
         """
         return self
 
@@ -102,20 +96,10 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Draw targets from p(y given f) at unit dispersion by its quantile function.
+        """Targets drawn from p(y given f) at unit dispersion, one per row in the form that ``nll`` takes.
 
-        Parameters
-        ----------
-        outputs : Tensor of shape (n, C)
-        uniforms : Tensor of shape (n, C), float64
-            Uniform draws, strictly between 0 and 1. The result is a deterministic function of them.
-        targets : Tensor, optional
-            Targets whose known noise, if any, the draws have.
-
-        Returns
-        -------
-        Tensor
-            One target per row, in the form that ``nll`` takes.
+        The quantile function maps ``uniforms`` (n, C), float64, strictly between 0 and 1. Draws have the known noise of
+        ``targets``, if any.
         """
 
     @abstractmethod
@@ -135,19 +119,8 @@ class Likelihood(ABC):
         return outputs
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float) -> Tensor:
-        """Covariance of new numeric targets over the rows.
-
-        Parameters
-        ----------
-        mean : Tensor of shape (n, C)
-            Mean of the outputs.
-        covariance : Tensor of shape (n, n, C)
-            Covariance of each output over the rows.
-        dispersion : float
-
-        Returns
-        -------
-        Tensor of shape (n, n, C)
+        """Covariance (n, n, C) of new numeric targets over the rows, given mean (n, C) and covariance (n, n, C) of the
+        outputs.
         """
         noise = self.noise_variance(dispersion, mean.shape[1], mean.device).to(mean)
         return covariance + noise * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]

@@ -133,12 +133,8 @@ class Curvature(ABC):
     def subtract(self, other: Self) -> Self:
         """Return the curvature without the other's rows as a new curvature, the inverse of :meth:`merge`.
 
-        Raises
-        ------
-        NotPositiveDefiniteError
-            If the other's rows cannot be part of this curvature: an eigenvalue would be clearly negative.
-        UnsupportedCombinationError
-            If the structure cannot subtract rows.
+        Raises ``NotPositiveDefiniteError`` if the other's rows cannot be part of this curvature: an eigenvalue would be
+        clearly negative. Raises ``UnsupportedCombinationError`` if the structure cannot subtract rows.
         """
 
     @abstractmethod
@@ -169,20 +165,11 @@ class Curvature(ABC):
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
-        """Factorise ``scale * H + diag(precision)``.
+        """Factorise ``scale * H + diag(precision)``; an ``UnsupportedCombinationError`` for an unsupported pattern of
+        precisions.
 
-        Parameters
-        ----------
-        precision : Tensor, 0-d or of shape (P,)
-            Prior precisions. A 0-d tensor is shared by all parameters and costs less.
-        scale : float
-            1 / (temperature · dispersion^power), with the curvature rule's power: 2 for the empirical Fisher matrix,
-            1 otherwise.
-
-        Raises
-        ------
-        UnsupportedCombinationError
-            If the structure does not support this pattern of precisions.
+        ``precision`` is of shape (P,), or 0-d, which costs less. ``scale`` is 1 / (temperature · dispersion^power),
+        with the curvature rule's power: 2 for the empirical Fisher matrix, 1 otherwise.
         """
 
 
@@ -218,21 +205,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        r"""Covariance of each row's outputs under the posterior without that row.
+        r"""Covariance (n, C, C), float64, of each row's outputs under the posterior without that row.
 
         The row's contribution :math:`J_n^\top S_n S_n^\top J_n` is removed in the form in which this structure added
-        it. The result never exceeds the prior covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, even with
-        rounding errors.
-
-        Parameters
-        ----------
-        jacobian : FactoredJacobian with n rows and C columns
-        factor : Tensor of shape (n, C, K), float64
-            S, including the row's weight and the scale of the curvature.
-
-        Returns
-        -------
-        Tensor of shape (n, C, C), float64
+        it. The factor S (n, C, K), float64, includes the row's weight and the scale of the curvature. The result never
+        exceeds the prior covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, even with rounding errors.
         """
 
     @abstractmethod
@@ -245,21 +222,10 @@ class Posterior(ABC):
 
     @abstractmethod
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        r"""Statistics that determine the derivatives of log |P| with respect to log δ.
+        r"""Statistics for the derivatives of log |P| with respect to log δ of the G ``groups`` (P,), with Σ = P⁻¹.
 
-        Parameters
-        ----------
-        groups : Tensor of shape (P,)
-            Group of each parameter.
-        n_groups : int
-            Number of groups G.
-
-        Returns
-        -------
-        first : Tensor of shape (G,)
-            :math:`\sum_{i \in g} \delta_i \Sigma_{ii}`, with Σ = P⁻¹.
-        second : Tensor of shape (G, G)
-            :math:`\sum_{i \in g, j \in h} \delta_i \delta_j \Sigma_{ij}^2`.
+        They are :math:`\sum_{i \in g} \delta_i \Sigma_{ii}` (G,) and
+        :math:`\sum_{i \in g, j \in h} \delta_i \delta_j \Sigma_{ij}^2` (G, G).
         """
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
