@@ -161,23 +161,18 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
 
     Parameters
     ----------
-    estimator, X
-        As in :func:`laplace_step`.
-    confidence_level : float or sequence of float
-        Probability mass of the interval, strictly between 0 and 1.
+    estimator, X, confidence_level
+        As in :func:`laplace_step` and :meth:`LaplaceRegressor.predict_interval`.
 
     Returns
     -------
-    mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-    interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-        Lower and upper ends in units of y. For a sequence of levels with a last axis of n_levels.
+    mean, interval : ndarray
+        As from :meth:`LaplaceRegressor.predict_interval`.
 
     Raises
     ------
-    TypeError
-        If the estimator is a classifier, and as in :func:`laplace_step`.
-    ValueError, NotFittedError
-        As in :func:`laplace_step`.
+    TypeError, ValueError, NotFittedError
+        As in :func:`predict_std`, and for a classifier.
 
     Examples
     --------

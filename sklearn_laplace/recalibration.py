@@ -196,15 +196,13 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-        confidence_level : float or sequence of float
-            Probability mass of the interval, strictly between 0 and 1; otherwise a ValueError.
+        X, confidence_level
+            As in :meth:`LaplaceRegressor.predict_interval`.
 
         Returns
         -------
-        mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends in units of y. For a sequence of levels with a last axis of n_levels.
+        mean, interval : ndarray
+            As from :meth:`LaplaceRegressor.predict_interval`.
         """
         levels = fractions("confidence_level", confidence_level)
         distribution = self.predict_dist(X)

@@ -74,12 +74,7 @@ class NormalMixture:
         return self.ppf(0.5)
 
     def logpdf(self, x: Any) -> np.ndarray:
-        """Log density at x, in nats.
-
-        Parameters
-        ----------
-        x : array-like that broadcasts with the targets
-        """
+        """Log density at x, which broadcasts with the targets, in nats."""
         z = self._standardised(x)
         log_sum: np.ndarray = logsumexp(-0.5 * z**2 - np.log(self.stds), axis=-1, b=self._shares)
         return log_sum - 0.5 * np.log(2 * np.pi)
@@ -100,13 +95,7 @@ class NormalMixture:
         return probability
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Quantiles at levels q.
-
-        Parameters
-        ----------
-        q : array-like that broadcasts with the targets
-            Levels, strictly between 0 and 1.
-        """
+        """Quantiles at levels q in (0, 1), which broadcast with the targets."""
         shape = np.broadcast_shapes(np.shape(q), self.means.shape[:-1])
         level = np.broadcast_to(np.asarray(q, dtype=float), shape).ravel()
         parts = (np.broadcast_to(part, (*shape, part.shape[-1])) for part in (self.means, self.stds, self._shares))
@@ -138,10 +127,6 @@ class NormalMixture:
         Cost O(J²) per target. With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of
         :math:`|N(m, s^2)|`, the score is
         :math:`\sum_i w_i A(x - m_i, s_i) - \tfrac12 \sum_{ij} w_i w_j A(m_i - m_j, \sqrt{s_i^2 + s_j^2})`.
-
-        Parameters
-        ----------
-        x : array-like that broadcasts with the targets
         """
         distance = _mean_size(np.asarray(x, dtype=float)[..., None] - self.means, self.stds)
         size = self.means.shape[-1]
@@ -156,15 +141,10 @@ class NormalMixture:
         return score
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws.
+        """Independent random draws of shape ``size``, which ends with the shape of the targets, its default.
 
-        Parameters
-        ----------
-        size : int or tuple of int, optional
-            Shape of the draws; it must end with the shape of the targets, which is the default.
-        random_state : int, RandomState or None
-            Seed or generator. If None, draws differ between calls; numpy's global generator is neither read nor
-            changed.
+        ``random_state`` is an int, a RandomState or None: draws then differ between calls, and numpy's global generator
+        is neither read nor changed.
         """
         shape = self.means.shape[:-1] if size is None else tuple(np.atleast_1d(size))
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)

@@ -68,13 +68,9 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
         return super().var() + extra
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability of counts k, in nats.
+        """Log probability of counts k, which broadcast with the parameters, in nats.
 
         Non-integer k use gamma functions for factorials; negative k have log probability −inf.
-
-        Parameters
-        ----------
-        k : array-like that broadcasts with the parameters
         """
         k, mean, variance, size = np.broadcast_arrays(np.asarray(k, dtype=float), *self._sizes)
         counts, log_size = np.where(k >= 0, k, 0.0), np.log(size)
@@ -94,12 +90,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
     logpdf = logpmf
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a count of at most x, accurate to about 1e-5.
-
-        Parameters
-        ----------
-        x : array-like that broadcasts with the parameters
-        """
+        """Probability of a count of at most x, which broadcasts with the parameters, accurate to about 1e-5."""
         x, mean, variance, size = np.broadcast_arrays(np.asarray(x, dtype=float), *self._sizes)
         shape = np.floor(np.clip(x, 0.0, np.finfo(float).max)) + 1
         probability = np.empty(x.shape)

@@ -88,13 +88,9 @@ class PoissonLogNormal:
         return np.sqrt(self.var())
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability of counts k, in nats.
+        """Log probability of counts k, which broadcast with the parameters, in nats.
 
         Non-integer k use Γ(k + 1) for k!; negative k have log probability −inf.
-
-        Parameters
-        ----------
-        k : array-like that broadcasts with the parameters
         """
         k, mean, variance = np.broadcast_arrays(np.asarray(k, dtype=float), *self._parameters)
         counts = np.where(k >= 0, k, 0.0)
@@ -118,12 +114,7 @@ class PoissonLogNormal:
         return np.exp(self.logpmf(k))
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a count of at most x, accurate to about 1e-5.
-
-        Parameters
-        ----------
-        x : array-like that broadcasts with the parameters
-        """
+        """Probability of a count of at most x, which broadcasts with the parameters, accurate to about 1e-5."""
         x, mean, variance = np.broadcast_arrays(np.asarray(x, dtype=float), *self._parameters)
         shape = np.floor(np.clip(x, 0.0, np.finfo(float).max)) + 1
         probability = np.empty(x.shape)
@@ -138,12 +129,8 @@ class PoissonLogNormal:
         return np.where(x >= 0, probability, 0.0)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Smallest count whose cumulative probability is at least q.
-
-        Parameters
-        ----------
-        q : array-like that broadcasts with the parameters
-            Levels, strictly between 0 and 1.
+        """Smallest count whose cumulative probability is at least q, levels in (0, 1) that broadcast with the
+        parameters.
         """
         q, mean, variance = np.broadcast_arrays(np.asarray(q, dtype=float), *self._parameters)
         flat = self._flat(mean, variance)
@@ -174,16 +161,7 @@ class PoissonLogNormal:
         return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws.
-
-        Parameters
-        ----------
-        size : int or tuple of int, optional
-            Shape of the draws; it must end with the shape of the parameters, which is the default.
-        random_state : int, RandomState or None
-            Seed or generator. If None, draws differ between calls; numpy's global generator is neither read nor
-            changed.
-        """
+        """Independent random draws, see :meth:`NormalMixture.rvs`; ``size`` ends with the shape of the parameters."""
         mean, variance = self._parameters
         shape = mean.shape if size is None else size
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)

@@ -122,12 +122,7 @@ class TransformedMixture:
         return self._mapped("apply", np.asarray(x, dtype=float))
 
     def crps(self, x: Any) -> np.ndarray:
-        """Continuous ranked probability score, in the units of the targets; lower is better.
-
-        Parameters
-        ----------
-        x : array-like in the shape of the targets
-        """
+        """Continuous ranked probability score of x in the shape of the targets, in their units; lower is better."""
         means, stds, shares = self.latent.means, self.latent.stds, np.broadcast_to(self.latent.weights, self._shape)
         y = np.broadcast_to(np.asarray(x, dtype=float), self._shape[:-1])
         size = (len(PIECES) * self._shape[-1] + 2) * N_PIECE_NODES * self._shape[-1]

@@ -56,45 +56,19 @@ class Hyper:
 
 @dataclass(frozen=True)
 class LaplaceFit:
-    """Sums of one pass over the data, with the network at which they were taken.
+    """Sums of one pass over the data, at unit dispersion, with the network at which they were taken."""
 
-    Parameters
-    ----------
-    network : Network
-        The network with weights θ*.
-    likelihood : Likelihood
-    prior : Prior
-        Mean of the prior and grouping of its precisions.
-    curvature : Curvature
-        H, at unit dispersion and without the prior.
-    rule : CurvatureRule
-        Contribution of one row to the curvature.
-    nll : float
-        Σ w·nll at unit dispersion and at θ, without the normaliser.
-    gradient : Tensor of shape (P,)
-        Σ w Jᵀ r at unit dispersion and at θ.
-    total_weight : float
-        Total row weight N_w = Σ w.
-    n_outputs : int
-        Number of outputs C.
-    shift : Tensor of shape (P,), optional
-        Posterior mean minus MAP weights, θ − θ*. Nonzero after rows were added or removed without retraining (see
-        :mod:`~sklearn_laplace.laplace.updates`); None if the mean is θ*.
-    log_noise : float
-        Σ w · ½ log v for the known noise variances v of the rows. Independent of the hyperparameters.
-    """
-
-    network: Network
+    network: Network  # with weights θ*
     likelihood: Likelihood
-    prior: Prior
-    curvature: Curvature
-    rule: CurvatureRule
-    nll: float
-    gradient: Tensor
-    total_weight: float
-    n_outputs: int
-    shift: Tensor | None = None
-    log_noise: float = 0.0
+    prior: Prior  # mean, and grouping of the precisions
+    curvature: Curvature  # H, without the prior
+    rule: CurvatureRule  # contribution of one row to the curvature
+    nll: float  # Σ w·nll at θ, without the normaliser
+    gradient: Tensor  # Σ w Jᵀ r at θ, (P,)
+    total_weight: float  # N_w = Σ w
+    n_outputs: int  # C
+    shift: Tensor | None = None  # θ − θ* (P,) after rows were added or removed; None if the mean is θ*
+    log_noise: float = 0.0  # Σ w · ½ log v for the known noise variances v of the rows
 
     @property
     def dispersion_power(self) -> int:
@@ -142,7 +116,7 @@ class LaplaceFit:
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
 
     def log_prob(self, theta: Tensor, hyper: Hyper) -> Tensor:
-        r"""Log density of weights under the approximation.
+        r"""Log density (…), float64, nats, of weights θ′ (…, P) under :meth:`posterior`, not :meth:`damped_posterior`.
 
         .. math:: \log q(\theta') = \tfrac12 \log|P| - \tfrac12 d^\top P d - \tfrac P2 \log 2\pi, \qquad
             d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
@@ -151,24 +125,8 @@ class LaplaceFit:
         weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T. Costs one posterior, for its
         determinant, and a product with H for each row. The matrix P is never formed.
 
-        Parameters
-        ----------
-        theta : Tensor of shape (…, P)
-            Weights θ′ in the order of :attr:`theta`, such as ``fit.theta + fit.posterior(hyper).sample(…)``.
-        hyper : Hyper
-            Hyperparameters of the posterior. The density is that of :meth:`posterior`, not of :meth:`damped_posterior`.
-
-        Returns
-        -------
-        Tensor of shape (…), float64
-            Nats.
-
-        Raises
-        ------
-        ValueError
-            If the last dimension of ``theta`` is not P.
-        UnsupportedCombinationError
-            If the structure does not support these groups of prior precisions.
+        Raises ``ValueError`` if the last dimension of ``theta`` is not P, and ``UnsupportedCombinationError`` if the
+        structure does not support these groups of prior precisions.
 
         Examples
         --------
