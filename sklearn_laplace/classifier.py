@@ -213,6 +213,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).partial_fit(X[:60], y[:60])
@@ -338,6 +339,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -369,6 +371,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -392,6 +395,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -432,6 +436,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -478,6 +483,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -525,6 +531,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -567,6 +574,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y).score(X, y) > 0.8
@@ -594,6 +602,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
@@ -640,6 +649,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(200, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X[:100], y[:100])
@@ -678,6 +688,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> import matplotlib.pyplot as plt
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(200, noise=0.2, random_state=0)
@@ -708,6 +719,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceClassifier
         >>> from sklearn.datasets import make_moons
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)

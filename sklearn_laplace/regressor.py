@@ -399,6 +399,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> mean, std = model.predict([[3.0], [30.0]], return_std=True)
@@ -457,6 +459,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> kinds = "total", "epistemic", "aleatoric"
@@ -494,6 +498,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> distribution = model.predict_dist([[3.0], [30.0]])
@@ -533,6 +539,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> low, high = model.predict_quantiles([[3.0], [30.0]], (0.05, 0.95)).T
@@ -572,6 +580,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> mean, interval = model.predict_interval([[3.0], [30.0]], confidence_level=0.9)
@@ -601,6 +611,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> y = np.sin(X[:, 0])
         >>> LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, y).score(X, y) > 0.9
@@ -628,6 +640,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> model.log_predictive_density([[3.0], [3.0]], [0.1, 1.0]).round()
@@ -664,6 +678,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 6, (300, 1))
         >>> y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
@@ -726,6 +742,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> import matplotlib.pyplot as plt
         >>> from sklearn.datasets import make_regression
         >>> X, y = make_regression(90, 3, noise=5.0, random_state=0)
@@ -758,6 +775,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> model.sample_y([[3.0], [30.0]], n_samples=5).shape

@@ -163,6 +163,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, random_state=0)
@@ -322,6 +323,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> y = np.sin(X[:, 0])
@@ -370,6 +372,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> y = np.sin(X[:, 0])
@@ -418,6 +421,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))

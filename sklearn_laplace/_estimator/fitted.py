@@ -161,6 +161,7 @@ class FittedModel(ABC):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(n_members=2, prior_precision=1.0, sigma_noise=0.1, random_state=0)
@@ -202,6 +203,7 @@ class FittedModel(ABC):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -225,6 +227,7 @@ class FittedModel(ABC):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -249,6 +252,7 @@ class FittedModel(ABC):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
         >>> model = LaplaceRegressor(prior="ard", prior_precision="evidence", sigma_noise=0.1, random_state=0)
@@ -278,6 +282,7 @@ class FittedModel(ABC):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -331,6 +336,7 @@ class FittedModel(ABC):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))

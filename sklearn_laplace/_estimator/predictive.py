@@ -34,6 +34,7 @@ class NumericPredictive(FittedModel):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 3, 40)[:, None]
         >>> y = np.exp(X[:, 0] + 0.3 * np.random.default_rng(0).normal(size=40))
@@ -58,6 +59,7 @@ class NumericPredictive(FittedModel):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -84,6 +86,7 @@ class NumericPredictive(FittedModel):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 6, (100, 1))
@@ -144,6 +147,7 @@ class NumericPredictive(FittedModel):
 
         Examples
         --------
+        >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))

@@ -67,6 +67,7 @@ class BlockDiagonal(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import BlockDiagonal
     >>> from sklearn_laplace import LaplaceRegressor
     >>> LaplaceRegressor(hessian_structure=BlockDiagonal(bias="separate")).get_params()["hessian_structure__bias"]
     'separate'
@@ -97,6 +98,7 @@ class Kron(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import Kron
     >>> from sklearn_laplace import LaplaceRegressor
     >>> LaplaceRegressor(hessian_structure=Kron(damping="ritter"))
     LaplaceRegressor(hessian_structure=Kron(damping='ritter'))
@@ -122,6 +124,7 @@ class EKFAC(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import EKFAC
     >>> EKFAC(weight_sharing="reduce").get_params()
     {'bias': 'folded', 'weight_sharing': 'reduce'}
     """
@@ -147,6 +150,7 @@ class LowRankDiag(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import LowRankDiag
     >>> LowRankDiag(rank=20)
     LowRankDiag(rank=20)
     """
@@ -171,6 +175,7 @@ class LowRank(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import LowRank
     >>> LowRank(rank=20)
     LowRank(rank=20)
     """
@@ -193,6 +198,7 @@ class MCFisher(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import MCFisher
     >>> MCFisher(n_samples=5)
     MCFisher(n_samples=5)
     """
@@ -218,6 +224,7 @@ class Subnetwork(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import Subnetwork
     >>> Subnetwork(size=50)
     Subnetwork(size=50)
     """
@@ -243,6 +250,7 @@ class Augmentation(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import Augmentation
     >>> def noisy(X, random_state):
     ...     return X + 0.1 * random_state.normal(size=X.shape)
     >>> Augmentation(noisy, n_copies=10).n_copies
@@ -267,6 +275,7 @@ class MonteCarlo(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import MonteCarlo
     >>> MonteCarlo(n_samples=1000)
     MonteCarlo(n_samples=1000)
     """
@@ -292,6 +301,7 @@ class Link(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import Link
     >>> Link("mc", n_samples=1000)
     Link(n_samples=1000, name='mc')
     """
@@ -317,6 +327,7 @@ class Members(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import Members
     >>> Members(5, weights="loo")
     Members(n=5, weights='loo')
     """
@@ -344,6 +355,7 @@ class GaussianPrior(Variant):
 
     Examples
     --------
+    >>> from sklearn_laplace.options import GaussianPrior
     >>> GaussianPrior("layer", mean=1.0)
     GaussianPrior(mean=1.0, structure='layer')
     """

@@ -61,6 +61,7 @@ class CoverageDisplay:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from sklearn.linear_model import BayesianRidge
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 1))

@@ -188,6 +188,7 @@ class FeatureRelevanceDisplay:
 
         Examples
         --------
+        >>> import numpy as np
         >>> import matplotlib.pyplot as plt
         >>> from sklearn.linear_model import BayesianRidge
         >>> X = np.random.default_rng(0).normal(size=(100, 3))

@@ -71,6 +71,7 @@ class PredictionIntervalDisplay:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from sklearn.linear_model import BayesianRidge
     >>> import matplotlib.pyplot as plt
     >>> X = np.arange(20.0)[:, None]
