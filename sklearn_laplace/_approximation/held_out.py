@@ -38,20 +38,6 @@ LEAST_LEVEL = 1e-100
 
 
 @dataclass(frozen=True)
-class HeldOutRatios:
-    """Ratios |e| / s (m,) of held-out errors and their standard deviations, each of a single net."""
-
-    dispersion: float  # noise level φ of the standard deviations
-    values: Tensor  # (m,)
-    weights: Tensor  # (m,), of the rows
-
-    @classmethod
-    def of(cls, held_out: HeldOutErrors, hyper: Hyper) -> HeldOutRatios:
-        std = (held_out.variance + hyper.dispersion * held_out.noise.to(held_out.variance)).sqrt()
-        return cls(hyper.dispersion, held_out.errors.double().abs() / std, held_out.weights)
-
-
-@dataclass(frozen=True)
 class CrossFit:
     """Cross-fitted nets and their predictions for held-out rows.
 
@@ -62,15 +48,10 @@ class CrossFit:
     fold: Tensor  # (n,), int64: index of the net that holds a row out
     densities: HeldOutScores | None  # under other prior precisions and noise levels
     parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()  # fit of each net and its held-out rows; empty once scored
-    ratios: HeldOutRatios | None = None  # after :meth:`scored`, with dispersion
 
-    def scored(self, hyper: Hyper, held_out: HeldOutErrors | None) -> CrossFit:
-        """Return an object with the ratios of the held-out rows, without rows and nets.
-
-        ``hyper`` are the selected hyperparameters, at temperature 1; ``held_out`` is None without dispersion.
-        """
-        ratios = None if held_out is None else HeldOutRatios.of(held_out, hyper)
-        return replace(self, parts=(), ratios=ratios)
+    def scored(self) -> CrossFit:
+        """Copy without rows and nets."""
+        return replace(self, parts=())
 
     def held_out(self, hyper: Hyper) -> HeldOutErrors:
         """Held-out errors of all rows under these hyperparameters. Not available after :meth:`scored`."""

@@ -31,19 +31,6 @@ def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
     """Relevance (n_features,) of each input column; they sum to one, or are all zero if no column has any effect.
 
     The temperature in ``hyper`` is ignored. Raises ``AttributeError`` without a prior precision for each column of X.
-
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> from sklearn_laplace.laplace.prior_groups import GROUPINGS
-    >>> from sklearn_laplace.laplace.curvatures import GGN
-    >>> from sklearn_laplace.laplace import fit_laplace
-    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-    >>> from sklearn_laplace.laplace.structures import Full
-    >>> network = trace(torch.nn.Linear(2, 1).double(), torch.zeros(1, 2).double())
-    >>> rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double(), torch.zeros(2, 1).double(), torch.ones(2).double()
-    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, GROUPINGS["ard"].prior(network), [rows])
-    >>> relevance(fit, Hyper(torch.ones(3).double()), 2)  # the second column is constant
-    array([1., 0.])
     """
     prior, columns = fit.prior, input_columns(fit.network)
     places = {name: place for place, name in enumerate(prior.names)}

@@ -33,12 +33,7 @@ class RowDensities:
     is_normal: ClassVar[bool] = True
 
     def scaled(self, factor: float) -> np.ndarray:
-        """Log density (n,) of each row, nats, with all variances multiplied by ``factor``.
-
-        >>> row = RowDensities(np.array([-0.5 * np.log(2 * np.pi) - 2.0]), np.array([4.0]), 1)  # e = 2, v = 1
-        >>> bool(np.isclose(row.scaled(4.0)[0], -0.5 * np.log(2 * np.pi * 4) - 0.5))
-        True
-        """
+        """Log density (n,) of each row, nats, with all variances multiplied by ``factor``."""
         scaled: np.ndarray = self.logs - 0.5 * (self.n_targets * np.log(factor) + self.squares * (1 / factor - 1))
         return scaled
 
@@ -53,16 +48,6 @@ class LatentDensities:
     is_normal: ClassVar[bool] = False
 
     def scaled(self, factor: float) -> np.ndarray:
-        """Log density (n,) of each row, nats, with the covariance of the outputs multiplied by ``factor``.
-
-        >>> import torch
-        >>> from sklearn_laplace.laplace.leave_one_out.densities import class_density
-        >>> from sklearn_laplace.laplace.likelihoods import Bernoulli
-        >>> from sklearn_laplace.laplace.links import Probit
-        >>> latent = LatentGaussian(torch.tensor([[2.0]]), torch.tensor([[[24 / torch.pi]]]))
-        >>> row = LatentDensities(latent, torch.tensor([1]), class_density(Bernoulli(), Probit(torch.zeros(0, 0))))
-        >>> np.exp(row.scaled(1.0)).round(3), torch.tensor(2 / (1 + 3) ** 0.5).sigmoid()  # π/8 · 24/π = 3
-        (array([0.731], dtype=float32), tensor(0.7311))
-        """
+        """Log density (n,) of each row, nats, with the covariance of the outputs multiplied by ``factor``."""
         latent = LatentGaussian(self.latent.mean, factor * self.latent.covariance)
         return self.density(latent, self.targets, 1.0).cpu().numpy()

@@ -84,9 +84,6 @@ def unit_noise(
 
     A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are proportional to ``variances`` v
     (n, C), or to the squared ``scale`` s (C,). The result is s itself if v′ is 1 for all rows and targets.
-
-    >>> unit_noise(np.array([0.1, 3.0]), None, np.array([1.0, 10.0]), np.ones(5)).round(3)
-    array([ 0.447, 13.416])
     """
     ratios = np.ones_like(scale) if sigma is None else sigma / sigma[0]
     if variances is None and (sigma is None or (ratios / scale == ratios[0] / scale[0]).all()):

@@ -93,12 +93,7 @@ def _is_ready(estimator: Any, X: Any) -> bool:
 
 
 def with_gaps(X: Any) -> Any:
-    """Convert a NumPy masked array to an array with missing values; return other input unchanged.
-
-    >>> with_gaps(np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]]))
-    array([[ 1., nan],
-           [ 3.,  4.]])
-    """
+    """Convert a NumPy masked array to an array with missing values; return other input unchanged."""
     if not isinstance(X, np.ma.MaskedArray):
         return X
     mask, values = np.ma.getmaskarray(X), X.data

@@ -161,10 +161,6 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
     width are then the median and the robust standard deviation, that of a normal distribution with the same central 90
     % interval. If this interval of a positive column spans more than three decades, the centre is zero and the width
     its lower end, which amounts to a logarithm.
-
-    >>> t = np.linspace(0.0005, 0.9995, 1000)
-    >>> robust(-np.log(t), np.ones(1000)) is None, robust(np.tan(np.pi * (t - 0.5)), np.ones(1000)) is None
-    (True, False)
     """
     if len(values) == 0:
         return None

@@ -50,11 +50,7 @@ class Categorical:
     columns: tuple[Any, ...] = ()
 
     def positions(self, names: Sequence[Any] | None, d: int) -> set[int]:
-        """Positions of ``columns`` among d; ``ValueError`` if a name or position does not exist, or a mask is not (d,).
-
-        >>> Categorical(False, (True, False)).positions(["a", "b"], 2), Categorical(False, (-1,)).positions(None, 2)
-        ({0}, {1})
-        """
+        """Positions of ``columns`` among d; ``ValueError`` for an unknown name or position, or a mask of other size."""
         columns = self.columns
         if columns and all(isinstance(column, bool | np.bool_) for column in columns):
             if len(columns) != d:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from .._approximation.calibration import MOST_ROWS, HeldOutDensities, HeldOutRepeats, calibrated
 from .._approximation.choose import SelectionState
-from .._approximation.held_out import CrossFit, HeldOutRatios
+from .._approximation.held_out import CrossFit
 from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
@@ -62,8 +62,6 @@ varying noise, and nothing would be left for the noise model."""
 PASSES_LEFT = 2.0
 """Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
 a pass."""
-RATIOS = 20_000
-"""Maximum number of ratios of held-out rows, on which warnings are based."""
 CHUNK = 512
 """Rows whose Jacobians are computed at a time."""
 
@@ -109,12 +107,6 @@ class JointFits:
     scored: np.ndarray  # (m,), int64: the rows of ``densities``
     densities: HeldOutDensities | None  # of held-out rows; None for classes and counts
 
-    @property
-    def origin_of_others(self) -> SelectionState:
-        """State for members after the first; only the first one stores the ratios of held-out rows."""
-        assert self.origin.cross is not None
-        return replace(self.origin, cross=replace(self.origin.cross, ratios=None))
-
 
 @dataclass(frozen=True)
 class _Unseen:
@@ -156,9 +148,8 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
     scores = replace(scores, factor=calibration.factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     fits = first.fits
-    ratios = _ratios(joint_nets, first.errors, hyper, rows.weights.double())
     no_folds = torch.zeros(0, dtype=torch.int64)
-    cross = CrossFit(no_folds, scores, (), ratios)
+    cross = CrossFit(no_folds, scores)
     origin = SelectionState(hyper, fits[0].prior.names, first.networks[0].parameter_names, None, cross)
     return JointFits(
         members=results_of(joint_nets, nets, fits, hyper, rows),
@@ -312,16 +303,3 @@ def _errors(
             whole[k // per_repeat, places] = torch.cat(values).double()
     error, variance, noise = zeros
     return error, variance, noise
-
-
-def _ratios(
-    joint_nets: JointMembers, errors: tuple[Tensor, Tensor, Tensor], hyper: Hyper, weights: Tensor
-) -> HeldOutRatios:
-    """Standardised errors of held-out rows under single members."""
-    error, variance, noise = errors
-    n_repeats, n = error.shape[:2]
-    scaled = error.abs() / (variance + hyper.dispersion * noise).sqrt()
-    few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: RATIOS // n_repeats].sort().values
-    few = few.to(error.device)
-    weight = (joint_nets.repeat_shares[:, None] * weights[few]).flatten()
-    return HeldOutRatios(hyper.dispersion, scaled[:, few].flatten(0, 1), weight)

@@ -42,7 +42,7 @@ class Ensemble:
         return self.members[0]
 
     def of_one(self, member: Member) -> Ensemble:
-        return Ensemble.of([replace(member, is_later=False)], factor=self.factor)
+        return Ensemble.of([member], factor=self.factor)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """Weighted mean over the members of a function's values."""

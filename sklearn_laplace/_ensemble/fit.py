@@ -239,7 +239,7 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
         begun = start.for_fold(place) if start.folds else None
         later = replace(request, seeds=seeds, is_candidate=True, is_member=True, warm_start=begun)
         with subtask, single_thread(n_jobs > 1), suppress(*dispensable):
-            return replace(fit_member(later, subtask, lead=first.origin, noise_model=noise_model).member, is_later=True)
+            return fit_member(later, subtask, lead=first.origin, noise_model=noise_model).member
         return None
 
     drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
@@ -306,7 +306,7 @@ def fit_member(
             if fit.likelihood.has_dispersion:
                 held_out = cross.held_out(untempered)
             densities = cross.densities_of_rows(untempered, held_out) if is_compared else None
-            member = replace(member, origin=replace(origin, cross=cross.scored(untempered, held_out)))
+            member = replace(member, origin=replace(origin, cross=cross.scored()))
     return FittedMember(member, trained.warm_start(), densities, held_out)
 
 
@@ -326,14 +326,13 @@ def _fit_jointly(request: FitRequest, task: Task) -> Part | None:
     temperature = tempering(joint_fits.members[0][1].network, request.resolved.temperature)
     members, hyper, keys = [], replace(joint_fits.hyper, temperature=temperature), row_keys(data.X, data.targets)
     for place, (trained, fit) in enumerate(joint_fits.members):
-        origin = joint_fits.origin if place == 0 else joint_fits.origin_of_others
-        member = _member(replace(request, data=joint_fits.data), trained, fit, hyper, origin, joint_fits.noise_model)
+        member = _member(
+            replace(request, data=joint_fits.data), trained, fit, hyper, joint_fits.origin, joint_fits.noise_model
+        )
         unseen = np.unique(keys[joint_fits.held_out[place]])
         kept = None if request.kept is None else request.kept.without(unseen)
         n_bins, streamed = joint_fits.n_bins[place], request.stream is not None
-        members.append(
-            replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_streamed=streamed, is_later=place > 0)
-        )
+        members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_streamed=streamed))
     return Part(tuple(members), joint_fits.shares, joint_fits.densities, joint_fits.scored)
 
 
@@ -370,6 +369,5 @@ def _member(
         mode_distance=distance,
         history=trained.history,
         n_steps=trained.n_steps,
-        is_later=False,
         is_given=isinstance(trained, GivenNet),
     )

@@ -61,7 +61,6 @@ class Member:
     mode_distance: float  # Newton decrement, posterior standard deviations
     history: list[dict[str, Any]]
     n_steps: int  # epochs and steps of the training
-    is_later: bool  # an earlier member of its kind has issued the warnings
     covariance_factor: float = 1.0  # selected for a mixture of nets for classes or counts; see weights.py
     is_streamed: bool = False  # rows were read from a source; unseen has keys of a sample only
     is_given: bool = False  # net of the user's with weights of its own training, or frozen

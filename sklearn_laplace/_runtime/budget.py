@@ -52,10 +52,6 @@ def exact_cost(
 
     The dual dimension M is rows × columns of the output factor. ``provides`` has the forms of a row's curvature
     contribution; without "rows" there is no dual form.
-
-    >>> cost, structure = exact_cost([ParameterBlock("0", 50, 11, factored=True)], n_dual=100)
-    >>> structure.__name__
-    'Functional'
     """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
@@ -67,9 +63,6 @@ def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> 
     """Multiply-adds of one step in Kronecker form, N Σ (K O² + I²) + 2 Σ (O³ + I³): sums and eigendecompositions.
 
     A layer has O outputs and I inputs; N rows have K columns of the output factor each.
-
-    >>> kron_cost([ParameterBlock("0", 50, 11, factored=True)], n_rows=100, n_columns=1)
-    514762.0
     """
     sums = sum(n_rows * (n_columns * block.outputs**2 + block.inputs**2) for block in blocks)
     return float(sums + 2 * sum(block.outputs**3 + block.inputs**3 for block in blocks))

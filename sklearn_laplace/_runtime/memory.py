@@ -49,11 +49,7 @@ UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Limit on memory in bytes: set by the user, or the memory available to the process.
-
-    >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).by_user
-    (1500000000, 2097152, True)
-    """
+    """Limit on memory in bytes: set by the user, or the memory available to the process."""
 
     size: int
     by_user: bool = False

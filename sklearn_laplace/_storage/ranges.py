@@ -29,7 +29,7 @@ FIELDS: dict[str, str] = {
     "positive": """
         JointScores.bounds JointScores.factor JointScores.unit Ensemble.factor FunctionalPosterior.scale
         DiagPosterior.precision DiagPosterior.total FullPosterior.precision FunctionalPosterior.precision
-        Gaussian.noise HeldOutRatios.dispersion HeldOutScores.bounds HeldOutScores.unit Hyper.dispersion
+        Gaussian.noise HeldOutScores.bounds HeldOutScores.unit Hyper.dispersion
         Hyper.prior_precision Hyper.temperature InfBlockPosterior.precision InfBlockPosterior.total
         KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight Member.covariance_factor
         PreparedData.noise SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
@@ -42,7 +42,7 @@ FIELDS: dict[str, str] = {
         Affine.bias Affine.weight JointScores.freedom JointScores.ridge JointScores.squares Choice.value
         Column.missing Column.missing_share Column.n_levels Conv.bias Conv.weight CrossFit.fold Embedding.bias
         Embedding.weight Ensemble.shares Ensemble.weights Gaussian.target_variance Generic.sizes
-        HeldOutRatios.values HeldOutRatios.weights HeldOutScores.freedom HeldOutScores.ridge
+        HeldOutScores.freedom HeldOutScores.ridge
         HeldOutScores.squares InfBlockPosterior.values Kron.total_weight Linear.bias Linear.weight MCFisher.seed
         Member.n_bins Member.n_steps Member.seed NegativeBinomial.overdispersion NoiseModel.spread
         PreparedData.weights Prior.groups ValidationScores.freedom ValidationScores.level ValidationScores.ridge

@@ -90,13 +90,7 @@ def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def kron_pays(blocks: Sequence[ParameterBlock], n_rows: int, n_outputs: int, likelihood: Likelihood) -> bool:
-    """True if full-batch steps in Kronecker form and the selection by held-out rows are affordable.
-
-    >>> from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
-    >>> layers = [ParameterBlock("0", 50, 65, factored=True), ParameterBlock("1", 10, 51, factored=True)]
-    >>> [kron_pays(layers, n, 10, Categorical()) for n in (1_000, 100_000)], kron_pays(layers, 1_000, 10, Gaussian())
-    ([True, False], False)
-    """
+    """True if full-batch steps in Kronecker form and the selection by held-out rows are affordable."""
     if likelihood.has_dispersion or n_rows > FULL_BATCH_ROWS:
         return False
     covariances = DEAR_POINTS * n_rows * n_outputs**2 * sum(block.outputs for block in blocks)

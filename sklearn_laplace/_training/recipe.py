@@ -71,11 +71,7 @@ class Schedule:
 
     @property
     def cycles(self) -> list[tuple[int, int]]:
-        """Range of steps of each cycle, as (first, last + 1).
-
-        >>> Schedule(15).cycles
-        [(0, 1), (1, 3), (3, 7), (7, 15)]
-        """
+        """Range of steps of each cycle, as (first, last + 1)."""
         ends = [round(self.n_steps * (2**k - 1) / (2**CYCLES - 1)) for k in range(CYCLES + 1)]
         return list(pairwise(ends))
 

@@ -126,13 +126,7 @@ def optional_count(option: str, value: object, least: int) -> int | None:
 
 
 def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
-    """Check for a count or None, or different ones in a sequence; "auto" becomes ``automatic``; else ``ValueError``.
-
-    >>> kinds("n_bins", (8, 8))
-    Traceback (most recent call last):
-        ...
-    ValueError: n_bins=(8, 8) has to be 'auto', None, a whole number of at least 1, or a tuple of these, all different.
-    """
+    """Check for a count or None, or different ones in a sequence; "auto" becomes ``automatic``; else ``ValueError``."""
     if isinstance(value, str):
         return lookup(option, value, {"auto": automatic}, "None, a whole number of at least 1, or a tuple of these")
     if not isinstance(value, list | tuple):

@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._approximation import approximate
-from sklearn_laplace._approximation.held_out import cross_fit
+from sklearn_laplace._approximation.held_out import CrossFit, cross_fit
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import folds
 from sklearn_laplace.errors import (
@@ -251,27 +251,35 @@ def spread(network, x, train, hyper):
     return (torch.einsum("np,pq,nq->n", new, torch.linalg.inv(precision), new) + hyper.dispersion).sqrt()
 
 
-def test_ratios_are_those_of_the_nets_that_hold_out_a_row():
+def test_held_out_errors_are_those_of_the_nets_that_hold_out_a_row(monkeypatch):
     """Errors and standard deviations of each fold, from its net and a dense posterior."""
+    recorded, held_out = [], CrossFit.held_out
+
+    def record(self, hyper):
+        recorded.append(held_out(self, hyper))
+        return recorded[-1]
+
+    monkeypatch.setattr(CrossFit, "held_out", record)
     fitted, networks = cross_fitted(Y)
     cross, scale, rows = fitted._ensemble.first.origin.cross, fitted._scale, trained_order()
     assert len(networks) == 3
+    found = recorded[-1]
+    std = (found.variance + fitted.hyper_.dispersion * found.noise)[:, 0].sqrt()
     x, y = torch.tensor(X[rows]), torch.tensor((Y[rows] - scale.mean[0]) / scale.scale[0])
-    ratios = np.zeros(len(y))
     for k, network in enumerate(networks):
         held = cross.fold == k
-        error = (y[held] - network(x[held])[:, 0].double()).abs()
-        ratios[held.numpy()] = error / spread(network, x[held], x[~held], fitted.hyper_)
-    np.testing.assert_allclose(cross.ratios.values[:, 0].numpy(), ratios, rtol=1e-6)
+        error = y[held] - network(x[held])[:, 0].double()
+        np.testing.assert_allclose(found.errors[held, 0].numpy(), error.numpy(), rtol=1e-5, atol=1e-7)
+        expected = spread(network, x[held], x[~held], fitted.hyper_)
+        np.testing.assert_allclose(std[held].numpy(), expected.numpy(), rtol=1e-6)
 
 
-def test_what_a_classifier_keeps_has_no_rows(fitted):
-    """A classifier stores densities only; a regressor stores ratios, too."""
+def test_a_fit_keeps_no_rows_and_nets_of_its_folds(fitted):
+    """Neither a classifier nor a regressor."""
     rows, labels = make_moons(60, noise=0.2, random_state=0)
     cross = LaplaceClassifier(hidden_layer_sizes=(5,), n_members=1).fit(rows, labels)._ensemble.first.origin.cross
-    assert cross.parts == () and cross.ratios is None and cross.densities is not None
-    cross = fitted._ensemble.first.origin.cross
-    assert cross.parts == () and cross.ratios.values.shape == (len(Y), 1)
+    assert cross.parts == () and cross.densities is not None
+    assert fitted._ensemble.first.origin.cross.parts == ()
 
 
 WITHOUT = {

@@ -132,7 +132,7 @@ def test_weights_of_the_parts(better):
     def part(quality: float, n_members: int) -> Part:
         logs = quality + 0.3 * rng.normal(size=200)
         densities = RowDensities(logs, np.ones(200), 1)
-        return Part((None,) * n_members, np.full(n_members, 1 / n_members), densities, np.arange(200), ())
+        return Part((None,) * n_members, np.full(n_members, 1 / n_members), densities, np.arange(200))
 
     exact, together, linear = (part(2.0 * (place == better), k) for place, k in ((0, 4), (1, 8), (2, 1)))
     parts, weights, factor = weighted_parts(exact, together, linear, np.ones(200))

@@ -176,7 +176,6 @@ def test_the_chosen_noise_has_the_largest_evidence():
         (lambda m: m.predict_quantiles(X_NEW, []), "has to hold numbers strictly between 0 and 1"),
         (lambda m: m.predict_interval(X_NEW, 90), "confidence_level=90 has to hold numbers strictly"),
         (lambda m: m.predict_interval(X_NEW, "wide"), "confidence_level='wide' has to hold"),
-        (lambda m: m.predict_interval(X_NEW, method="jacknife+"), "method='jacknife.' is not known"),
         (lambda m: m.log_marginal_likelihood(prior_precision=[1.0, 2.0]), "has to be one number or 1"),
         (lambda m: m.log_marginal_likelihood(prior_precision=-1.0), "finite number above zero"),
         (lambda m: m.log_marginal_likelihood(temperature=0.0), "temperature=0.0 has to be"),

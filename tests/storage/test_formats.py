@@ -609,7 +609,7 @@ def test_a_missing_package_is_named(stored, monkeypatch):
 DATA = """
 Affine JointScores Bernoulli BlockDiagonal BlockPosterior Categorical Choice Column Conv CrossFit DenseFactor Diag
 DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobian Full FullPosterior Functional
-FunctionalPosterior GGN Gaussian Generic HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
+FunctionalPosterior GGN Gaussian Generic HeldOutScores Hessian Hyper InfBlockPosterior
 Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag
 MCFisher Member NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior
 SelectionState SharedFactor SquaredErrors Table TargetNoise TargetScale TemperedPosterior ValidationScores WeightSharing
