@@ -123,7 +123,7 @@ def _left_out(ensemble: Ensemble, options: Options) -> LeftOutIntervals | None:
     kept = _merged(first.kept)
     for member, share in zip(ensemble.members, ensemble.weights.tolist(), strict=True):
         left_out = left_out_of(kept, member.input_dtype, member.seed, member.fit, options)
-        with suppress(MemoryBudgetError):
+        with suppress(MemoryBudgetError, MemoryError):
             latent = left_out.latent(member.fit, replace(member.hyper, temperature=1.0))
             y, noise = without_noise(left_out.rows.observed.double(), n_outputs)
             variance = latent.variance + member.hyper.dispersion * noise

@@ -1,13 +1,15 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
-**Joint ensemble.** A default regression trains its members together (``train_members.py``). If exact Gauss–Newton steps
-are cheap, nets with such steps are added, all with the same encoding (``n_bins``), and a linear net. Held-out rows
-determine the weights of these parts (``parts.py``).
+**Joint ensemble.** A default regression of 100 rows and more trains eight members together, each without a fold of the
+rows (``conditions.py``, ``train_members.py``). If exact Gauss–Newton steps are cheap, two more parts are trained: nets
+with such steps, all with one encoding (``n_bins``), and a linear net. Held-out rows determine the weights of the parts
+(``parts.py``).
 
-**Other fits.** A kind of nets is an encoding (``n_bins``). The first net of each kind is trained on all rows, and
-cross-fitted nets each without one fold. Their densities of held-out rows weight the kinds by stacking. They also select
-a factor of all variances, because a mixture is more accurate than its members. Further members of a kind are
-cross-fitted nets, trained on with all rows. Without cross-fitted nets only the first kind is used.
+**Nets with exact steps**, here and in all other fits. A kind of nets is an encoding. The first net of a kind is trained
+on all rows, and cross-fitted nets each without one fold. The other members of the kind continue the training of the
+cross-fitted nets, on all rows. Several kinds are weighted by stacking the densities of their held-out rows, which also
+select a factor of all variances, because a mixture is more accurate than its members. Without cross-fitted nets only
+the first kind is used.
 
 **Nothing learnt.** If all nets are nearly constant, a linear net replaces them, unless its evidence is smaller
 (``linear.py``).

@@ -182,8 +182,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any = None) -> Self:
         with self._unchanged_on_failure(X):
-            self._resolved = None
-            self._options()  # errors about unknown options come before errors about unused arguments
+            self._resolve()  # errors about unknown options come before errors about unused arguments
             X, y = readable(X, "X"), check_targets(y, numeric=is_regressor(self))
             return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance), X, y, sample_weight)
 
@@ -443,7 +442,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             check_post_hoc(laplace_params, before, parameters)
             kinds = [(member.n_bins, member.fit.network.parameter_names) for member in self._ensemble.members]
             check_one_kind(parameters, kinds)
-            options = self._options()
+            options = self._resolve()
             ensemble = refitted(self._ensemble, options)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         return self

@@ -130,10 +130,15 @@ class FittedModel(ABC):
         return expanded(self.get_params(deep=False))
 
     def _options(self) -> Options:
-        """Resolved options of the fit; they are resolved again only if a parameter has changed since."""
+        """Resolved options of the fit; those of present parameters if one has changed since."""
         given = self.get_params(deep=False)
         if self._resolved is None or any(self._resolved[0].get(name, given) is not given[name] for name in given):
-            self._resolved = given, resolve(self._kind, self._parameters())
+            return resolve(self._kind, self._parameters())
+        return self._resolved[1]
+
+    def _resolve(self) -> Options:
+        """Resolve the options, and keep them."""
+        self._resolved = self.get_params(deep=False), resolve(self._kind, self._parameters())
         return self._resolved[1]
 
     @contextmanager

@@ -105,7 +105,7 @@ def fit_source(estimator: Any, source: RowSource) -> None:
             return
         if not group.is_alone and group.rank == 0:
             experimental("a fit of several ranks of torch.distributed")
-        estimator._options()
+        estimator._resolve()
         sample = sample_of(source, group, SAMPLE_ROWS, estimator._tally)
         rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
         if sample.is_all:

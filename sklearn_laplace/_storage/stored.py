@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,8 +48,11 @@ def _settle(estimator: Any, attributes: Mapping[str, Any]) -> None:
     """Set attributes, and move the nets of a fitted estimator to a device of this machine."""
     for name, value in attributes.items():
         setattr(estimator, name, value)
-    for member in attributes["_ensemble"].members if "_ensemble" in attributes else ():
-        move_to_present_device(member.net)
+    if "_ensemble" in attributes:
+        for member in attributes["_ensemble"].members:
+            move_to_present_device(member.net)
+        with suppress(TypeError, ValueError):  # parameters may have been set after the fit; a prediction reports them
+            estimator._resolve()
 
 
 def stored(kind: type[T]) -> type[T]:

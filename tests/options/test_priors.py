@@ -696,8 +696,7 @@ def test_the_alternation_stops_within_its_steps(name, monkeypatch):
         shares.append(result.n_steps / options["max_steps"])
         return result
 
-    for file in ("fit_map", "starts"):
-        monkeypatch.setattr(f"sklearn_laplace._training.{file}.alternate", watched)
+    monkeypatch.setattr("sklearn_laplace._training.fit_map.alternate", watched)
     LaplaceRegressor(prior=name, **SMALL).fit(RELEVANT, TARGETS)
     n_starts = 1 if name == "scalar" else 3  # more starts where the first one has learnt almost nothing
     assert len(shares) == n_starts and max(shares) <= 1.5
