@@ -331,7 +331,7 @@ def dots(
     heights = [len(rows) + 1 for rows in tables.values()]
     figure, axes = plt.subplots(
         *(len(tables), len(labels)),
-        figsize=(3.1 * len(labels) + 1.2, 0.27 * sum(heights) + 1.2 * len(tables)),
+        figsize=(3.1 * len(labels) + 1.2, max(0.27 * sum(heights) + 1.2 * len(tables), 3.2)),
         height_ratios=heights,
         sharey="row",
         layout="constrained",

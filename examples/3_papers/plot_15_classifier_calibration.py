@@ -126,10 +126,10 @@ def one_split(rows, outside, decay, every, seed):
             random_state=seed,
         ).fit(X_fit, y_fit)
         losses, scale, tau = searched(copy.deepcopy(untuned), X_search, y_search, every)
-    models = {name: copy.deepcopy(untuned) for name in METHODS}
-    models["MAP"].refit_laplace(link="plugin")
-    models["Laplace"].refit_laplace(temperature=1 / scale, prior_precision=tau)
-    models["collapsed"].refit_laplace(prior_precision=COLLAPSED)
+        models = {name: copy.deepcopy(untuned) for name in METHODS}
+        models["MAP"].refit_laplace(link="plugin")
+        models["Laplace"].refit_laplace(temperature=1 / scale, prior_precision=tau)
+        models["collapsed"].refit_laplace(prior_precision=COLLAPSED)
     p, p_outside = ({name: m.predict_proba(at) for name, m in models.items()} for at in (X_test, outside))
     return p, p_outside, (losses, scale, tau)
 

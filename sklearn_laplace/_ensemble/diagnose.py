@@ -95,7 +95,7 @@ def _finding(ensemble: Ensemble, options: Options) -> Finding | None:
         return None
     left_out, distance = _left_out(ensemble, options), _distance(ensemble)
     if distance > FAR_FROM_MODE and (left_out is None or left_out.is_narrow):
-        return _far(distance, left_out, free_noise)
+        return _far(distance, left_out, free_noise or not first.fit.likelihood.has_dispersion)
     if left_out is None:
         return None
     # Errors larger than those of a constant prediction are due to a weak prior of the training.
