@@ -22,8 +22,8 @@ from ._estimator.report import Report, output_position, regression_report
 from ._estimator.sources import by_block
 from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
-from ._options.net import print_hint
 from ._options.resolve import STD_REQUESTS, Kind, Parts, one_or_all
+from ._options.training import print_hint
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like

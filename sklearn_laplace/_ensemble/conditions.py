@@ -64,7 +64,7 @@ def trains_jointly(
     return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
 
 
-def check_in_memory(request: FitRequest, options: Options, *, trains_jointly: bool) -> None:
+def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:
     """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows."""
     if request.stream is None:
         return
@@ -75,7 +75,7 @@ def check_in_memory(request: FitRequest, options: Options, *, trains_jointly: bo
             f"hessian_structure={request.parameters['hessian_structure']!r} {reason}, and X is a large source. "
             "Use 'kron', 'block_diagonal', 'diag' or 'full', or read the rows into memory."
         )
-    if not trains_jointly:
+    if not is_joint:
         noise = "sigma_noise, " if options.likelihood.has_dispersion else ""
         raise UnsupportedCombinationError(
             f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "

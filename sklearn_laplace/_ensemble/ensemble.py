@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._options.net import WEIGHTINGS
 from .._options.options import Options
+from .._options.training import WEIGHTINGS
 from .._runtime.memory import held
 from ..laplace.fit import Hyper
 from ..laplace.latent import Components, Predictive

@@ -33,9 +33,9 @@ from .._approximation.noise_model import NoiseModel
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import row_keys
 from .._host.given_net import is_list
-from .._options.net import number_of_members
 from .._options.options import is_auto, is_number
 from .._options.resolve import resolve
+from .._options.training import number_of_members
 from .._runtime.progress import Task
 from .._runtime.torch_state import single_thread
 from .._training.built_in import of_one_net
@@ -95,7 +95,7 @@ def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     options, shape = request.options_for_rows(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     together = trains_jointly(request.parameters, shape, options, is_streamed=request.stream is not None)
-    check_in_memory(request, options, trains_jointly=together)
+    check_in_memory(request, options, is_joint=together)
     if not together:
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.

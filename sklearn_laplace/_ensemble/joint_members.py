@@ -13,7 +13,7 @@ from torch import Tensor
 from .._runtime.budget import SINGLE_THREAD_PASS
 from ..errors import NonFiniteLossError
 
-LEAST_SHARE = 0.1
+LEAST_REPEAT = 0.1
 """Minimum weight of a repeat."""
 
 
@@ -34,8 +34,8 @@ class JointMembers:
 
     @classmethod
     def of_repeats(cls, repeats: Sequence[JointMembers], shares: Sequence[float]) -> JointMembers:
-        """Members of several repeats with their weights; repeats with less than ``LEAST_SHARE`` are omitted."""
-        kept = [(repeat, share) for repeat, share in zip(repeats, shares, strict=True) if share >= LEAST_SHARE]
+        """Members of several repeats with their weights; repeats with less than ``LEAST_REPEAT`` are omitted."""
+        kept = [(repeat, share) for repeat, share in zip(repeats, shares, strict=True) if share >= LEAST_REPEAT]
         if not kept:
             raise NonFiniteLossError(
                 "the loss of held-out rows is not finite for any member. Look for numbers in X or y that are far "

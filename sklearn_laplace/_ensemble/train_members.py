@@ -51,7 +51,7 @@ from .weights import by_stacking
 
 EM_STEPS = 100
 """Steps of expectation maximisation for the weights of the repeats."""
-DECISIVE = 2.0
+MOST_ERROR_RATIO = 2.0
 """Maximum ratio of the squared errors of a repeat to those of the other one. Members with very different errors cannot
 share one noise model."""
 NO_ERROR = 1e-6
@@ -320,8 +320,8 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
     """Weights of two repeats that maximise the density of held-out rows under their mixture (stacking, by EM).
 
     Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
-    factor as variances. A repeat has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
-    times that of the other.
+    factor as variances. A repeat has weight zero if the geometric mean of its squared errors is more than
+    ``MOST_ERROR_RATIO`` times that of the other.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -330,7 +330,7 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
     squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
     # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
     sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
-    if sizes.max() > DECISIVE * sizes.min():
+    if sizes.max() > MOST_ERROR_RATIO * sizes.min():
         return (sizes == sizes.min()).double().tolist()
     distances = squares.sum(2)
     share = torch.full_like(sizes, 0.5)

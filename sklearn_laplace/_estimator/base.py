@@ -37,9 +37,9 @@ from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, check_split, has_own_epochs, is_list
 from .._options.likelihood import are_rates, for_counts
-from .._options.net import number_of_members
 from .._options.options import Options
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
+from .._options.training import number_of_members
 from .._options.variants import Variant, check_inner_names, expanded
 from .._runtime.group import Group
 from .._runtime.memory import naming_the_budget

@@ -49,7 +49,7 @@ MOST_TREE = 2**26
 """Bytes of a tree."""
 MOST_ENTRIES = 2_000_000
 """Commas and opening brackets of a tree; each may take 70 bytes of memory."""
-ESTIMATORS = (LaplaceRegressor, LaplaceClassifier)
+WRITTEN = (LaplaceRegressor, LaplaceClassifier)
 PIPELINE = """save was given a Pipeline; it writes a LaplaceRegressor or a LaplaceClassifier alone. Write the \
 other steps with skops, and put both together:
     skops.io.dump(pipeline[:-1], "steps.skops")
@@ -102,9 +102,9 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     >>> bool((found.predict_std(X) == model.predict_std(X)).all())
     True
     """
-    if isinstance(estimator, Pipeline) and isinstance(estimator.steps[-1][1], ESTIMATORS):
+    if isinstance(estimator, Pipeline) and isinstance(estimator.steps[-1][1], WRITTEN):
         raise TypeError(PIPELINE)
-    if not isinstance(estimator, ESTIMATORS):
+    if not isinstance(estimator, WRITTEN):
         raise TypeError(
             f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. Of a "
             "search, save the best_estimator_."

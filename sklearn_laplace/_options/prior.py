@@ -3,11 +3,9 @@
 This file reads values and the capabilities of the registries. Option names are resolved in ``resolve.py``, and names of
 tensors in the traced net (``laplace/prior_groups.py``).
 
-Previous posterior as the prior of new rows (``prior=``), and checks of the options that it fixes.
-
-The previous posterior stores the curvature of the old rows and the weights at which it was computed, but not the rows.
-Therefore net, subset, likelihood, curvature and structure have to stay the same. Prior, noise level, temperature and
-predictive may change.
+A previous posterior (``prior=FrozenEstimator(…)``) is the prior of new rows. It stores the curvature of the old rows
+and the weights at which it was computed, but not the rows. Therefore net, subset, likelihood, curvature and structure
+have to stay the same. Prior, noise level, temperature and predictive may change.
 """
 
 from __future__ import annotations

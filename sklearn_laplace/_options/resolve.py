@@ -37,10 +37,10 @@ from ..laplace.structures._base import Curvature
 from ..laplace.subsets._base import Subset
 from ..nets import ACTIVATIONS
 from .likelihood import LIKELIHOODS_FOR, VARYING_NOISE, _noise, _varying_noise
-from .net import _check_members, _check_net_options, _device, _standardises, check_target_transform
 from .options import AUTO, BIASES, DAMPINGS, LOO, PRIOR_RULES, SHARINGS, Options, StructureOptions, is_auto, is_number
 from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
 from .subset import _check_subset, _subset
+from .training import _check_members, _check_net_options, _device, _standardises, check_target_transform
 
 DTYPES = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 STD_KINDS = ("total", "epistemic", "aleatoric")

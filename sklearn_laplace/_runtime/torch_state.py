@@ -1,4 +1,4 @@
-"""State of torch that a call sets for a while: threads, gradients and tensors, default device.
+"""Settings of torch during a call (threads, gradients, kind of tensors), and the devices of this machine.
 
 Small problems and forked processes use one thread. Matrix products of a few hundred rows gain nothing from a second
 thread, and lose much on a busy machine: every parallel region waits for a thread without a core. In a forked process,

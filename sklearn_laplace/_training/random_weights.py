@@ -20,10 +20,10 @@ from .._data.known_noise import FEWEST_ROWS
 from .._data.summary import TargetSummary
 from .._data.target_scale import TargetScale
 from .._host.rows import Sizes
-from .._options.net import check_device
 from .._options.options import Options
 from .._options.prior import check_previous, check_temperature, previous_of
 from .._options.resolve import likelihood_of
+from .._options.training import check_device
 from .._runtime.budget import automatic_structure
 from .._validation.values import Choice
 from ..laplace.network.network import Network

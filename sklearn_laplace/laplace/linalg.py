@@ -1,10 +1,9 @@
-r"""Safe factorisations and solves, with a single policy for jitter, warnings and eigenvalue clipping.
+r"""Numerics of the engine: factorisations and solves with one policy for jitter, clipping and warnings; accurate sums.
 
 Every Cholesky and eigendecomposition of a large matrix uses this module. All matrices are float64.
 
-Sums of float32 values to more than float32 accuracy, also on GPUs that are slow at float64.
-
-Consumer GPUs compute float64 at 1/32 or 1/64 of the float32 rate. There the sum of n values is split as in Rump, Ogita
+:func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. Such GPUs
+compute float64 at 1/32 or 1/64 of the float32 rate. There the sum of n values is split as in Rump, Ogita
 & Oishi (2008), algorithm 3.2: with :math:`\sigma = 2^{\lceil \log_2 (n + 2) \rceil} 2^e` and :math:`\max |x| < 2^e`,
 
 .. math:: q_i = (\sigma + x_i) - \sigma, \qquad r_i = x_i - q_i .

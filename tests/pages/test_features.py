@@ -13,10 +13,10 @@ import pytest
 from sklearn_laplace._data.table import FROM_DTYPE
 from sklearn_laplace._options.class_weights import BALANCED
 from sklearn_laplace._options.likelihood import SINGLE_LOGIT, VARYING_NOISE
-from sklearn_laplace._options.net import WEIGHTINGS
 from sklearn_laplace._options.options import BIASES, DAMPINGS, DISPERSION_RULES, PRIOR_RULES, SHARINGS
 from sklearn_laplace._options.prior import PRIOR_STRUCTURES
 from sklearn_laplace._options.resolve import STD_KINDS
+from sklearn_laplace._options.training import WEIGHTINGS
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS

@@ -6,8 +6,9 @@ The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tf
 
 - :func:`gauss_newton_step`, :math:`(H/\varphi + (1+\mu)\,\mathrm{diag}(\delta))\,\Delta = -\nabla L` (Levenberg 1944;
   Marquardt 1963, with the damping scaled by the prior), far from the mode;
-- :func:`refine`, L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) with :math:`P^{-1}` as the initial inverse Hessian,
-  near the mode. It needs gradients only, and converges superlinearly where Gauss–Newton is slow (large residuals).
+- ``refine`` (``lbfgs.py``), L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) with :math:`P^{-1}` as the initial
+  inverse Hessian, near the mode. It needs gradients only, and converges superlinearly where Gauss–Newton is slow
+  (large residuals).
 
 For a linear network and a Gaussian likelihood, either reaches the exact mode in its first step. The remaining distance
 is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the weights to the mode of the
@@ -38,8 +39,8 @@ class Problem:
 
     linearise: Callable[[Network], LaplaceFit]  # a pass over the data, with the curvature
     loss: Callable[[Network], DataLoss]
-    is_over: Callable[[], bool] = bool  # never  # True if the search must stop
-    advance: Callable[[float], object] = float  # without effect  # gets the mean loss after each Gauss–Newton step
+    is_over: Callable[[], bool] = bool  # True if the search must stop; never by default
+    advance: Callable[[float], object] = float  # gets the mean loss after each step; no effect by default
 
 
 @dataclass(frozen=True)

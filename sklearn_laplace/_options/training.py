@@ -1,4 +1,4 @@
-"""Check the options of the net, the targets and the members, and resolve the device."""
+"""Check the options of what is trained: the net, its device, the targets and the number of members."""
 
 from __future__ import annotations
 
