@@ -82,7 +82,8 @@ class JointScores(HeldOutScores):
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
         """Prior precision and noise of largest density; both are scaled by ``factor`` if both are free."""
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
-        density = torch.where(factors >= WEAKEST, density, -math.inf) if free_prior else density
+        if free_prior and self.freedom:
+            density = torch.where(factors >= WEAKEST, density, -math.inf)
         near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
         best = int(torch.where(near, factors.log().abs(), math.inf).argmin()) if free_prior else int(density.argmax())
         values = factors[best] * self.unit if free_prior else hyper.prior_precision

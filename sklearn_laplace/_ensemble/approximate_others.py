@@ -1,28 +1,35 @@
 """Laplace approximations of members for classes and counts that train together.
 
 As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
-member is multiplied by the factor that held-out rows select (``laplace/selection/held_out.py``).
+member is multiplied by the factor with the largest density of held-out rows under the mixture.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit
+from .._approximation.noise_model import sample_of
+from .._host.rows import TrainingRows
+from .._options.resolve import DEFAULT_LINK
 from .._runtime.progress import Clock
-from .._training.folds import density_for
-from ..laplace.fit import Hyper
+from ..distributions.densities import density_of
+from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.links import LINKS
 from ..laplace.network.tracing import trace
-from ..laplace.selection import held_out_scores, maximise_evidence
-from .approximate_members import CHUNK, JointFits, fits_on_rows, initialised, pieces_of, results_of
+from ..laplace.selection import log_densities, maximise_evidence
+from ..laplace.selection.held_out import POINTS
+from .approximate_members import CHUNK, JointFits, JointScores, fits_on_rows, initialised, pieces_of, results_of
 from .joint_members import JointMembers
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 
-SCORED_ROWS, FEW_SCORED_ROWS = 1000, 125
-"""Number of held-out rows of each member for selecting the prior precision; the same if less time is left than the
+SCORED_ROWS, FEW_SCORED_ROWS = 4000, 500
+"""Number of rows for selecting the prior precision; the same if less time is left than the
 curvatures have taken."""
 
 
@@ -36,18 +43,15 @@ def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clo
     nets = initialised(joint_nets, rows, options, request.seeds[0])
     networks, begun = [trace(net.module_, rows.inputs) for net in nets], clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
-    fits, held_out = fits_on_rows(networks, joint_nets, data, options, copies)
+    fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
         fits = fits_of_stream(fits, joint_nets.places, stream, options, None, rows.weights)
     most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else SCORED_ROWS
-    fit, parts = fits[0], []
+    fit = fits[0]
     start = maximise_evidence(
         fit, Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])), free_prior=True, free_dispersion=False, warn=False
     )
-    for k, (member_fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
-        few = torch.randperm(len(unseen), generator=torch.Generator().manual_seed(k))[:most].sort().values
-        parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
-    scores = held_out_scores(parts, start, density_for(fit.likelihood))
+    scores = _scored(fits, joint_nets, rows, start, most)
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
     cross = CrossFit(torch.zeros(0, dtype=torch.int64), scores)
     return JointFits(
@@ -62,3 +66,21 @@ def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clo
         scored=np.zeros(0, dtype=np.int64),
         densities=None,
     )
+
+
+def _scored(
+    fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int
+) -> JointScores:
+    """Log density of held-out rows under the mixture of all members, for factors of the prior precision."""
+    likelihood, chosen = fits[0].likelihood, sample_of(len(rows), most).to(rows.weights.device)
+    few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
+    link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if likelihood.over_classes else None
+    logs = torch.zeros(n_repeats, POINTS, len(chosen), dtype=torch.float64, device=chosen.device)
+    for k, (fit, mask) in enumerate(zip(fits, held_out, strict=True)):
+        places = mask.nonzero()[:, 0]
+        factors, of_fit = log_densities(fit, few.taken(places).chunks(CHUNK), start, density_of(likelihood, link))
+        logs[k * n_repeats // len(fits), : len(factors), places] = of_fit
+    weights, shares = likelihood.score_weights(few.weights).double(), joint_nets.repeat_shares
+    density = (logs[:, : len(factors)] + shares.log()[:, None, None]).logsumexp(0) @ weights
+    bounds = likelihood.dispersion_bounds
+    return JointScores(start.prior_precision, factors, torch.zeros_like(factors), density, 0.0, bounds)

@@ -21,11 +21,11 @@ from .._validation.values import kinds
 from ..errors import UnsupportedCombinationError
 from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
-from .encodings import AUTOMATIC, blocks_of, has_exact_steps
+from .encodings import AUTOMATIC, blocks_of
 from .request import FitRequest
 
-ROWS_OF_CLASSES, ROWS_OF_COUNTS = 5000, 1000
-"""Minimum numbers of rows in memory for which members for classes and counts train together."""
+ROWS_OF_COUNTS = 1000
+"""Minimum number of rows in memory for which members for counts train together."""
 LEAST_EVENTS = 30
 """Minimum sum of the counts of each target for which members train together. Rates with hardly any event have no lower
 bound, and the wide posteriors of small rates lead to astronomical means. See docs/decisions.md."""
@@ -34,10 +34,7 @@ bound, and the wide posteriors of small rates lead to astronomical means. See do
 def trains_jointly(
     parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False
 ) -> bool:
-    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
-
-    Classes need rows for which exact steps are too expensive. On a stream, no other nets train.
-    """
+    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
@@ -57,11 +54,9 @@ def trains_jointly(
         return False
     if likelihood.has_dispersion:
         return likelihood.quadratic
-    if is_streamed:
+    if is_streamed or likelihood.over_classes:
         return True
-    if not likelihood.over_classes:
-        return shape.n_rows >= ROWS_OF_COUNTS and shape.least_total >= LEAST_EVENTS
-    return shape.n_rows >= ROWS_OF_CLASSES and not has_exact_steps(of_one_net(parameters), shape, likelihood)
+    return shape.n_rows >= ROWS_OF_COUNTS and shape.least_total >= LEAST_EVENTS
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:

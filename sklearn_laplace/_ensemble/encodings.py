@@ -54,14 +54,11 @@ def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: 
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
     pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
-    pays = pays and _are_affordable(blocks_of(parameters, shape, most), shape, likelihood)
+    if pays:
+        blocks, n_rows = blocks_of(parameters, shape, most), shape.n_rows
+        cost, _ = exact_cost(blocks, n_rows * GGN().n_columns(likelihood, shape.n_outputs))
+        pays = cost <= budget_for(n_rows).exact_step or kron_pays(blocks, n_rows, shape.n_outputs, likelihood)
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
-
-
-def has_exact_steps(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
-    """True if nets that train one after the other, with these layers and the first encoding, can take exact steps."""
-    first = kinds_of_nets(parameters, shape, likelihood)[0]
-    return _are_affordable(blocks_of(parameters, shape, first), shape, likelihood)
 
 
 def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
@@ -109,9 +106,3 @@ def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | No
         ParameterBlock("layer", n_out, n_in + 1, factored=True) for n_in, n_out in itertools.pairwise([first, *sizes])
     ]
     return [*embeddings, *layers]
-
-
-def _are_affordable(blocks: list[ParameterBlock], shape: TableShape, likelihood: Likelihood) -> bool:
-    n_rows = shape.n_rows
-    cost, _ = exact_cost(blocks, n_rows * GGN().n_columns(likelihood, shape.n_outputs))
-    return cost <= budget_for(n_rows).exact_step or kron_pays(blocks, n_rows, shape.n_outputs, likelihood)

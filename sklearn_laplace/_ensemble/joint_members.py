@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -51,6 +51,12 @@ class JointMembers:
             max(repeat.n_steps for repeat, _ in kept),
             tuple(chain.from_iterable(repeat.places for repeat, _ in kept)),
         )
+
+    def sharpened(self, factor: float) -> JointMembers:
+        """The members with all outputs multiplied by a factor, in their last layer."""
+        last = [name for name in self.states[0] if name.startswith("behind")][-2:]
+        states = [{name: factor * t if name in last else t for name, t in state.items()} for state in self.states]
+        return replace(self, states=tuple(states))
 
     @property
     def is_small(self) -> bool:

@@ -31,7 +31,7 @@ from .._runtime.torch_state import single_thread
 from .._training.batched import mean_errors, seconds_of_step, train_members
 from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
-from .._training.losses import Loss, loss_of
+from .._training.losses import Loss, NegativeLog, loss_of
 from .._training.plan import NOISELESS, TrainingRequest
 from .._training.random_weights import grouped, posterior_layout
 from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, Schedule, for_noise, of_part, recipes_for
@@ -46,7 +46,7 @@ from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
 from ..nets import TableMLP
 from .encodings import exact_kinds
-from .joint_members import JointMembers, average
+from .joint_members import LEAST_REPEAT, JointMembers, average
 from .weights import by_stacking
 
 EM_STEPS = 100
@@ -103,10 +103,10 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             if clock.is_over():
                 break
     by_repeat, outputs = zip(*repeats, strict=True)
+    if isinstance(loss, NegativeLog):
+        return _sharpened(by_repeat, torch.stack(outputs), rows, loss)
     if len(by_repeat) == 1:
         return by_repeat[0]
-    if not loss.has_noise:
-        return JointMembers.of_repeats(by_repeat, _shares_by_loss(rows, outputs, loss))
     noise = average([variances for joint_nets in by_repeat for variances in joint_nets.noise])
     return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise))
 
@@ -230,8 +230,13 @@ def best_prior(
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     trained_on = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
-        outputs, _ = train_members(stacked, loss, rows, trained_on, [short], order, PRIORS, lambda outputs: None, steps)
-    errors = mean_errors(loss, rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
+        nets = stacked, loss, rows, trained_on, [short], order, PRIORS
+        outputs, _ = train_members(*nets, lambda outputs: None, steps, are_alternatives=True)
+    weights = (held_out * rows.weights).expand(len(PRIORS), -1)
+    if isinstance(loss, NegativeLog):
+        errors = torch.stack([loss.of_mixture(one[None], rows.targets, weights[:1]).min() for one in outputs])
+    else:
+        errors = mean_errors(loss, rows, outputs, weights)
     prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
     return prior, float(errors.min())
 
@@ -342,11 +347,26 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
     return (share / share.sum()).tolist()
 
 
-def _shares_by_loss(rows: TrainingRows, outputs: Sequence[Tensor], loss: Loss) -> list[float]:
-    """Weights of two repeats that maximise the likelihood of held-out rows under their mixture (stacking)."""
-    logs = -loss.errors(torch.stack(list(outputs)), rows.targets)
-    shares: list[float] = by_stacking(logs.cpu().numpy(), rows.weights.double().cpu().numpy()).tolist()
-    return shares
+def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog) -> JointMembers:
+    """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
+
+    ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the factor that
+    is best for it alone, stacking gives the weights of the repeats, and all get the factor that is best for the
+    mixture.
+    """
+    weights = rows.weights.double().expand(len(outputs), -1)
+
+    def factor_for(outputs: Tensor, weights: Tensor) -> float:
+        return loss.factors[int(loss.of_mixture(outputs, rows.targets, weights).argmin())]
+
+    factors = [factor_for(of_one[None], weights[:1]) for of_one in outputs]
+    outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
+    shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
+    sharpened = [repeat.sharpened(factor) for repeat, factor in zip(repeats, factors, strict=True)]
+    joint_nets = JointMembers.of_repeats(sharpened, shares.tolist())
+    kept = torch.from_numpy(shares >= LEAST_REPEAT).to(outputs.device)
+    of_rows = joint_nets.repeat_shares[:, None] * weights[kept]
+    return joint_nets.sharpened(factor_for(outputs[kept], of_rows))
 
 
 def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:

@@ -27,7 +27,7 @@ EVERY = 30.0
 """Seconds between two states of a stage."""
 UNRELATED = {"checkpoint", "max_time", "verbose", "n_jobs", "memory", "memory_budget"}
 """Parameters that may differ between a fit and the one that goes on."""
-FORMAT = 1
+FORMAT = 2
 """Version of the file's contents."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from .._runtime.progress import Steps
@@ -13,6 +14,8 @@ from ..laplace.likelihoods._base import Likelihood
 NOISE_AT_START = 0.1
 """φ of the first cycle, in units of the target variance."""
 
+FACTORS = tuple(2 ** (k / 4) for k in range(-8, 9))
+"""Factors of the outputs of classes under which their loss is compared, from ¼ to 4."""
 HALF_A_ROW = 0.5
 """Weight that each class has in addition to its rows, when the frequencies of the classes are estimated."""
 
@@ -93,6 +96,23 @@ class NegativeLog:
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
         """Negative log likelihood of each row; the precision is 1."""
         return self.likelihood.nll(*self._flat(outputs.double(), targets)).view(outputs.shape[:2])
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """Factors of the outputs that the losses of a mixture are computed for."""
+        return FACTORS if self.likelihood.over_classes else (1.0,)
+
+    def of_mixture(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Mean loss of the mixture of nets with weights (K, n) for each row, nats, for each of ``factors``.
+
+        Rows without a weight do not count.
+        """
+        scored = weights.sum(0) > 0
+        outputs, targets, weights = outputs[:, scored], targets[scored], weights[:, scored]
+        total = weights.sum(0)
+        shares, of_rows = (weights / total).log(), total / total.sum()
+        logs = [shares - self.errors(factor * outputs, targets) for factor in self.factors]
+        return -torch.stack(logs).logsumexp(1) @ of_rows
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
         steps.score_log(-errors)

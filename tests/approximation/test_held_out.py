@@ -194,8 +194,8 @@ def test_ten_classes_are_told_by_far_better_than_under_the_evidence(digits, by_e
 def test_nets_in_kronecker_form_are_of_no_more_rows_than_pay(digits, by_evidence, monkeypatch):
     """Training by mini-batches needs only a few passes over many rows, and full-batch steps would take longer."""
     monkeypatch.setattr(folds, "FULL_BATCH_ROWS", 299)
-    model = LaplaceClassifier(random_state=0).fit(*digits[:2])
-    assert model._ensemble.first.origin.cross is None and len(model.members_) == 1
+    model = LaplaceClassifier(n_members=1, random_state=0).fit(*digits[:2])
+    assert model._ensemble.first.origin.cross is None
     assert np.array_equal(model.predict_proba(digits[2]), by_evidence.predict_proba(digits[2]))
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._data.fillings import order
-from sklearn_laplace._ensemble import conditions
 from sklearn_laplace._training import recipe
 from sklearn_laplace.laplace.structures import STRUCTURES
 
@@ -118,8 +117,6 @@ def test_a_further_unknown_column_adds_its_variance():
 def test_a_joint_ensemble_widens_with_each_unknown_column(kind, monkeypatch):
     """Its members train together, under prior precisions that held-out rows select."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (100, 90))
-    monkeypatch.setattr(conditions, "ROWS_OF_CLASSES", 300)
-    monkeypatch.setattr(conditions, "has_exact_steps", lambda *arguments: False)
     X, y = table(400)
     model = kind(hidden_layer_sizes=(10,), random_state=0).fit(X, y if kind is LaplaceRegressor else y > 0)
     assert len(model.members_) > 1

@@ -38,9 +38,7 @@ def few_rows():
     """The limits of large tables for small ones, and few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "STEPS_AT_1000", (100, 90))
-        patch.setattr(conditions, "ROWS_OF_CLASSES", 500)
         patch.setattr(conditions, "ROWS_OF_COUNTS", 500)
-        patch.setattr(conditions, "has_exact_steps", lambda *arguments: False)
         yield
 
 
@@ -56,14 +54,8 @@ def trains_together(model, n_rows, n_columns=10):
     return trains_jointly(parameters, shape, resolve(kind, parameters))
 
 
-def test_classes_train_together_where_exact_steps_are_too_expensive():
-    """Exact steps of the default net are affordable with 5,000 rows of ten columns, and not with 50,000."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditions, "ROWS_OF_CLASSES", 5000)
-        patch.setattr(conditions, "has_exact_steps", sklearn_laplace._ensemble.encodings.has_exact_steps)
-        assert [trains_together(LaplaceClassifier(), n) for n in (1000, 5000, 50_000)] == [False, False, True]
-        wide = LaplaceClassifier(hidden_layer_sizes=(256, 256))
-        assert [trains_together(wide, n) for n in (1000, 20_000)] == [False, True]
+def test_classes_train_together_from_100_rows_on():
+    assert [trains_together(LaplaceClassifier(), n) for n in (99, 100, 50_000)] == [False, True, True]
     assert not trains_together(LaplaceClassifier(n_members=3), 50_000)
     assert not trains_together(LaplaceClassifier(prior_precision="evidence"), 50_000)
 

@@ -49,17 +49,29 @@ def layers(model) -> set[tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def weak() -> LaplaceClassifier:
-    X, y, _, _ = classes(1000, 0.6)
+    X, y, _, _ = classes(1001, 0.6, 90)
     return LaplaceClassifier(random_state=0).fit(X, y)
 
 
 def test_a_weak_signal_of_classes_is_found(weak):
     """The nets with hidden layers predict one probability for all rows here: an AUC of .5, a log loss of .694."""
-    _, _, X, y = classes(1000, 0.6)
+    _, _, X, y = classes(1001, 0.6, 90)
     assert layers(weak) == {()}
     p = weak.predict_proba(X)
     assert roc_auc_score(y, p[:, 1]) > 0.6
     assert log_loss(y, p) < 0.683
+
+
+def test_a_joint_ensemble_finds_a_weak_signal_of_classes_and_none_in_noise():
+    """Mean gain of the log loss over that of the class frequencies, six samples of 150 rows."""
+    for signal, least in ((0.6, 0.007), (0.0, -0.004)):
+        gains = []
+        for seed in range(1000, 1006):
+            X, y, X_new, y_new = classes(seed, signal)
+            model = LaplaceClassifier(random_state=0).fit(X, y)
+            frequencies = np.full(len(y_new), y.mean())
+            gains.append(log_loss(y_new, frequencies) - log_loss(y_new, model.predict_proba(X_new)))
+        assert np.mean(gains) > least
 
 
 @pytest.mark.parametrize(("seed", "n", "gain"), [(1002, 80, 0.03), (1000, 150, 0.005)])
@@ -196,7 +208,7 @@ def test_noise_that_varies_is_kept():
 
 def test_a_prior_from_earlier_rows_has_the_same_net(weak):
     """Layers that are left open are those of the previous posterior, linear or not."""
-    X, y, X_new, y_new = classes(1000, 0.6)
+    X, y, X_new, y_new = classes(1001, 0.6, 90)
     later = LaplaceClassifier(prior=FrozenEstimator(weak), random_state=0).fit(X_new[:300], y_new[:300])
     assert layers(later) == {()}
     before, after = (log_loss(y_new[300:], model.predict_proba(X_new[300:])) for model in (weak, later))
@@ -208,7 +220,7 @@ def test_a_prior_from_earlier_rows_has_the_same_net(weak):
 
 def test_a_file_of_it_answers_alike(weak, tmp_path):
     """To the bit."""
-    _, _, X, _ = classes(1000, 0.6)
+    _, _, X, _ = classes(1001, 0.6, 90)
     save(weak, tmp_path / "weak.laplace")
     np.testing.assert_array_equal(load(tmp_path / "weak.laplace").predict_proba(X), weak.predict_proba(X))
 

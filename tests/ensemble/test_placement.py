@@ -51,7 +51,7 @@ def test_default_regressions_take_a_gpu_from_some_rows_on(n_rows, device, with_g
 def test_weights_count_as_much_as_rows(with_gpu):
     """A net with (10 + 1) u + u + 1 weights."""
     units, n_rows = 1000, 10**5
-    wide = LaplaceClassifier(hidden_layer_sizes=(units,), n_bins=None)
+    wide = LaplaceClassifier(hidden_layer_sizes=(units,), n_bins=None, n_members=1)
     assert n_rows * (12 * units + 1) >= GPU_WORK
     assert device_of(wide, n_rows) == "cuda"
     assert device_of(wide.set_params(hidden_layer_sizes=(units // 2,)), n_rows) == "auto"

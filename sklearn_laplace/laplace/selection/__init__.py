@@ -1,7 +1,7 @@
 """Registry of selections of prior precision and noise at fixed weights. One file per variant; file name = key."""
 
 from .evidence import maximise_evidence, warn_at_bounds
-from .held_out import HeldOutErrors, HeldOutScores, held_out_scores
+from .held_out import HeldOutErrors, HeldOutScores, held_out_scores, log_densities
 from .loo import at_best_noise, has_path, loo_path, select_loo
 
 SELECTIONS = {
@@ -16,6 +16,7 @@ __all__ = [
     "at_best_noise",
     "has_path",
     "held_out_scores",
+    "log_densities",
     "loo_path",
     "maximise_evidence",
     "select_loo",

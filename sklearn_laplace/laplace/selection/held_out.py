@@ -207,6 +207,21 @@ def held_out_scores(
     return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom, likelihood.dispersion_bounds)
 
 
+def log_densities(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density) -> tuple[Tensor, Tensor]:
+    """Factors (k,) of the prior precisions, and the log density (k, n) of held-out rows under each, nats.
+
+    For a likelihood without dispersion; the arguments are those of :func:`held_out_scores`.
+    """
+    dear = fit.curvature.eigenbasis() is None or len(hyper.prior_precision) > 1
+    factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
+    factors = factors.to(hyper.prior_precision)
+    found: list[list[Tensor]] = [[] for _ in factors]
+    for place, rows, covariance in covariances(fit, batches, factors[:, None] * hyper.prior_precision, dear):
+        scored = fit.likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
+        found[place].append(density(*scored, 1.0))
+    return factors, torch.stack([torch.cat(part) for part in found])
+
+
 def _closest(density: Tensor, factors: Tensor) -> int:
     """Index of the point whose factor is closest to 1, of the points within WORTH of the largest density."""
     near = density >= density.max() - WORTH
