@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 import sklearn_laplace
@@ -11,9 +12,16 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._data.summary import TableShape
 from sklearn_laplace._ensemble import conditions
 from sklearn_laplace._ensemble.conditions import trains_jointly
+from sklearn_laplace._ensemble.joint_members import JointMembers
 from sklearn_laplace._options.resolve import resolve
 from sklearn_laplace._options.variants import expanded
 from sklearn_laplace._training import recipe
+from sklearn_laplace._training.losses import NegativeLog
+from sklearn_laplace.distributions.densities import density_of
+from sklearn_laplace.laplace.likelihoods import Categorical, Poisson
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.selection import held_out_scores, log_densities
+from sklearn_laplace.nets import TableMLP
 
 N = 600
 
@@ -135,3 +143,72 @@ def test_log_likelihoods_of_rare_events_are_no_squared_errors():
     y[5] = 1
     model = LaplaceRegressor(likelihood="poisson", random_state=0).fit(X, y, sample_weight=np.full(N, 40.0))
     assert len(model.members_) in (4, 8)
+
+
+# ------------------------------------------------------------------------------ what held-out rows choose
+
+
+def held_out_by_two(n: int, n_classes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Outputs of four nets, classes, and weights: rows are held out by two nets, and the last one by none."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = 3 * torch.randn(4, n, n_classes, generator=generator, dtype=torch.float64)
+    weights = torch.zeros(4, n, dtype=torch.float64)
+    for row in range(n - 1):
+        weights[torch.randperm(4, generator=generator)[:2], row] = 1.0 + row % 3
+    return outputs, torch.arange(n) % n_classes, weights
+
+
+def test_the_loss_of_a_mixture_is_that_of_mean_probabilities():
+    outputs, y, weights = held_out_by_two(31, 3)
+    loss = NegativeLog(Categorical())
+    for factor, found in zip(loss.factors, loss.of_mixture(outputs, y, weights).tolist(), strict=True):
+        p = (factor * outputs).softmax(-1)[:, torch.arange(31), y]
+        mixed = ((weights * p).sum(0) / weights.sum(0))[:-1]
+        expected = -float(weights.sum(0)[:-1] @ mixed.log() / weights.sum())
+        assert found == pytest.approx(expected, rel=1e-12)
+    assert NegativeLog(Poisson()).factors == (1.0,)
+
+
+def test_the_best_cycle_is_kept(monkeypatch):
+    """On random labels a long training only learns by heart: the kept outputs are those of an earlier cycle."""
+    X, _ = classes(400, 0)
+    y, losses = np.random.default_rng(1).integers(2, size=400), []
+
+    def remembered(loss, outputs, targets, weights):
+        found = of_mixture(loss, outputs, targets, weights)
+        losses.append((len(outputs), float(found.min())))
+        return found
+
+    of_mixture = NegativeLog.of_mixture
+    monkeypatch.setattr(NegativeLog, "of_mixture", remembered)
+    monkeypatch.setattr(recipe, "TOGETHER_STEPS", 600)
+    model = LaplaceClassifier(random_state=0).fit(X, y)
+    of_cycles = [loss for n_nets, loss in losses if n_nets == 8]
+    assert len(of_cycles) == 4 and of_cycles[-1] > min(of_cycles) + 0.01
+    assert losses[-1][1] < min(of_cycles) + 0.005  # of the mixture of the repeats that are kept
+    assert -model.log_predictive_density(*classes_of_chance(2000)).mean() < np.log(2) + 0.02
+
+
+def classes_of_chance(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    return rng.uniform(size=(n, 3)), rng.integers(2, size=n)
+
+
+def test_sharpened_members_have_larger_outputs():
+    net = TableMLP([0, 0, 0], [False, False, True], 2, (5, 4), seed=0).double()
+    nets = JointMembers(({},), (net.state_dict(),), torch.zeros(1, 3, dtype=torch.bool), (1.0,), (), 1, (0,))
+    x = torch.randn(7, 3, dtype=torch.float64)
+    before = net(x)
+    net.load_state_dict(nets.sharpened(2.5).states[0])
+    torch.testing.assert_close(net(x), 2.5 * before)
+
+
+def test_log_densities_of_rows_sum_to_the_scores(fitted):
+    member = fitted._ensemble.first
+    x = torch.from_numpy(classes(60, 3)[0]).to(member.input_dtype)
+    rows = [(x[k::2], torch.arange(30) % 3, torch.rand(30, dtype=torch.float64) + 0.5) for k in (0, 1)]
+    density = density_of(member.fit.likelihood, LINKS["probit"](torch.zeros(0, 0)))
+    factors, logs = log_densities(member.fit, rows, member.hyper, density)
+    scores = held_out_scores([(member.fit, rows)], member.hyper, density)
+    torch.testing.assert_close(factors, scores.ridge)
+    torch.testing.assert_close(logs @ torch.cat([weights for *_, weights in rows]), scores.constants)

@@ -80,6 +80,37 @@ def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
     assert scores[-1] > 0.6
 
 
+@pytest.mark.parametrize("limit", [1.0, 2.0])
+def test_a_whole_call_ends_soon_after_its_limit(limit):
+    """Within 1.5 times the limit and a second, for 5,000 rows. The best of three calls, since others use the machine."""
+    rng, seconds = np.random.default_rng(1), []
+    x = rng.normal(size=(5000, 10))
+    y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=5000)
+    for seed in range(3):
+        begun = time.perf_counter()
+        with pytest.warns(CutWarning):
+            model = LaplaceRegressor(max_time=limit, random_state=seed).fit(x, y)
+        seconds.append(time.perf_counter() - begun)
+        assert np.isfinite(model.predict_std(x)).all()
+    assert min(seconds) < 1.5 * limit + 1
+
+
+def test_many_classes_take_little_more_time_than_few():
+    """The training of 25 classes, and predictions whose covariances have 25 × 25 entries for each row."""
+    rng, found = np.random.default_rng(0), []
+    for n_classes in (5, 25):
+        y = rng.integers(n_classes, size=1000)
+        x = 2 * rng.normal(size=(n_classes, 8))[y] + rng.normal(size=(1000, 8))
+        begun = time.process_time()
+        model = LaplaceClassifier(random_state=0).fit(x, y)
+        fitted = time.process_time()
+        assert np.mean(model.predict(x) == y) > 0.7
+        found.append((fitted - begun, time.process_time() - fitted))
+    (few, of_few), (many, of_many) = found
+    assert many < 4 * few
+    assert of_many < 0.5 * many and of_few < 0.5 * few
+
+
 def test_with_enough_time_nothing_is_different():
     plain, timed = (LaplaceRegressor(max_time=limit, random_state=0).fit(X[:80], Y[:80]) for limit in (None, 1e3))
     np.testing.assert_array_equal(timed.predict(X), plain.predict(X))
