@@ -1,6 +1,6 @@
 """Default classifier against CatBoost and scikit-learn's boosting: log loss, calibration error and processor seconds.
 
-``python examples/benchmarks/class_peers.py --data DIR --out OUT`` writes ``class_peers.csv``. It prints a table, and the
+``python examples/benchmarks/class_peers.py --data DIR --out OUT`` writes ``class_peers.csv``, prints a table, and the
 share of tables on which the default is first. The format of DIR is in ``uci_sets.py`` and ``quality_sets.py``.
 
 The tables are those of classes, three tables of numbers cut at quantiles into 2, 3 and 7 classes, and two of which one
@@ -118,7 +118,12 @@ def judged(
     p = MODELS[model](X, y, split)(X_new)
     seconds = time.process_time() - begun
     loss = float(-np.log(np.maximum(p[np.arange(len(y_new)), y_new], 1e-300)).mean())
-    return [loss, metrics.expected_calibration_error(y_new, p, labels=np.arange(p.shape[1])), float(np.mean(p.argmax(1) == y_new)), seconds]
+    return [
+        loss,
+        metrics.expected_calibration_error(y_new, p, labels=np.arange(p.shape[1])),
+        float(np.mean(p.argmax(1) == y_new)),
+        seconds,
+    ]
 
 
 def report(found: pd.DataFrame) -> str:

@@ -82,7 +82,7 @@ def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
 
 @pytest.mark.parametrize("limit", [1.0, 2.0])
 def test_a_whole_call_ends_soon_after_its_limit(limit):
-    """Within 1.5 times the limit and a second, for 5,000 rows. The best of three calls, since others use the machine."""
+    """Within 1.5 times the limit and a second, for 5,000 rows. Others use the machine: the best of three calls."""
     rng, seconds = np.random.default_rng(1), []
     x = rng.normal(size=(5000, 10))
     y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=5000)
