@@ -108,7 +108,7 @@ class NegativeLog:
         Rows without a weight do not count.
         """
         scored = weights.sum(0) > 0
-        outputs, targets, weights = outputs[:, scored], targets[scored], weights[:, scored]
+        outputs, targets, weights = outputs[:, scored], targets[scored], weights[:, scored].double()
         total = weights.sum(0)
         shares, of_rows = (weights / total).log(), total / total.sum()
         logs = [shares - self.errors(factor * outputs, targets) for factor in self.factors]
