@@ -13,7 +13,6 @@ import torch
 
 from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit
-from .._approximation.noise_model import sample_of
 from .._host.rows import TrainingRows
 from .._options.resolve import DEFAULT_LINK
 from .._runtime.progress import Clock
@@ -72,7 +71,8 @@ def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int
 ) -> JointScores:
     """Log density of held-out rows under the mixture of all members, for factors of the prior precision."""
-    likelihood, chosen = fits[0].likelihood, sample_of(len(rows), most).to(rows.weights.device)
+    likelihood, generator = fits[0].likelihood, torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(rows), generator=generator)[:most].sort().values.to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
     link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if likelihood.over_classes else None
     logs = torch.zeros(n_repeats, POINTS, len(chosen), dtype=torch.float64, device=chosen.device)

@@ -95,20 +95,19 @@ def test_a_whole_call_ends_soon_after_its_limit(limit):
     assert min(seconds) < 1.5 * limit + 1
 
 
-def test_many_classes_take_little_more_time_than_few():
-    """The training of 25 classes, and predictions whose covariances have 25 × 25 entries for each row."""
-    rng, found = np.random.default_rng(0), []
-    for n_classes in (5, 25):
-        y = rng.integers(n_classes, size=1000)
-        x = 2 * rng.normal(size=(n_classes, 8))[y] + rng.normal(size=(1000, 8))
-        begun = time.process_time()
-        model = LaplaceClassifier(random_state=0).fit(x, y)
-        fitted = time.process_time()
-        assert np.mean(model.predict(x) == y) > 0.7
-        found.append((fitted - begun, time.process_time() - fitted))
-    (few, of_few), (many, of_many) = found
-    assert many < 4 * few
-    assert of_many < 0.5 * many and of_few < 0.5 * few
+def test_many_classes_take_little_more_time_than_numbers():
+    """A fit and predictions of 25 classes, whose covariances have 25 × 25 entries for each row."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(25, size=1000)
+    x = 2 * rng.normal(size=(25, 8))[y] + rng.normal(size=(1000, 8))
+    begun = time.process_time()
+    LaplaceRegressor(random_state=0).fit(x, x[:, 0] * x[:, 1] + rng.normal(size=1000))
+    numbers, begun = time.process_time() - begun, time.process_time()
+    model = LaplaceClassifier(random_state=0).fit(x, y)
+    fitted = time.process_time()
+    assert np.mean(model.predict(x) == y) > 0.7
+    assert fitted - begun < 5 * numbers
+    assert time.process_time() - fitted < numbers
 
 
 def test_with_enough_time_nothing_is_different():
