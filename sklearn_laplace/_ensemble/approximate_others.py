@@ -28,8 +28,7 @@ from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 
 SCORED_ROWS, FEW_SCORED_ROWS = 4000, 500
-"""Number of rows for selecting the prior precision; the same if less time is left than the
-curvatures have taken."""
+"""Number of rows for selecting the prior precision; the same if less time is left than the curvatures have taken."""
 
 
 def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:

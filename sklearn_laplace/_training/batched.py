@@ -245,8 +245,8 @@ class Training:
             return
         few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_SCORED].to(outputs.device)
         parts = [slice(k, k + 1) for k in range(len(outputs))] if are_alternatives else [slice(None)]
-        scored = (outputs[:, few], rows.targets[few], held_out[:, few])
-        found = min(float(self.loss.of_mixture(scored[0][part], scored[1], scored[2][part]).min()) for part in parts)
+        outputs, targets, held_out = outputs[:, few], rows.targets[few], held_out[:, few]
+        found = min(float(self.loss.of_mixture(outputs[part], targets, held_out[part]).min()) for part in parts)
         if self.best is None or found < self.best[0]:
             self.best = found, self.stacked.copied()
 
