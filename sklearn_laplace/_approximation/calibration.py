@@ -32,9 +32,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from .._host.rows import some_rows
 from ..laplace.latent import LatentGaussian
 from ..laplace.selection import HeldOutErrors
-from .noise_model import TrainedNoise, normal_nodes, sample_of, shrunk
+from .noise_model import TrainedNoise, normal_nodes, shrunk
 
 FACTORS = 0.05, 4.5
 """Minimum and maximum factor of all variances."""
@@ -63,7 +64,7 @@ class HeldOutRepeats:
 
     def some(self, most: int) -> HeldOutRepeats:
         """Random sample of at most ``most`` rows, with a fixed seed."""
-        return self.taken(sample_of(len(self.weights), most).to(self.weights.device))
+        return self.taken(some_rows(len(self.weights), most).to(self.weights.device))
 
     def taken(self, chosen: Tensor) -> HeldOutRepeats:
         errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))

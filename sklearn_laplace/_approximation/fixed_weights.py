@@ -29,13 +29,12 @@ from .._training.cache import kept_in_search
 from .._training.folds import CHUNK
 from .._training.plan import GivenNet, other_rows
 from .._validation.values import Choice
-from ..distributions.densities import density_of
+from ..distributions.densities import density_for
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import Hyper, LaplaceFit, Rows, fit_laplace
 from ..laplace.leave_one_out.left_out import leave_one_out
 from ..laplace.likelihoods._base import without_noise
-from ..laplace.links import LINKS
 from ..laplace.network.network import Network
 from ..laplace.selection import loo_path, maximise_evidence
 from ..laplace.structures import Full, Functional
@@ -109,8 +108,8 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     if parts:
         hyper = _pattern(parts[0][0], origin, options)
         # ``refit_laplace`` can change the link of the predictions, not that of the scores.
-        link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if fit.likelihood.over_classes else None
-        scores = validation_scores(parts, hyper.prior_precision, density_of(fit.likelihood, link), left_out)
+        density = density_for(fit.likelihood, DEFAULT_LINK)
+        scores = validation_scores(parts, hyper.prior_precision, density, left_out)
     return fit, origin if scores is None else replace(origin, cross=CrossFit(torch.zeros(0), scores))
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .._training.folds import density_for
+from ..distributions.densities import density_for
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.latent import LatentGaussian
 from ..laplace.leave_one_out.rows import linear_rows

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._host.rows import some_rows
 from .._runtime.budget import budget_for
 from .._warn import warn_user
 from ..errors import BoundWarning
@@ -181,7 +182,7 @@ class TrainedNoise:
 
     def some(self, most: int) -> TrainedNoise:
         """Return the same model with a random sample of at most ``most`` rows, with a fixed seed."""
-        sample = sample_of(len(self.chosen), most).to(self.chosen.device)
+        sample = some_rows(len(self.chosen), most).to(self.chosen.device)
         return replace(
             self,
             chosen=self.chosen[sample],
@@ -204,11 +205,6 @@ class TrainedNoise:
         curvature = weights * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
         variance = fitted.variance / (1 - fitted.variance * curvature).clamp_min(LEAST_KEPT)
         return LatentGaussian((h + variance * pull).clamp(-REACH, REACH) - level, torch.diag_embed(variance))
-
-
-def sample_of(n_rows: int, most: int) -> Tensor:
-    """Sorted indices of all rows, or of a random sample of at most ``most`` rows, with a fixed seed."""
-    return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values
 
 
 def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:

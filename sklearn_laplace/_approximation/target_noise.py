@@ -29,9 +29,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from .._host.rows import some_rows
 from ..laplace.latent import Components, Predictive
 from ..laplace.selection import HeldOutErrors
-from .noise_model import REACH, NoiseModel, sample_of
+from .noise_model import REACH, NoiseModel
 
 SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
@@ -80,7 +81,7 @@ def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | No
     n_outputs = held_out.errors.shape[1]
     if n_outputs == 1:
         return None
-    rows = sample_of(len(held_out.errors), MOST_ROWS).to(held_out.errors.device)
+    rows = some_rows(len(held_out.errors), MOST_ROWS).to(held_out.errors.device)
     parts = (held_out.errors.square(), held_out.variance, held_out.noise, held_out.weights)
     squares, variance, noise, weights = (part[rows].double().cpu().numpy() for part in parts)
     total = float(weights.sum())

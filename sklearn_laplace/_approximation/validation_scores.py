@@ -129,7 +129,7 @@ def validation_scores(
     squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
     variances: list[list[Tensor]] = [[] for _ in ridge]
     for fit, batches in listed:
-        for place, rows, covariance in covariances(fit, batches, ridge[:, None] * unit, dear):
+        for place, rows, covariance in covariances(fit, batches, ridge[:, None] * unit):
             if normal:
                 y, noise = without_noise(rows.targets, fit.n_outputs)
                 noise = noise.expand_as(rows.outputs)

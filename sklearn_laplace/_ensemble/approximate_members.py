@@ -28,16 +28,16 @@ from torch import Tensor
 from .._approximation.calibration import MOST_ROWS, HeldOutDensities, HeldOutRepeats, calibrated
 from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit
-from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
+from .._approximation.noise_model import NoiseModel, TrainedNoise
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._host.epochs import finish
 from .._host.net import build_net, initialise
-from .._host.rows import Sizes, TrainingRows
+from .._host.rows import Sizes, TrainingRows, some_rows
 from .._options.options import Options
 from .._runtime.progress import Clock
-from .._training.folds import density_for
 from .._training.plan import MapResult
+from ..distributions.densities import density_for
 from ..laplace.evidence import PRECISION_BOUNDS
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.leave_one_out.rows import linear_rows
@@ -57,8 +57,8 @@ SCORED_ROWS = 125
 TOLERANCE = 0.002
 """Difference of log densities, in nats per row, within which prior precisions are equivalent."""
 WEAKEST = 0.3
-"""Minimum factor of the prior precision of largest evidence. Under a weaker prior the wide posterior would explain
-varying noise, and nothing would be left for the noise model."""
+"""Minimum factor of the prior precision of largest evidence, for targets with noise. Under a weaker prior the wide
+posterior would explain varying noise, and nothing would be left for the noise model."""
 PASSES_LEFT = 2.0
 """Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
 a pass."""
@@ -226,7 +226,7 @@ def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRow
     (error, variance, noise), hyper, weights = passes.errors, passes.hyper, rows.weights.double()
     repeats = HeldOutRepeats(error, variance, hyper.dispersion * noise, None, weights, joint_nets.repeat_shares)
     if passes.trained is None:
-        scored = sample_of(len(rows), MOST_ROWS).to(weights.device)
+        scored = some_rows(len(rows), MOST_ROWS).to(weights.device)
         return repeats.taken(scored), scored
     known = passes.trained.some(MOST_ROWS)
     return repeats.under(known.chosen, hyper.dispersion, known.left_out()), known.chosen

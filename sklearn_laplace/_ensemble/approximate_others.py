@@ -13,15 +13,13 @@ import torch
 
 from .._approximation.choose import SelectionState
 from .._approximation.held_out import CrossFit
-from .._host.rows import TrainingRows
+from .._host.rows import TrainingRows, some_rows
 from .._options.resolve import DEFAULT_LINK
 from .._runtime.progress import Clock
-from ..distributions.densities import density_of
+from ..distributions.densities import density_for
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.links import LINKS
 from ..laplace.network.tracing import trace
-from ..laplace.selection import log_densities, maximise_evidence
-from ..laplace.selection.held_out import POINTS
+from ..laplace.selection import log_densities, maximise_evidence, prior_factors
 from .approximate_members import CHUNK, JointFits, JointScores, fits_on_rows, initialised, pieces_of, results_of
 from .joint_members import JointMembers
 from .request import FitRequest
@@ -69,17 +67,17 @@ def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clo
 def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int
 ) -> JointScores:
-    """Log density of held-out rows under the mixture of all members, for factors of the prior precision."""
-    likelihood, generator = fits[0].likelihood, torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(rows), generator=generator)[:most].sort().values.to(rows.weights.device)
+    """Log density of some rows under the mixture of the members that hold out a row, for factors of the precision."""
+    likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
+    chosen = some_rows(len(rows), most).to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
-    link = LINKS[DEFAULT_LINK](torch.zeros(0, 0)) if likelihood.over_classes else None
-    logs = torch.zeros(n_repeats, POINTS, len(chosen), dtype=torch.float64, device=chosen.device)
+    precisions, density = factors[:, None] * start.prior_precision, density_for(likelihood, DEFAULT_LINK)
+    logs = torch.zeros(n_repeats, len(factors), len(chosen), dtype=torch.float64, device=chosen.device)
     for k, (fit, mask) in enumerate(zip(fits, held_out, strict=True)):
         places = mask.nonzero()[:, 0]
-        factors, of_fit = log_densities(fit, few.taken(places).chunks(CHUNK), start, density_of(likelihood, link))
-        logs[k * n_repeats // len(fits), : len(factors), places] = of_fit
-    weights, shares = likelihood.score_weights(few.weights).double(), joint_nets.repeat_shares
-    density = (logs[:, : len(factors)] + shares.log()[:, None, None]).logsumexp(0) @ weights
-    bounds = likelihood.dispersion_bounds
-    return JointScores(start.prior_precision, factors, torch.zeros_like(factors), density, 0.0, bounds)
+        batches = few.taken(places).chunks(CHUNK)
+        logs[k * n_repeats // len(fits), :, places] = log_densities(fit, batches, precisions, density)
+    weights = likelihood.score_weights(few.weights).double()
+    mixed = (logs + joint_nets.repeat_shares.log()[:, None, None]).logsumexp(0) @ weights
+    unit, none = start.prior_precision, torch.zeros_like(factors)
+    return JointScores(unit, factors, none, mixed, 0.0, likelihood.dispersion_bounds)

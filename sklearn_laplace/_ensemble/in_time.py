@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from .._approximation.noise_model import sample_of
+from .._host.rows import some_rows
 from .._runtime.progress import Clock
 from .._runtime.torch_state import single_thread
 from .._training.batched import seconds_of_step
@@ -39,7 +39,7 @@ def within_time(request: FitRequest, clock: Clock) -> FitRequest:
     if most >= n_rows:
         return request
     clock.was_cut, kept = True, request.kept
-    chosen = sample_of(n_rows, most).numpy()
+    chosen = some_rows(n_rows, most).numpy()
     if kept is not None:
         kept = kept.without(request.data.unshared_keys(np.delete(np.arange(n_rows), chosen)))
     return replace(request, data=request.data.taken(chosen), kept=kept)
@@ -50,7 +50,7 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     data, n_rows = request.data, len(request.data.X)
     if clock.max_time is None or n_rows <= FEWEST_ROWS:
         return n_rows
-    options, few = request.options_for_rows(), data.taken(sample_of(n_rows, PROBED_ROWS).numpy())
+    options, few = request.options_for_rows(), data.taken(some_rows(n_rows, PROBED_ROWS).numpy())
     rows = few.training_rows(options.dtype, options.device, built_in=True)
     recipe = recipes_of(request.parameters, data, n_rows)[0]
     net = arguments_of(recipe, data, options)

@@ -24,7 +24,7 @@ from .._approximation.learnt_noise import learnt_of_members
 from .._approximation.noise_model import TrainedNoise
 from .._approximation.target_noise import TargetNoise, target_noise
 from .._data.rows import PreparedData
-from .._host.rows import Sizes, TrainingRows
+from .._host.rows import Sizes, TrainingRows, some_rows
 from .._options.options import Options, is_auto
 from .._runtime.progress import Clock, Steps, Task
 from .._runtime.torch_state import single_thread
@@ -46,7 +46,7 @@ from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
 from ..nets import TableMLP
 from .encodings import exact_kinds
-from .joint_members import LEAST_REPEAT, JointMembers, average
+from .joint_members import JointMembers, average
 from .weights import by_stacking
 
 EM_STEPS = 100
@@ -61,6 +61,8 @@ PART_OF_TIME, LEAST_PART = 0.6, 0.2
 noise model and the posteriors."""
 PASSES, PROBED_ROWS = 2.0, 512
 """Number of passes over all rows after the training, and number of rows for measuring their duration."""
+MOST_SCORED = 10_000
+"""Maximum number of rows that the best cycle of a training is chosen by."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
@@ -203,9 +205,12 @@ class _Program:
         if request.stream is not None:
             places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
             streamed = StreamedBatches(request.stream, places, schedules[0].batch_size, seed)
+        score = None
+        if isinstance(self.loss, NegativeLog):
+            score = partial(_loss_of_mixture, self.loss, rows, held_out * rows.weights)
         with single_thread(stacked.is_small(schedules[0])):
             outputs, noise = train_members(
-                *arguments, partial(noise_of, request.seeds[0]), steps, streamed=streamed, saved=request.saved
+                *arguments, partial(noise_of, request.seeds[0]), steps, streamed, request.saved, score
             )
         return {"states": stacked.written(), "outputs": outputs, "noise": None if noise is None else noise.values}
 
@@ -226,19 +231,33 @@ def best_prior(
     trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up to the
     largest of ``PRIORS``.
     """
+    weights = (held_out * rows.weights)[None]
+
+    def errors_of(outputs: Tensor) -> list[float]:
+        if isinstance(loss, NegativeLog):
+            return [_loss_of_mixture(loss, rows, weights, one[None]) for one in outputs]
+        errors: list[float] = mean_errors(loss, rows, outputs, weights.expand(len(PRIORS), -1)).tolist()
+        return errors
+
     stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     trained_on = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
-        nets = stacked, loss, rows, trained_on, [short], order, PRIORS
-        outputs, _ = train_members(*nets, lambda outputs: None, steps, are_alternatives=True)
-    weights = (held_out * rows.weights).expand(len(PRIORS), -1)
-    if isinstance(loss, NegativeLog):
-        errors = torch.stack([loss.of_mixture(one[None], rows.targets, weights[:1]).min() for one in outputs])
-    else:
-        errors = mean_errors(loss, rows, outputs, weights)
-    prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
-    return prior, float(errors.min())
+        arguments_of_nets = stacked, loss, rows, trained_on, [short], order, PRIORS, lambda outputs: None, steps
+        best = None if loss.has_noise else lambda outputs: min(errors_of(outputs))
+        outputs, _ = train_members(*arguments_of_nets, score=best)
+    errors = errors_of(outputs)
+    prior = min(PRIORS[int(np.argmin(errors))] * schedule.n_steps / short.n_steps, max(PRIORS))
+    return prior, min(errors)
+
+
+def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, outputs: Tensor) -> float:
+    """Loss of held-out rows, or of some of them, under the mixture of nets and the best factor of their outputs.
+
+    ``outputs`` are (K, n, C), and ``weights`` (K, n) are those of the rows that a net holds out, else 0.
+    """
+    few = some_rows(len(rows), MOST_SCORED).to(outputs.device)
+    return float(loss.of_mixture(outputs[:, few], rows.targets[few], weights[:, few]).min())
 
 
 def _noise_so_far(
@@ -362,11 +381,9 @@ def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingR
     factors = [factor_for(of_one[None], weights[:1]) for of_one in outputs]
     outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
     shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
-    sharpened = [repeat.sharpened(factor) for repeat, factor in zip(repeats, factors, strict=True)]
-    joint_nets = JointMembers.of_repeats(sharpened, shares.tolist())
-    kept = torch.from_numpy(shares >= LEAST_REPEAT).to(outputs.device)
-    of_rows = joint_nets.repeat_shares[:, None] * weights[kept]
-    return joint_nets.sharpened(factor_for(outputs[kept], of_rows))
+    of_all = factor_for(outputs, torch.from_numpy(shares).to(weights)[:, None] * weights)
+    sharpened = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
+    return JointMembers.of_repeats(sharpened, shares.tolist())
 
 
 def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:

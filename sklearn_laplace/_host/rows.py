@@ -64,3 +64,8 @@ class Sizes:
         inputs = rows.inputs
         of_classes = rows.targets.ndim == 1
         return cls(inputs.shape[1], rows.n_outputs, len(rows), rows.total_weight, inputs.device, of_classes)
+
+
+def some_rows(n_rows: int, most: int) -> Tensor:
+    """Sorted indices of all rows, or of a random sample of at most ``most`` rows, with a fixed seed."""
+    return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values

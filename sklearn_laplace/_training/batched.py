@@ -10,9 +10,9 @@ Mini-batches are shared, and a mask selects the nets that are trained on a row. 
   The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
 For classes and counts (``losses.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
-The result is that of the cycle with the smallest loss of held-out rows. It is the loss of the mixture of the nets that
-hold out a row, under the best common factor of all outputs: a later step chooses this factor ("refine, then calibrate",
-Berta, Holzmüller, Jordan & Bach 2025).
+The result is that of the cycle with the smallest loss of held-out rows (``_ensemble/train_members.py``). It is the loss
+of the mixture of the nets that hold out a row, under the best common factor of all outputs. A later step chooses this
+factor ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025).
 Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
 In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. Further cycles follow
@@ -36,7 +36,7 @@ from .._host.rows import TrainingRows
 from .._runtime.progress import Steps
 from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
 from .checkpoint import Checkpoint, NoCheckpoint
-from .losses import Loss, NegativeLog
+from .losses import Loss
 from .recipe import Schedule
 from .stacked import Adam, Stacked
 from .stream import StreamedBatches
@@ -45,8 +45,6 @@ REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
 SENT_ROWS = 2**16
 """Maximum number of row indices of several epochs that are sent to a GPU together, 512 kB; the host waits each time."""
-MOST_SCORED = 10_000
-"""Maximum number of rows that the best cycle is chosen by."""
 TRIAL_STEPS = 5
 """Number of timed steps of a speed measurement, after the same number of warm-up steps."""
 
@@ -63,20 +61,20 @@ def train_members(
     steps: Steps | None = None,
     streamed: StreamedBatches | None = None,
     saved: Checkpoint | NoCheckpoint | None = None,
-    *,
-    are_alternatives: bool = False,
+    score: Callable[[Tensor], float] | None = None,
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
     ``seen`` (K, n) is 1 for rows that the net is trained on, else 0; ``prior`` has the δ of each net. Each schedule
     applies to an equal group of nets; only learning rate and weight decay may differ. ``noise_of`` maps outputs to
-    noise variances, None if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample. If the
-    nets ``are_alternatives`` and no mixture, the best one decides on the best cycle.
+    noise variances, None if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a
+    ``score`` of the outputs, the result is that of the cycle with the smallest one.
     """
     training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, NoCheckpoint() if saved is None else saved
     begun, noise = training.resumed(saved.state, noise_of, schedule.noise_power)
+    is_best = True
     cycles = schedule.cycles
     for cycle, (begin, end) in enumerate(cycles):
         if cycle < begun.cycle:
@@ -96,8 +94,8 @@ def train_members(
             training.before_noise = stacked.copied()
             training.take(noise, schedule.noise_power)
         before, error = error, float(errors.mean())
-        training.remember(held_out, rows, are_alternatives=are_alternatives, outputs=outputs)
-    if training.best is not None:
+        is_best = score is None or training.keep_if_best(score(outputs))
+    if training.best is not None and not is_best:
         stacked.put(training.best[1])
         outputs = training.outputs()
     for _ in range(schedule.most_further):
@@ -153,7 +151,7 @@ class Training:
     noise: Tensor  # (K,), noise level φ, the factor of the prior in the loss
     streamed: StreamedRows | None = None  # None: batches of the encoded rows
     before_noise: list[Tensor] | None = None  # weights whose errors determined the precision
-    best: tuple[float, list[Tensor]] | None = None  # loss of held-out rows after the best cycle, and its weights
+    best: tuple[float, list[Tensor]] | None = None  # smallest score after a cycle, and its weights
 
     def __post_init__(self) -> None:
         self.order_of_run = self.generator.get_state()
@@ -239,16 +237,11 @@ class Training:
             if at_step is not None:
                 at_step(place + 1 - places.start)
 
-    def remember(self, held_out: Tensor, rows: TrainingRows, outputs: Tensor, *, are_alternatives: bool) -> None:
-        """Keep the weights if the loss of held-out rows is the smallest so far, for a loss that chooses its cycle."""
-        if not isinstance(self.loss, NegativeLog):
-            return
-        few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_SCORED].to(outputs.device)
-        parts = [slice(k, k + 1) for k in range(len(outputs))] if are_alternatives else [slice(None)]
-        outputs, targets, held_out = outputs[:, few], rows.targets[few], held_out[:, few]
-        found = min(float(self.loss.of_mixture(outputs[part], targets, held_out[part]).min()) for part in parts)
-        if self.best is None or found < self.best[0]:
-            self.best = found, self.stacked.copied()
+    def keep_if_best(self, score: float) -> bool:
+        """Keep the weights, and return True, if the score is the smallest so far."""
+        is_best = self.best is None or score < self.best[0]
+        self.best = (score, self.stacked.copied()) if is_best else self.best
+        return is_best
 
     def save(self, saved: Checkpoint | NoCheckpoint, cycle: int, errors: tuple[float, float], done: int) -> None:
         """Save the state after a number of steps of a cycle, if the last one is old enough."""

@@ -15,14 +15,12 @@ from .._host.rows import TrainingRows
 from .._runtime.budget import FULL_BATCH_ROWS, budget_for, kron_cost
 from .._runtime.progress import Steps, Task
 from .._runtime.torch_state import single_thread
-from ..distributions.densities import density_of
+from ..distributions.densities import density_for
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.jacobian.jacobian import ParameterBlock
-from ..laplace.leave_one_out.densities import Density
 from ..laplace.likelihoods._base import Likelihood
-from ..laplace.links import Probit
 from ..laplace.mode.alternating import alternate
 from ..laplace.selection import held_out_scores
 from ..laplace.selection.held_out import DEAR_POINTS
@@ -144,11 +142,3 @@ def fold_rows(rows: TrainingRows, n_folds: int) -> list[Tensor]:
     fold = torch.empty_like(first)
     fold[group[first]] = torch.arange(len(first), device=device) % n_folds
     return [(fold[group] == k).nonzero()[:, 0] for k in range(n_folds)]
-
-
-def density_for(likelihood: Likelihood) -> Density:
-    """Predictive density for the selection by held-out rows: classes use the probit link, as a fit's link may change.
-
-    It is underconfident for many classes, which offsets the wider posterior that nets trained on fewer rows prefer.
-    """
-    return density_of(likelihood, Probit(torch.zeros(0, 0)) if likelihood.over_classes else None)

@@ -15,7 +15,7 @@ from sklearn_laplace._approximation.held_out import CrossFit
 from sklearn_laplace._approximation.row_densities import LatentDensities
 from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble.weights import LEAST_FACTOR, LIKELY, of_kinds
-from sklearn_laplace._training.folds import density_for
+from sklearn_laplace.distributions.densities import density_for
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical
 

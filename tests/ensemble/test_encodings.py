@@ -23,7 +23,7 @@ from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble.encodings import kinds_of_nets
 from sklearn_laplace._ensemble.fit import LEAST_SHARE
 from sklearn_laplace._ensemble.weights import of_kinds
-from sklearn_laplace._training.folds import density_for
+from sklearn_laplace.distributions.densities import density_for
 from sklearn_laplace.errors import BoundWarning, ClippedWarning, NotPositiveDefiniteError
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical, Gaussian

@@ -17,10 +17,12 @@ from sklearn_laplace._options.resolve import resolve
 from sklearn_laplace._options.variants import expanded
 from sklearn_laplace._training import recipe
 from sklearn_laplace._training.losses import NegativeLog
-from sklearn_laplace.distributions.densities import density_of
+from sklearn_laplace.distributions.densities import density_for
+from sklearn_laplace.laplace import Hyper
+from sklearn_laplace.laplace.latent import LatentGaussian
+from sklearn_laplace.laplace.leave_one_out.rows import linear_rows
 from sklearn_laplace.laplace.likelihoods import Categorical, Poisson
-from sklearn_laplace.laplace.links import LINKS
-from sklearn_laplace.laplace.selection import held_out_scores, log_densities
+from sklearn_laplace.laplace.selection import held_out_scores, log_densities, prior_factors
 from sklearn_laplace.nets import TableMLP
 
 N = 600
@@ -203,12 +205,21 @@ def test_sharpened_members_have_larger_outputs():
     torch.testing.assert_close(net(x), 2.5 * before)
 
 
-def test_log_densities_of_rows_sum_to_the_scores(fitted):
-    member = fitted._ensemble.first
-    x = torch.from_numpy(classes(60, 3)[0]).to(member.input_dtype)
-    rows = [(x[k::2], torch.arange(30) % 3, torch.rand(30, dtype=torch.float64) + 0.5) for k in (0, 1)]
-    density = density_of(member.fit.likelihood, LINKS["probit"](torch.zeros(0, 0)))
-    factors, logs = log_densities(member.fit, rows, member.hyper, density)
-    scores = held_out_scores([(member.fit, rows)], member.hyper, density)
-    torch.testing.assert_close(factors, scores.ridge)
-    torch.testing.assert_close(logs @ torch.cat([weights for *_, weights in rows]), scores.constants)
+def test_log_densities_of_rows_are_those_of_each_posterior(fitted):
+    """And the scores of held-out rows are their weighted sums."""
+    fit, generator = fitted._ensemble.first.fit, torch.Generator().manual_seed(0)
+    x = torch.from_numpy(classes(60, 3)[0]).to(fitted._ensemble.first.input_dtype)
+    weights = torch.rand(60, generator=generator, dtype=torch.float64) + 0.5
+    batches = [(x[k::2], torch.arange(30) % 3, weights[k::2]) for k in (0, 1)]
+    hyper, density = Hyper(torch.tensor([0.3]).double()), density_for(fit.likelihood)
+    factors = prior_factors(fit, hyper)
+    logs = log_densities(fit, batches, factors[:, None] * hyper.prior_precision, density)
+    for place in range(0, len(factors), 4):
+        posterior = fit.posterior(Hyper(factors[place] * hyper.prior_precision))
+        expected = [
+            density(LatentGaussian(rows.outputs, posterior.covariance(rows.jacobian)), rows.targets, 1.0)
+            for rows in linear_rows(fit.network, batches)
+        ]
+        torch.testing.assert_close(logs[place], torch.cat(expected))
+    scores = held_out_scores([(fit, batches)], hyper, density)
+    torch.testing.assert_close(scores.constants, logs @ torch.cat([weights for *_, weights in batches]))

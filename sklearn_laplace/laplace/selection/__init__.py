@@ -1,7 +1,7 @@
 """Registry of selections of prior precision and noise at fixed weights. One file per variant; file name = key."""
 
 from .evidence import maximise_evidence, warn_at_bounds
-from .held_out import HeldOutErrors, HeldOutScores, held_out_scores, log_densities
+from .held_out import HeldOutErrors, HeldOutScores, held_out_scores, log_densities, prior_factors
 from .loo import at_best_noise, has_path, loo_path, select_loo
 
 SELECTIONS = {
@@ -19,6 +19,7 @@ __all__ = [
     "log_densities",
     "loo_path",
     "maximise_evidence",
+    "prior_factors",
     "select_loo",
     "warn_at_bounds",
 ]

@@ -187,39 +187,39 @@ def held_out_scores(
     >>> round(float(scores.squares[strong] / scores.freedom), 1)
     4.0
     """
-    parts = list(parts)
-    likelihood = parts[0][0].likelihood
-    dear = any(fit.curvature.eigenbasis() is None for fit, _ in parts) or len(hyper.prior_precision) > 1
-    factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
-    ridge = factors.to(hyper.prior_precision) * (hyper.dispersion if likelihood.has_dispersion else 1.0)
+    listed = [(fit, list(batches)) for fit, batches in parts]
+    first, likelihood = listed[0][0], listed[0][0].likelihood
+    factors = prior_factors(first, hyper)
+    ridge = factors * (hyper.dispersion if likelihood.has_dispersion else 1.0)
     squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
-    for fit, batches in parts:
-        for place, rows, covariance in covariances(fit, batches, ridge[:, None] * hyper.prior_precision, dear):
-            if likelihood.has_dispersion:
-                y, noise = without_noise(rows.targets, fit.n_outputs)
-                square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
-                squares[place] += rows.weights @ square
-                constants[place] -= 0.5 * (rows.weights @ logdet)
-                freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
-            else:
-                scored = likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
-                constants[place] += likelihood.score_weights(rows.weights) @ density(*scored, 1.0)
+    for fit, batches in listed:
+        if not likelihood.has_dispersion:
+            weights = likelihood.score_weights(torch.cat([weights for _, _, weights in batches])).double()
+            constants += log_densities(fit, batches, factors[:, None] * hyper.prior_precision, density) @ weights
+            continue
+        for place, rows, covariance in covariances(fit, batches, ridge[:, None] * hyper.prior_precision):
+            y, noise = without_noise(rows.targets, fit.n_outputs)
+            square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
+            squares[place] += rows.weights @ square
+            constants[place] -= 0.5 * (rows.weights @ logdet)
+            freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
     return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom, likelihood.dispersion_bounds)
 
 
-def log_densities(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density) -> tuple[Tensor, Tensor]:
-    """Factors (k,) of the prior precisions, and the log density (k, n) of held-out rows under each, nats.
-
-    For a likelihood without dispersion; the arguments are those of :func:`held_out_scores`.
-    """
+def prior_factors(fit: LaplaceFit, hyper: Hyper) -> Tensor:
+    """Factors (k,) of the prior precisions that are compared; fewer if each needs its own factorisation."""
     dear = fit.curvature.eigenbasis() is None or len(hyper.prior_precision) > 1
     factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
-    factors = factors.to(hyper.prior_precision)
-    found: list[list[Tensor]] = [[] for _ in factors]
-    for place, rows, covariance in covariances(fit, batches, factors[:, None] * hyper.prior_precision, dear):
+    return factors.to(hyper.prior_precision)
+
+
+def log_densities(fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, density: Density) -> Tensor:
+    """Log density (k, n) of held-out rows under each of the prior precisions (k, G), nats, without dispersion."""
+    found: list[list[Tensor]] = [[] for _ in precisions]
+    for place, rows, covariance in covariances(fit, batches, precisions):
         scored = fit.likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
         found[place].append(density(*scored, 1.0))
-    return factors, torch.stack([torch.cat(part) for part in found])
+    return torch.stack([torch.cat(part) for part in found])
 
 
 def _closest(density: Tensor, factors: Tensor) -> int:
@@ -229,11 +229,11 @@ def _closest(density: Tensor, factors: Tensor) -> int:
 
 
 def covariances(
-    fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, dear: bool
+    fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor
 ) -> Iterator[tuple[int, LinearRows, Tensor]]:
     """Yield grid index, rows and output covariances (n, C, C) at φ = 1, for each precision (k, G) and each batch."""
     row_batches = linear_rows(fit.network, batches)
-    basis = None if dear else fit.curvature.eigenbasis()
+    basis = fit.curvature.eigenbasis() if precisions.shape[1] == 1 else None
     if basis is None and (rotate := fit.curvature.rotation(fit.prior.groups)) is not None:
         for rows in row_batches:
             covariance = rotate(rows.jacobian)
