@@ -3,8 +3,8 @@
 ``python examples/benchmarks/class_peers.py --data DIR --out OUT`` writes ``class_peers.csv``. It prints a table and the
 share of tables on which the default is at least as good. ``uci_sets.py`` and ``quality_sets.py`` describe DIR.
 
-There are tables of classes, three tables of numbers that are cut at quantiles into 2, 3 or 7 classes, and two tables
-whose last class is thinned to 1:50. Fewer rows are a random part. Three tenths of the rows are the test part, which is
+Besides tables of classes, three tables of numbers are cut at quantiles into 2, 3 or 7 classes. The last class of two
+tables is thinned to 1:50. Fewer rows are a random part. Three tenths of the rows are the test part, which is
 scored with ``--test`` only. Without it, a quarter of the rest is scored. All models are fitted on the same rows, by one
 thread. CatBoost has a tenth of them as ``eval_set``, 1,000 iterations and ``use_best_model``. ``PYTHONPATH`` may name
 another version of this package.

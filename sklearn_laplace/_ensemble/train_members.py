@@ -370,7 +370,7 @@ def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingR
     """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
 
     ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the factor that
-    is best for it alone, stacking gives the weights of the repeats, and all get the factor that is best for the
+    is best for it alone, and stacking gives the weights of the repeats. Last, all get the factor that is best for the
     mixture.
     """
     weights = rows.weights.double().expand(len(outputs), -1)

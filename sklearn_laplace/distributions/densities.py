@@ -25,9 +25,9 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
 
 
 def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
-    """As :func:`density_of`, for a selection by held-out rows; classes have a fixed link, as that of a fit may change.
+    """As :func:`density_of`, for a selection by held-out rows. The link is fixed, because that of a fit may change.
 
-    "probit" is underconfident for many classes, which offsets the wider posterior that a net of fewer rows prefers.
+    "probit" is underconfident for many classes. A net of fewer rows prefers a wider posterior, and this offsets it.
     """
     return density_of(likelihood, LINKS[link](torch.zeros(0, 0)) if likelihood.over_classes else None)
 
