@@ -33,7 +33,6 @@ from ..distributions.densities import density_for
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import Hyper, LaplaceFit, Rows, fit_laplace
-from ..laplace.leave_one_out.left_out import leave_one_out
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.network.network import Network
 from ..laplace.selection import loo_path, maximise_evidence
@@ -98,7 +97,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
         if options.likelihood.has_dispersion and len(validation) < FEW:
             errors = kept_in_search(
                 trained.key and f"{trained.key} left out",
-                lambda: _left_out_errors(trained.network, rows, fit, layout, only_all=True),
+                lambda: _left_out_errors(trained.network, rows, scored, layout, only_all=True),
             )
             left_out = None if errors is None else relative_squares(errors, rows.observed, rows.weights)
     else:
@@ -194,14 +193,11 @@ def _left_out_errors(
             return None
         unit = float(exact.network.natural_precisions(exact.prior)[0]) * fit.likelihood.dispersion_start
         path = loo_path(exact, batches, (unit * RIDGES).to(exact.theta))
-        best = int(path.log_density.argmax())
-        hyper = Hyper(path.prior_precision[best : best + 1], float(path.dispersion[best]))
-        mean = leave_one_out(exact, exact, batches, hyper).mean
     except (NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError):
         return None
     targets, _ = without_noise(rows.observed.double(), fit.n_outputs)
     outputs = torch.cat([everything(inputs).double() for inputs, _, _ in batches])
-    of_net, left_out = (targets - mean for mean in (outputs, mean))
+    of_net, left_out = (targets - mean for mean in (outputs, path.mean[path.log_density.argmax()]))
     larger = [float(relative_squares(errors, rows.observed, rows.weights).mean()) for errors in (of_net, left_out)]
     return of_net if larger[0] > larger[1] else left_out
 

@@ -502,9 +502,11 @@ def test_the_path_is_the_density_of_each_of_its_points(structure, n, n_outputs, 
     noise = torch.linspace(0.1, 0.6, 4, dtype=torch.float64)
     path = loo_path(fit, rows, ridge, noise, temperature)
     torch.testing.assert_close(path.prior_precision, ridge / noise)
-    for delta, phi, value in zip(path.prior_precision, noise.tolist(), path.log_density.tolist(), strict=True):
+    points = zip(path.prior_precision, noise.tolist(), path.log_density.tolist(), path.mean, strict=True)
+    for delta, phi, value, mean in points:
         hyper = Hyper(delta[None], phi, temperature)
         assert value == pytest.approx(loo_log_density(fit, fit, rows, hyper, gaussian_density), rel=1e-10)
+        torch.testing.assert_close(mean, leave_one_out(fit, fit, rows, hyper).mean, rtol=1e-9, atol=1e-9)
     best = loo_path(fit, rows, ridge, None, temperature)
     for factor in (0.99, 1.01):  # the closed form is a maximum for each ρ
         assert bool(

@@ -57,6 +57,7 @@ class LooPath:
     prior_precision: Tensor  # δ of each point, (k,)
     dispersion: Tensor  # φ of each point, (k,)
     log_density: Tensor  # Σ w log p(yₙ given the other rows), nats, (k,)
+    mean: Tensor  # outputs of each row without that row, (k, n, C)
 
 
 def loo_path(
@@ -85,7 +86,7 @@ def loo_path(
     target = basis.values * basis.vector(m) - basis.vector(fit.gradient)
     shift = -m if fit.shift is None else fit.shift - m
     shrunk, cold = (1 / (basis.values[:, None] / t + ridge) for t in (1.0, temperature))
-    squares, logdets = torch.zeros_like(ridge), torch.zeros_like(ridge)
+    squares, logdets, means = torch.zeros_like(ridge), torch.zeros_like(ridge), []
     for rows in linear_rows(fit.network, batches):
         factor = rows.factor(GGN(), fit.likelihood, rows.outputs)[:, None]
         projected = basis.rows(rows.jacobian)
@@ -97,6 +98,7 @@ def loo_path(
         pull = fit.likelihood.residual(outputs.flatten(0, 1), targets).view_as(outputs) * rows.weights[:, None, None]
         covariance = downdated((pairs @ shrunk).movedim(-1, 1), factor, prior)
         outputs = outputs + (covariance @ pull[..., None])[..., 0]
+        means.append(outputs)
         if temperature != 1.0:
             factor = factor * temperature**-0.5
             covariance = downdated((pairs @ cold).movedim(-1, 1), factor, prior)
@@ -104,7 +106,8 @@ def loo_path(
         square, logdet = normal_terms(y[:, None] - outputs, covariance, noise[:, None].expand_as(outputs))
         squares, logdets = squares + rows.weights @ square, logdets + rows.weights @ logdet
     dispersion = _best_dispersion(fit, squares) if dispersion is None else dispersion
-    return LooPath(ridge / dispersion, dispersion, _log_density(fit, squares, logdets, dispersion))
+    density = _log_density(fit, squares, logdets, dispersion)
+    return LooPath(ridge / dispersion, dispersion, density, torch.cat(means).movedim(1, 0))
 
 
 def has_path(fit: LaplaceFit, exact: LaplaceFit) -> bool:
