@@ -6,11 +6,14 @@ Tests in ``clients/`` are skipped if their package is not installed. ``.ci/clien
 Tests that take more than a second are listed in ``support/slow.txt`` and marked as slow; ``support/slow.py`` writes the
 list. ``pytest`` leaves them out, ``pytest -m slow`` runs them alone, ``pytest -m ""`` runs all.
 
+``--cases 3`` leaves at most three cases of each parametrized test, evenly spaced, for runs with other versions.
+
 Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,11 @@ torch.set_num_threads(1)
 threadpool_limits(1, "blas")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, help="maximum number of cases of each parametrized test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark slow tests. Warnings are no errors in ``clients/``, where other packages issue their own."""
     slow = listed()
     for item in items:
@@ -30,3 +37,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if Path(__file__).parent / "clients" in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))
+    if most := config.getoption("cases"):
+        kept = _some_cases(items, most)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def _some_cases(items: list[pytest.Item], most: int) -> set[pytest.Item]:
+    """At most so many items of each test function, evenly spaced from its first to its last one."""
+    of_function = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            of_function[item.nodeid.partition("[")[0]].append(item)
+    kept = set()
+    for cases in of_function.values():
+        step = max((len(cases) - 1) / max(most - 1, 1), 1)
+        kept.update(cases[round(k * step)] for k in range(min(most, len(cases))))
+    return kept

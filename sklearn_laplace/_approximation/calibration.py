@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -146,7 +145,6 @@ class HeldOutDensities:
     spread: float  # τ
     best: float  # the best factor
     dispersion: float  # noise level φ of the noise variances in ``rows``
-    is_normal: ClassVar[bool] = True
 
     def scaled(self, factor: float) -> np.ndarray:
         """Log density (n,), nats, with all variances multiplied by the best factor and by ``factor``."""

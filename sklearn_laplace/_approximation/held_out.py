@@ -22,16 +22,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..distributions.densities import density_for
 from ..laplace.fit import Hyper, LaplaceFit, Rows
-from ..laplace.latent import LatentGaussian
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
-from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores
-from .row_densities import Densities, LatentDensities, RowDensities
+from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, log_densities
+from .row_densities import Densities, RowDensities
 
 LEAST_LEVEL = 1e-100
 """Minimum of the mean squared error over its variance, for constant targets without any errors."""
@@ -81,16 +81,11 @@ class CrossFit:
             squares = squares / factor
             logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
             return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])
-        of_chunks, likelihood = [], self.parts[0][0].likelihood
-        for part, chunks in self.parts:
-            posterior = part.posterior(hyper, spectral=False)
-            for rows in linear_rows(part.network, chunks):
-                latent = LatentGaussian(rows.outputs.double(), posterior.covariance(rows.jacobian))
-                latent, of_rows = likelihood.scored(latent, rows.targets, rows.weights)
-                of_chunks.append((latent.mean, latent.covariance, of_rows))
+        density, precisions = density_for(self.parts[0][0].likelihood), hyper.prior_precision[None]
+        found = [log_densities(part, chunks, precisions, density)[0] for part, chunks in self.parts]
         place = self.fold.argsort(stable=True).argsort()  # of each row, after those of all folds before its own
-        mean, covariance, targets = (torch.cat(values)[place] for values in zip(*of_chunks, strict=True))
-        return LatentDensities(LatentGaussian(mean, covariance), targets, density_for(likelihood))
+        of_rows = torch.cat(found)[place].cpu().numpy()
+        return RowDensities(of_rows, np.zeros_like(of_rows), 0)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,6 @@ from ..laplace.subsets._base import Subset
 from .encodings import AUTOMATIC, blocks_of
 from .request import FitRequest
 
-ROWS_OF_COUNTS = 1000
-"""Minimum number of rows in memory for which members for counts train together."""
 LEAST_EVENTS = 30
 """Minimum sum of the counts of each target for which members train together. Rates with hardly any event have no lower
 bound, and the wide posteriors of small rates lead to astronomical means. See docs/decisions.md."""
@@ -54,9 +52,7 @@ def trains_jointly(
         return False
     if likelihood.has_dispersion:
         return likelihood.quadratic
-    if is_streamed or likelihood.over_classes:
-        return True
-    return shape.n_rows >= ROWS_OF_COUNTS and shape.least_total >= LEAST_EVENTS
+    return is_streamed or likelihood.over_classes or shape.least_total >= LEAST_EVENTS
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:

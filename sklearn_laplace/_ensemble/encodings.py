@@ -14,7 +14,6 @@ from .._data.summary import TableShape
 from .._options.options import is_number
 from .._options.subset import is_plain_subset
 from .._runtime.budget import SMALL_ROWS, budget_for, exact_cost
-from .._training.folds import kron_pays
 from .._validation.values import kinds
 from ..laplace.curvatures import GGN
 from ..laplace.jacobian.jacobian import ParameterBlock
@@ -48,16 +47,13 @@ def exact_kinds(
 def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
     """Numbers of pieces of the nets of a fit that trains one net after the other; None for a net without encoding.
 
-    "auto" adds nets with pieces for more than 300 rows if their steps go over all rows: nets that train by mini-batches
-    have no cross-fitted nets to weight the kinds. It adds none if a number of members is given, if options refer to
-    weights of one net, or if no column has more than two values.
+    "auto" adds nets with pieces for more than 300 rows of numeric targets if exact steps are affordable. It adds none
+    if a number of members is given, if options refer to weights of one net, or if no column has more than two values.
     """
-    most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
-    pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
+    pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces and likelihood.has_dispersion
     if pays:
-        blocks, n_rows = blocks_of(parameters, shape, most), shape.n_rows
-        cost, _ = exact_cost(blocks, n_rows * GGN().n_columns(likelihood, shape.n_outputs))
-        pays = cost <= budget_for(n_rows).exact_step or kron_pays(blocks, n_rows, shape.n_outputs, likelihood)
+        cost, _ = exact_cost(blocks_of(parameters, shape, AUTOMATIC[-1]), shape.n_rows * shape.n_outputs)
+        pays = cost <= budget_for(shape.n_rows).exact_step
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
 
 

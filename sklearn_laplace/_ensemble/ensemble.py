@@ -19,7 +19,7 @@ from ..laplace.predictives import GLM
 from .member import Member
 from .request import FitRequest
 from .stacked import Together
-from .weights import by_evidence, by_stacking, of_all_nets
+from .weights import by_evidence, by_stacking
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,22 +131,11 @@ def mixture_of_kinds(
 ) -> Ensemble:
     """Ensemble of members of several kinds with weights (K,), by default equal, and all variances multiplied by a
     factor.
-
-    For classes and counts, ``factor`` is that of a mixture of one net of each kind.
     """
-    options = request.resolved
+    options, members = request.resolved, [member for kind in kinds for member in kind]
     if factor != 1:
-        if weights is not None and not options.likelihood.has_dispersion:
-            factor = of_all_nets(factor, np.split(weights, np.cumsum([len(kind) for kind in kinds[:-1]])))
-        kinds = [[_multiplied(one, factor, options) for one in kind] for kind in kinds]
-    members = [member for kind in kinds for member in kind]
+        members = [one.with_hyper(one.fit, mixed(one.hyper, factor, options), options) for one in members]
     return Ensemble.of(members, weights, factor)
-
-
-def _multiplied(member: Member, factor: float, options: Options) -> Member:
-    """Multiply all variances of a member by a factor; without dispersion, only the posterior covariance."""
-    scaled = member if member.fit.likelihood.has_dispersion else replace(member, covariance_factor=factor)
-    return scaled.with_hyper(member.fit, mixed(member.hyper, factor, options), options)
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:

@@ -1,9 +1,9 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
-**Joint ensemble.** A default fit of 100 rows and more, or of 1,000 counts and more, trains eight members together, each
-without a fold of the rows (``conditions.py``, ``train_members.py``). If the targets are numbers and exact Gauss–Newton
-steps are cheap, two more parts are trained: nets with such steps, all with one encoding (``n_bins``), and a linear net.
-Held-out rows determine the weights of the parts (``parts.py``).
+**Joint ensemble.** A default fit of 100 rows and more trains eight members together, each without a fold of the rows
+(``conditions.py``, ``train_members.py``). If the targets are numbers and exact Gauss–Newton steps are cheap, two more
+parts are trained: nets with such steps, all with one encoding (``n_bins``), and a linear net. Held-out rows determine
+the weights of the parts (``parts.py``).
 
 **Nets with exact steps**, here and in all other fits. A kind of nets is an encoding. The first net of a kind is trained
 on all rows, and cross-fitted nets each without one fold. The other members of the kind continue the training of the

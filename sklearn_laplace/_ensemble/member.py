@@ -61,17 +61,12 @@ class Member:
     mode_distance: float  # Newton decrement, posterior standard deviations
     history: list[dict[str, Any]]
     n_steps: int  # epochs and steps of the training
-    covariance_factor: float = 1.0  # selected for a mixture of nets for classes or counts; see weights.py
     is_streamed: bool = False  # rows were read from a source; unseen has keys of a sample only
     is_given: bool = False  # net of the user's with weights of its own training, or frozen
 
     def with_hyper(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""
-        return replace(self, **hyper_fields(fit, hyper, self.scale, options, self._factor(options)))
-
-    def _factor(self, options: Options) -> float:
-        """Factor of the posterior covariance under these options."""
-        return self.covariance_factor if options.by_held_out[0] else 1.0
+        return replace(self, **hyper_fields(fit, hyper, self.scale, options))
 
     @property
     def prior_precision(self) -> float | np.ndarray:
@@ -214,7 +209,7 @@ class Member:
         """Leave-one-out moments of the targets of the stored rows."""
         with single_thread(self.is_small):
             left_out = self.left_out(options, "loo_predict")
-            latent, dispersion = self._without_row(left_out, options), self.hyper.dispersion
+            latent, dispersion = left_out.latent(self.fit, self.hyper), self.hyper.dispersion
             moments = self.fit.likelihood.predict(latent, dispersion, link)
             if (varying := self.noise_model) is None:
                 return moments
@@ -225,16 +220,11 @@ class Member:
         """Leave-one-out log densities (n,) of the stored rows, in nats."""
         with single_thread(self.is_small):
             left_out = self.left_out(options, needed_by)
-            latent = self._without_row(left_out, options)
+            latent = left_out.latent(self.fit, self.hyper)
             rows = left_out.rows
             scored = self.fit.likelihood.scored(latent, rows.observed, rows.weights.double())
             densities = left_out.density(*scored, self.hyper.dispersion)
         return densities.cpu().numpy()
-
-    def _without_row(self, left_out: LeftOut, options: Options) -> LatentGaussian:
-        """Distribution of the outputs of each stored row under the model without that row."""
-        latent = left_out.latent(self.fit, self.hyper)
-        return replace(latent, covariance=self._factor(options) * latent.covariance)
 
     def under_noise(self, data: PreparedData) -> PreparedData:
         """Add the noise variances of the noise model to the rows, if the net was trained under it."""
@@ -280,15 +270,11 @@ class Member:
             raise not_finite(self.fit.network, [(part,) for part in chunks])
 
 
-def hyper_fields(
-    fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options, factor: float = 1.0
-) -> dict[str, Any]:
-    """Fields of a :class:`Member` that depend on its fit and hyperparameters; ``factor`` is that of the covariance."""
+def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
+    """Fields of a :class:`Member` that depend on its fit and hyperparameters."""
     posterior = used = fit.posterior(hyper)
-    # MacKay's formulas assume exact damping and no factor: both change predictions but not the evidence.
-    if options.structure_options.damped or factor != 1:
-        scaled = replace(hyper, prior_precision=hyper.prior_precision / factor, temperature=hyper.temperature * factor)
-        used = (fit.damped_posterior if options.structure_options.damped else fit.posterior)(scaled)
+    if options.structure_options.damped:  # MacKay's formulas assume exact damping
+        used = fit.damped_posterior(hyper)
     evidence = log_evidence(fit, hyper, posterior)
     return {
         "fit": fit,

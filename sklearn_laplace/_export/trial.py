@@ -52,7 +52,7 @@ BOUNDED = (
 MOST_LAYERS = 1000
 """Calls of layers in a forward pass."""
 N_ROWS = (2, 3)
-PARTS = ("net", "fit", "hyper", "posterior", "scale", "noise_model", "input_dtype", "covariance_factor")
+PARTS = ("net", "fit", "hyper", "posterior", "scale", "noise_model", "input_dtype")
 """Attributes of a member that predictions depend on."""
 MOST_TRIED = 32
 """Members."""

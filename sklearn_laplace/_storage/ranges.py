@@ -31,7 +31,7 @@ FIELDS: dict[str, str] = {
         DiagPosterior.precision DiagPosterior.total FullPosterior.precision FunctionalPosterior.precision
         Gaussian.noise HeldOutScores.bounds HeldOutScores.unit Hyper.dispersion
         Hyper.prior_precision Hyper.temperature InfBlockPosterior.precision InfBlockPosterior.total
-        KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight Member.covariance_factor
+        KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight
         PreparedData.noise SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
         TargetScale.unit_noise TemperedPosterior.temperatures ValidationScores.bounds ValidationScores.unit
         fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period Standardise.scale

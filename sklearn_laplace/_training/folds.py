@@ -19,8 +19,6 @@ from ..distributions.densities import density_for
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.jacobian.jacobian import ParameterBlock
-from ..laplace.likelihoods._base import Likelihood
 from ..laplace.mode.alternating import alternate
 from ..laplace.selection import held_out_scores
 from ..laplace.selection.held_out import DEAR_POINTS
@@ -84,15 +82,11 @@ def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
     """
     if isinstance(fit.curvature, Full | Functional):
         return True
-    return isinstance(fit.curvature, Kron) and kron_pays(fit.network.blocks, n_rows, fit.n_outputs, fit.likelihood)
-
-
-def kron_pays(blocks: Sequence[ParameterBlock], n_rows: int, n_outputs: int, likelihood: Likelihood) -> bool:
-    """True if full-batch steps in Kronecker form and the selection by held-out rows are affordable."""
-    if likelihood.has_dispersion or n_rows > FULL_BATCH_ROWS:
+    if not isinstance(fit.curvature, Kron) or fit.likelihood.has_dispersion or n_rows > FULL_BATCH_ROWS:
         return False
+    blocks, n_outputs = fit.network.blocks, fit.n_outputs
     covariances = DEAR_POINTS * n_rows * n_outputs**2 * sum(block.outputs for block in blocks)
-    cost = kron_cost(blocks, n_rows, GGN().n_columns(likelihood, n_outputs))
+    cost = kron_cost(blocks, n_rows, GGN().n_columns(fit.likelihood, n_outputs))
     return max(cost, COVARIANCE * covariances) <= budget_for(n_rows).exact_step
 
 

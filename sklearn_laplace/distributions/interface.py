@@ -1,4 +1,4 @@
-"""What all predictive distributions have in common, for type checkers."""
+"""What all predictive distributions have in common."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class PredictiveDistribution(Protocol):
 
     def std(self) -> np.ndarray:
         """Standard deviation, in units of y."""
+        std: np.ndarray = np.sqrt(self.var())
+        return std
 
     def logpdf(self, x: Any) -> np.ndarray:
         """Log density in nats; for counts, log probability."""
@@ -44,7 +46,9 @@ class PredictiveDistribution(Protocol):
         """Quantiles of levels q between 0 and 1."""
 
     def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the central interval of a probability."""
+        """Ends of the central interval of a probability: the quantiles at (1 ∓ confidence)/2."""
+        confidence = np.asarray(confidence, dtype=float)
+        return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Draws, with ``size`` as their shape."""

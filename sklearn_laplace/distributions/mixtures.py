@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 from sklearn.utils import check_random_state
 
+from .interface import PredictiveDistribution
 from .poisson_log_normal import PoissonLogNormal
 
 ITERATIONS, RESOLUTION = 200, 1e-12
@@ -26,7 +27,7 @@ PAIRS = 2**21
 
 
 @dataclass(frozen=True)
-class NormalMixture:
+class NormalMixture(PredictiveDistribution):
     """Distribution of independent targets, each a mixture of J normals.
 
     Parameters
@@ -63,11 +64,6 @@ class NormalMixture:
         deviations = self.means - self.mean()[..., None]
         variance: np.ndarray = (self._shares * (self.stds**2 + deviations**2)).sum(-1)
         return variance
-
-    def std(self) -> np.ndarray:
-        """Standard deviation of each target."""
-        std: np.ndarray = np.sqrt(self.var())
-        return std
 
     def median(self) -> np.ndarray:
         """Median of each target."""
@@ -116,11 +112,6 @@ class NormalMixture:
                 break
         return x.reshape(shape)
 
-    def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the central interval: the quantiles at (1 ∓ confidence)/2."""
-        confidence = np.asarray(confidence, dtype=float)
-        return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
-
     def crps(self, x: Any) -> np.ndarray:
         r"""Continuous ranked probability score, in the units of the targets; lower is better.
 
@@ -160,7 +151,7 @@ class NormalMixture:
 
 
 @dataclass(frozen=True)
-class CountMixture:
+class CountMixture(PredictiveDistribution):
     """Mixture of J count distributions, one per ensemble member.
 
     Parameters
@@ -189,18 +180,15 @@ class CountMixture:
         mean = self.mean()
         return self._averaged([component.var() + (component.mean() - mean) ** 2 for component in self.components])
 
-    def std(self) -> np.ndarray:
-        """Standard deviation of each count."""
-        std: np.ndarray = np.sqrt(self.var())
-        return std
-
     def logpmf(self, k: Any) -> np.ndarray:
         """Log probability of counts k, in nats."""
         components = np.stack([component.logpmf(k) for component in self.components], -1)
         log_probability: np.ndarray = logsumexp(components, axis=-1, b=self.weights)
         return log_probability
 
-    logpdf = logpmf
+    def logpdf(self, x: Any) -> np.ndarray:
+        """Log probability, as of :meth:`logpmf`."""
+        return self.logpmf(x)
 
     def pmf(self, k: Any) -> np.ndarray:
         """Probability of counts k."""
@@ -221,11 +209,6 @@ class CountMixture:
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
         quantile: np.ndarray = high
         return quantile
-
-    def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the central interval: the quantiles at (1 ∓ confidence)/2."""
-        confidence = np.asarray(confidence, dtype=float)
-        return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Independent random draws, see :meth:`NormalMixture.rvs`."""

@@ -22,6 +22,8 @@ import numpy as np
 from scipy.special import gammaincc, gammaln, logsumexp, ndtr, ndtri, polygamma, wrightomega
 from sklearn.utils import check_random_state
 
+from .interface import PredictiveDistribution
+
 N_NODES = 64
 """Gauss–Hermite nodes of a probability. Relative errors are below 1e-7 for v up to 2, and 1e-5 for v = 10."""
 STEP, REACH = 0.125, 9.0
@@ -42,7 +44,7 @@ LARGE_RATE = 1e15
 
 
 @dataclass(frozen=True)
-class PoissonLogNormal:
+class PoissonLogNormal(PredictiveDistribution):
     """Distribution of independent Poisson counts with log-normal rates.
 
     All statistics have the shape of the parameters.
@@ -83,10 +85,6 @@ class PoissonLogNormal:
         with np.errstate(over="ignore"):
             return self.mean() + np.expm1(variance) * self.mean() ** 2
 
-    def std(self) -> np.ndarray:
-        """Standard deviation of each count."""
-        return np.sqrt(self.var())
-
     def logpmf(self, k: Any) -> np.ndarray:
         """Log probability of counts k, which broadcast with the parameters, in nats.
 
@@ -107,7 +105,9 @@ class PoissonLogNormal:
         log_probability = total + np.log(width) - gammaln(counts + 1) - 0.5 * np.log(np.pi * variance)
         return np.where(k >= 0, log_probability, -np.inf)
 
-    logpdf = logpmf
+    def logpdf(self, x: Any) -> np.ndarray:
+        """Log probability, as of :meth:`logpmf`."""
+        return self.logpmf(x)
 
     def pmf(self, k: Any) -> np.ndarray:
         """Probability of counts k."""
@@ -154,11 +154,6 @@ class PoissonLogNormal:
     def _flat(self, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
         """Distribution with flattened parameters, broadcast to the shape of ``mean``."""
         return PoissonLogNormal(mean.ravel(), variance.ravel())
-
-    def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the central interval: the quantiles at (1 ∓ confidence)/2."""
-        confidence = np.asarray(confidence, dtype=float)
-        return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Independent random draws, see :meth:`NormalMixture.rvs`; ``size`` ends with the shape of the parameters."""

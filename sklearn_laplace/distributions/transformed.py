@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
+from .interface import PredictiveDistribution
 from .mixtures import NormalMixture
 from .transforms import LogTransform
 
@@ -33,7 +34,7 @@ CHUNK = 2**21
 
 
 @dataclass(frozen=True)
-class TransformedMixture:
+class TransformedMixture(PredictiveDistribution):
     """Distribution of independent targets, each with a logarithm that is a mixture of J normals.
 
     Parameters
@@ -74,11 +75,6 @@ class TransformedMixture:
         """Variance of each target."""
         return self._moments[1]
 
-    def std(self) -> np.ndarray:
-        """Standard deviation of each target."""
-        std: np.ndarray = np.sqrt(self.var())
-        return std
-
     def median(self) -> np.ndarray:
         """Median of each target."""
         return self.ppf(0.5)
@@ -107,11 +103,6 @@ class TransformedMixture:
     def ppf(self, q: Any) -> np.ndarray:
         """Quantiles at levels q, strictly between 0 and 1."""
         return self._mapped("inverse", self.latent.ppf(q))
-
-    def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the central interval: the quantiles at (1 ∓ confidence)/2."""
-        confidence = np.asarray(confidence, dtype=float)
-        return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Independent random draws, see :meth:`NormalMixture.rvs`."""

@@ -16,17 +16,16 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._approximation.held_out import CrossFit
-from sklearn_laplace._approximation.row_densities import LatentDensities, RowDensities
+from sklearn_laplace._approximation.row_densities import RowDensities
 from sklearn_laplace._data.rows import PreparedData
 from sklearn_laplace._data.target_scale import TargetScale
 from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble.encodings import kinds_of_nets
 from sklearn_laplace._ensemble.fit import LEAST_SHARE
 from sklearn_laplace._ensemble.weights import of_kinds
-from sklearn_laplace.distributions.densities import density_for
 from sklearn_laplace.errors import BoundWarning, ClippedWarning, NotPositiveDefiniteError
 from sklearn_laplace.laplace.latent import LatentGaussian
-from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical, Gaussian
+from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.links import Probit
 from sklearn_laplace.options import Members
 
@@ -135,19 +134,17 @@ def test_variances_times_a_factor_are_those_of_another_normal():
     np.testing.assert_allclose(one.scaled(0.4), norm.logpdf(errors, scale=np.sqrt(0.4 * variance)), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(8, [1.0, 0.0]), (80, [0.5, 0.5])])
-def test_further_kinds_of_classes_have_to_be_worth_ten_nats(n, expected):
-    """Each encoding fits one half of the rows: equal weights gain 0.5 nats a row. For regression any gain is taken."""
-    sure, unsure = np.log(0.9), np.log(0.1)
-    knows = np.where(np.arange(n) % 2, sure, unsure), np.where(np.arange(n) % 2, unsure, sure)
-    ones, density = torch.ones(n, dtype=torch.int64), density_for(Bernoulli())
-    logits = [torch.from_numpy(logs - np.log1p(-np.exp(logs)))[:, None] for logs in knows]
-    latents = [LatentGaussian(mean, torch.zeros(n, 1, 1)) for mean in logits]
-    weights, factor = of_kinds([LatentDensities(latent, ones, density) for latent in latents], np.ones(n))
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
+def test_kinds_of_classes_are_stacked_without_a_factor():
+    """Each encoding fits one half of the rows: equal weights. A fit with both has the weights of its held-out rows."""
+    knows = np.where(np.arange(80) % 2, [[0.9], [0.1]], [[0.1], [0.9]])
+    kinds = [RowDensities(logs, np.zeros(80), 0) for logs in np.log(knows)]
+    weights, factor = of_kinds(kinds, np.ones(80))
+    np.testing.assert_allclose(weights, [0.5, 0.5], atol=1e-6)
     assert factor == 1
-    of_numbers, _ = of_kinds([RowDensities(logs, np.ones(n), 1) for logs in knows], np.ones(n))
-    np.testing.assert_allclose(of_numbers, [0.5, 0.5], atol=1e-6)
+    labels = (np.median(Y) < Y).astype(int)
+    model = LaplaceClassifier(**SMALL, n_bins=KINDS, n_members=1).fit(X, labels)
+    assert {member.n_bins for member in model.members_} == {None, 6}
+    assert model._ensemble.factor == 1
 
 
 def test_noise_that_is_given_stays():
@@ -373,7 +370,7 @@ def test_by_itself_there_are_pieces_where_they_can_be_weighed(automatic, monkeyp
         (300, 6, 0, (None,)),
         (1000, 6, 0, (None, 8)),
         (3000, 6, 0, (None,)),  # 2,500 weights and 3,000 rows: too many for an exact step
-        (3000, 6, 3, (None, 8)),  # classifiers take Kronecker-factored steps there
+        (1000, 6, 3, (None,)),  # classes have one kind
         (2000, 784, 10, (None,)),  # too many inputs
     ],
 )

@@ -45,10 +45,9 @@ def true_log_loss(X: np.ndarray, y: np.ndarray) -> float:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_rows():
-    """The limits of large tables for small ones, and few steps."""
+    """Few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "STEPS_AT_1000", (100, 90))
-        patch.setattr(conditions, "ROWS_OF_COUNTS", 500)
         yield
 
 

@@ -603,17 +603,10 @@ MUTATIONS = (
         "encodings",
     ),
     Mutation(
-        "factor for many nets that is that for one of each kind",
+        "factor of the variances without noise",
         "_ensemble/weights.py",
-        "factor ** (of_nets / of_one_each)",
-        "factor",
-        "encodings class_mixtures",
-    ),
-    Mutation(
-        "kinds of classes that need not be decisive",
-        "_ensemble/weights.py",
-        "-row_weights @ logs[0] - DECISIVE",
-        "-row_weights @ logs[0]",
+        "if minimum.fun < loss(0.0) else 1.0",
+        "if minimum.fun <= loss(0.0) else 1.0",
         "encodings",
     ),
     Mutation(
