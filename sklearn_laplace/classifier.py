@@ -348,14 +348,12 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         """
         with self._asked(X) as (x, options):
 
-            def probabilities(member: Member) -> torch.Tensor:
-                link, likelihood = member.link(options), member.fit.likelihood
+            def probabilities(member: Member, latent: LatentGaussian) -> torch.Tensor:
+                link = member.link(options)
                 assert link is not None
-                return torch.cat(
-                    member.answers(x, options, lambda latent, _: link.mean(likelihood.class_logits(latent)))
-                )
+                return link.mean(member.fit.likelihood.class_logits(latent))
 
-            return self._ensemble.mean_of(probabilities).cpu().numpy()
+            return self._ensemble.averages(x, options, probabilities).cpu().numpy()
 
     @by_block
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -543,18 +541,13 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         kinds = lookup("kind", kind, STD_REQUESTS)
         with self._asked(X) as (x, options):
 
-            def averages(member: Member) -> torch.Tensor:
-                likelihood, link = member.fit.likelihood, member.link(options)
+            def row_averages(member: Member, latent: LatentGaussian) -> torch.Tensor:
+                link = member.link(options)
                 assert link is not None
-                draws = link.draws
+                p = softmax_samples(member.fit.likelihood.class_logits(latent), link.draws)
+                return torch.cat([p.mean(0), _entropy(p).mean(0)[:, None]], 1)
 
-                def row_averages(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
-                    p = softmax_samples(likelihood.class_logits(latent), draws)
-                    return torch.cat([p.mean(0), _entropy(p).mean(0)[:, None]], 1)
-
-                return torch.cat(member.answers(x, options, row_averages))
-
-            means = self._ensemble.mean_of(averages)
+            means = self._ensemble.averages(x, options, row_averages)
         total, aleatoric = _entropy(means[:, :-1]).cpu().numpy(), means[:, -1].cpu().numpy()
         parts = {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
         return one_or_all({name: parts[name] for name in kinds})

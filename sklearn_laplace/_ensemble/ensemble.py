@@ -14,7 +14,7 @@ from .._options.options import Options
 from .._options.training import WEIGHTINGS
 from .._runtime.memory import held
 from ..laplace.fit import Hyper
-from ..laplace.latent import Components, Predictive
+from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.predictives import GLM
 from .member import Member
 from .request import FitRequest
@@ -65,6 +65,14 @@ class Ensemble:
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
+
+    def averages(self, x: Tensor, options: Options, answer: Callable[[Member, LatentGaussian], Tensor]) -> Tensor:
+        """Weighted mean over the members of a function (n, …) of the outputs of rows."""
+        if (together := self._together(options)) is None:
+            return self.mean_of(
+                lambda member: torch.cat(member.answers(x, options, lambda latent, _: answer(member, latent)))
+            )
+        return together.averages(x, options, torch.from_numpy(self.weights), answer)
 
     def _together(self, options: Options) -> Together | None:
         """All members as one tensor program, whose copies need memory; None if they have to predict one after the

@@ -129,7 +129,7 @@ class Together:
         weights = weights.to(x.device)
 
         def answer(part: Tensor) -> tuple[Components, Tensor]:
-            latents = [latent for stack in self.stacks for latent in stack.latents(part)]
+            latents, total = self._latents(part)
             nodes: dict[int, tuple[Tensor, Tensor]] = {}
             parts = []
             for member, latent, link in zip(members, latents, links, strict=True):
@@ -137,10 +137,27 @@ class Together:
                 if noise is not None and id(noise) not in nodes:
                     nodes[id(noise)] = noise.merged_nodes(part) if merged else noise.nodes(part)
                 parts.append(member.targets(latent, part, link, nodes.get(id(noise))))
-            total = torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
             return Components.joined(parts, weights.to(parts[0].mean)), total
 
         return Components.of_rows(self._chunked(x, options, answer))
+
+    def averages(
+        self, x: Tensor, options: Options, weights: Tensor, answer: Callable[[Member, LatentGaussian], Tensor]
+    ) -> Tensor:
+        """As :meth:`.Ensemble.averages`, for members with weights (K,)."""
+        members = self.members
+
+        def average(part: Tensor) -> tuple[Tensor, Tensor]:
+            latents, total = self._latents(part)
+            values = [answer(member, latent) for member, latent in zip(members, latents, strict=True)]
+            return torch.stack(values, -1) @ weights.to(values[0]), total
+
+        return torch.cat(self._chunked(x, options, average))
+
+    def _latents(self, x: Tensor) -> tuple[list[LatentGaussian], Tensor]:
+        """Distribution of the outputs of rows for each member, and the sum of all its numbers."""
+        latents = [latent for stack in self.stacks for latent in stack.latents(x)]
+        return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
 
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
         """Values of a function of each chunk of rows; its second result is a sum, which has to be finite.

@@ -298,14 +298,13 @@ class FittedModel(ABC):
         check_is_fitted(self)
         likelihood = self.laplace_.likelihood
 
-        def moments(latent: LatentGaussian, _: Tensor) -> Tensor:
+        def moments(_: Any, latent: LatentGaussian) -> Tensor:
             logits = likelihood.class_logits(latent)
             logits = centred(logits) if likelihood.over_classes else logits
             return torch.stack([logits.mean, logits.variance, logits.mean.square()], -1)
 
         with self._asked(X) as (x, options):
-            averages = self._ensemble.mean_of(lambda member: torch.cat(member.answers(x, options, moments)))
-            mean, variance, square = averages.unbind(-1)
+            mean, variance, square = self._ensemble.averages(x, options, moments).unbind(-1)
         several = len(self._ensemble.members) > 1
         variance = (variance + (square - mean.square()) * several).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()

@@ -10,7 +10,6 @@ from sklearn.base import clone
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._data.summary import TableShape
-from sklearn_laplace._ensemble import conditions
 from sklearn_laplace._ensemble.conditions import trains_jointly
 from sklearn_laplace._ensemble.joint_members import JointMembers
 from sklearn_laplace._options.resolve import resolve

@@ -71,6 +71,19 @@ def test_covariances_between_classes_are_the_same(n_classes, monkeypatch):
     check(model, X, monkeypatch)
 
 
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_probabilities_are_those_of_the_members_one_after_the_other(n_classes, monkeypatch):
+    labels = np.digitize(Y, np.quantile(Y, np.arange(1, n_classes) / n_classes))
+    model = LaplaceClassifier(hessian_structure="kron", **QUICK).fit(X, labels)
+    methods = model.predict_proba, model.predict_entropy, model.score_samples
+    with monkeypatch.context() as patch:
+        patch.setattr(Ensemble, "_together", lambda self, options: None)
+        expected = [method(X) for method in methods]
+    monkeypatch.setattr(Network, "linearise", None)
+    for method, values in zip(methods, expected, strict=True):
+        np.testing.assert_allclose(method(X), values, rtol=1e-9, atol=1e-12)
+
+
 def test_nets_of_other_shapes_are_stacks_of_their_own():
     """Members with and without pieces of the columns have first layers of different sizes."""
     kinds = [LaplaceRegressor(n_bins=kind, sigma_noise=0.3, **QUICK).fit(X, Y) for kind in (None, 4)]
