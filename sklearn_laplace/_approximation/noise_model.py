@@ -50,7 +50,7 @@ from ..laplace.predictives import GLM
 from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
-from ..nets.stacked import StackedNets
+from ..nets.stacked import StackedNets, is_built_in
 
 STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 2000
 """Maximum Gauss–Newton steps for few and for many rows, and the number of rows from which there are many. See
@@ -116,7 +116,7 @@ class NoiseModel:
 
     @cached_property
     def _nets(self) -> StackedNets | None:
-        return StackedNets.of([self.fit.network])
+        return StackedNets.of([self.fit.network]) if is_built_in(self.fit.network) else None
 
     def ratios(self, inputs: Tensor) -> Tensor:
         """Noise ratios e^h at the mean of h, shape (n, C), which are used in training."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from .._host.rows import TrainingRows
 from .._training.folds import CHUNK
 from ..distributions.negative_binomial_log_normal import NegativeBinomialLogNormal
+from ..distributions.poisson_log_normal import hermite
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
@@ -59,7 +60,7 @@ class CountRows:
         if self.held_out:
             logs = NegativeBinomialLogNormal(self.means, self.variances, alpha).logpmf(self.counts)
             return float(self.weights @ logs)
-        nodes, shares = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(N_NODES))
+        nodes, shares = (torch.from_numpy(part) for part in hermite(N_NODES))
         g = torch.from_numpy(self.means)[:, None] + torch.from_numpy(np.sqrt(2 * self.variances))[:, None] * nodes
         counts = torch.from_numpy(self.counts)[:, None].expand_as(g)
         losses = NegativeBinomial((alpha,)).nll(g.reshape(-1, 1), counts.reshape(-1, 1)).view(g.shape)

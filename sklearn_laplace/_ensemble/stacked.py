@@ -20,7 +20,7 @@ from .._runtime.memory import held
 from .._runtime.torch_state import single_thread
 from ..laplace.latent import Components, LatentGaussian
 from ..laplace.structures.kron import KronPosterior
-from ..nets.stacked import StackedNets, StackedPass
+from ..nets.stacked import StackedNets, StackedPass, is_built_in, is_same_kind
 from .member import Member
 
 T = TypeVar("T")
@@ -60,11 +60,9 @@ class Stack:
     roots: tuple[KronRoots, ...]
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> Self | None:
-        """Stack of these members; None if they are not of one kind."""
+    def of(cls, members: Sequence[Member]) -> Self:
+        """Stack of these members of one kind."""
         nets = StackedNets.of([member.fit.network for member in members])
-        if nets is None or any(member.fit.shift is not None for member in members):
-            return None
         posteriors = [member.posterior for member in members]
         return cls(tuple(members), nets, _roots(nets, [p for p in posteriors if isinstance(p, KronPosterior)]))
 
@@ -95,16 +93,15 @@ class Together:
     @classmethod
     def of(cls, members: Sequence[Member], used: int) -> Self | None:
         """Stacks of all members; None if a member cannot be stacked. ``used`` is the memory of their posteriors."""
-        runs: list[list[Member]] = []
-        stacks: list[Stack] = []
+        fits, runs = [member.fit for member in members], list[list[Member]]()
+        if any(fit.shift is not None or not is_built_in(fit.network) for fit in fits):
+            return None
         for member in members:
-            longer = Stack.of([*runs[-1], member]) if runs else None
-            alone = longer or Stack.of([member])
-            if alone is None:
-                return None
-            runs, stacks = (runs[:-1], stacks[:-1]) if longer else (runs, stacks)
-            runs, stacks = [*runs, list(alone.members)], [*stacks, alone]
-        fits = [member.fit for member in members]
+            if runs and is_same_kind(runs[-1][0].fit.network, member.fit.network):
+                runs[-1].append(member)
+            else:
+                runs.append([member])
+        stacks = [Stack.of(run) for run in runs]
         widths = [
             max(member.posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
             for member, fit in zip(members, fits, strict=True)

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import betainc, expit, gammaln, logsumexp, polygamma
 
 from ..laplace.likelihoods import NegativeBinomial
-from .poisson_log_normal import N_NODES, REACH, STEP, WIDE, PoissonLogNormal, edgeworth
+from .poisson_log_normal import N_NODES, REACH, STEP, WIDE, PoissonLogNormal, edgeworth, hermite
 
 STEPS, PRECISION = 100, 1e-10
 """Maximum number of steps to the peak of an integrand, and the relative step at which they end."""
@@ -77,7 +77,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
         peak = _peak(counts, mean, variance, size)
         share = expit(peak - log_size)
         width = 1 / np.sqrt((counts + size) * share * (1 - share) + 1 / variance)
-        nodes, weights = np.polynomial.hermite.hermgauss(N_NODES)
+        nodes, weights = hermite(N_NODES)
         g = peak[..., None] + np.sqrt(2) * width[..., None] * nodes
         t = g - log_size[..., None]
         inner = -counts[..., None] * np.logaddexp(0, -t) - size[..., None] * np.logaddexp(0, t)

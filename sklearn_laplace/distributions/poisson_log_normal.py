@@ -15,7 +15,7 @@ is the Poisson–log-normal mixture (Aitchison & Ho 1989). Its moments have a cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,9 @@ LARGEST = 1e300
 """Largest quantile returned; larger ones are set to this value."""
 LARGE_RATE = 1e15
 """Rate above which a Poisson draw is replaced by its rounded rate."""
+
+hermite = cache(np.polynomial.hermite.hermgauss)
+"""Gauss–Hermite nodes and weights of a number of nodes; an eigenvalue problem, solved once."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class PoissonLogNormal(PredictiveDistribution):
             peak = np.log(wrightomega(exponent)) - np.log(variance)
         peak = np.where(exponent < -30, mean + variance * counts, peak)  # ω(z) is e^z there
         width = 1 / np.sqrt(np.exp(peak) + 1 / variance)
-        nodes, weights = np.polynomial.hermite.hermgauss(N_NODES)
+        nodes, weights = hermite(N_NODES)
         g = peak[..., None] + np.sqrt(2) * width[..., None] * nodes
         with np.errstate(over="ignore"):
             inner = counts[..., None] * g - np.exp(g) - (g - mean[..., None]) ** 2 / (2 * variance[..., None])

@@ -15,7 +15,7 @@ Both are exact in float32, and so is the sum of the q in any order. The remainde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -285,3 +285,23 @@ def compensated(values: Tensor) -> Tensor:
         sums.append(split.sum())
         unit, rest = unit * (growth * 2.0**-24), rest - split  # |rest| is at most 2⁻²⁴ unit
     return torch.stack([*sums, rest.sum()]).double().sum()
+
+
+def pulled_back(
+    outputs: Tensor, inputs: Sequence[Tensor], cotangent: Tensor, *, keeps: bool = False, differentiable: bool = False
+) -> tuple[Tensor, ...]:
+    """Gradients of Σ outputs · cotangent with respect to tensors, zero for those that are not used.
+
+    If ``keeps``, the graph is kept; if ``differentiable``, the gradients are part of one. A cotangent that is an
+    argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second. So it becomes a factor, unless
+    it has a graph of its own.
+    """
+    given = None
+    if cotangent.requires_grad:
+        given = cotangent
+    else:
+        with torch.enable_grad():
+            outputs = (outputs * cotangent).sum()
+    return torch.autograd.grad(
+        outputs, inputs, given, retain_graph=keeps, create_graph=differentiable, materialize_grads=True
+    )

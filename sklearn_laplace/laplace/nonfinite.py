@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import NonFiniteError
 from .likelihoods._base import Likelihood
+from .linalg import pulled_back
 from .network.network import Network
 from .replica import replicate
 
@@ -120,9 +121,7 @@ def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *re
         outputs = network.transform_outputs(replica(x))
     cotangents = torch.ones_like(outputs)[..., None] if likelihood is None else _cotangents(likelihood, outputs, *rest)
     for column in cotangents.detach().unbind(-1):
-        gradients = torch.autograd.grad(
-            outputs, list(leaves.values()), column, retain_graph=True, materialize_grads=True
-        )
+        gradients = pulled_back(outputs, list(leaves.values()), column, keeps=True)
         for name, gradient in zip(leaves, gradients, strict=True):
             look(f"the gradient of parameter {name!r}", gradient.sum())
         if findings:

@@ -402,10 +402,10 @@ def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bi
 
     ``fan_in`` counts all inputs of an output unit, including those of other layers added to this one.
     """
-    layer = nn.utils.skip_init(nn.Linear, n_in, n_out, bias=bias)
-    std = math.sqrt(2.0 * fan_in / (fan_in + n_out))
-    with torch.no_grad():
-        layer.weight.copy_(std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64))
-        if bias:
-            layer.bias.zero_()
+    layer = nn.Linear(n_in, n_out, bias=bias, device="meta")  # draws nothing; nn.utils.skip_init would import sympy
+    std, dtype = math.sqrt(2.0 * fan_in / (fan_in + n_out)), torch.get_default_dtype()
+    weight = std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64)
+    layer.weight = nn.Parameter(weight.to(dtype))
+    if bias:
+        layer.bias = nn.Parameter(torch.zeros(n_out, dtype=dtype))
     return layer

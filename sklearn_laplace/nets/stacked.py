@@ -75,13 +75,9 @@ class StackedNets:
     shift: Tensor | None
 
     @classmethod
-    def of(cls, networks: Sequence[Network]) -> Self | None:
-        """Stack of traced networks; None unless they are built-in nets of one kind with all weights random."""
-        if any(not _is_built_in(network) for network in networks):
-            return None
+    def of(cls, networks: Sequence[Network]) -> Self:
+        """Stack of traced networks that :func:`is_built_in` and, with the first one, :func:`is_same_kind` accept."""
         nets: tuple[Any, ...] = tuple(network.module for network in networks)
-        if any(not _is_same_kind(nets[0], net) for net in nets[1:]):
-            return None
         columns = list(zip(*(_linear(net).values() for net in nets), strict=True))
         weights = [torch.stack([layer.weight.detach() for layer in column]) for column in columns]
         factors: list[Any] = [1.0] * len(nets[0].embeddings)
@@ -174,7 +170,7 @@ def _standardise(net: MLP | TableMLP) -> Standardise:
     return layer
 
 
-def _is_built_in(network: Network) -> bool:
+def is_built_in(network: Network) -> bool:
     """True for an unchanged built-in net of which all weights are random."""
     net: Any = network.module
     if type(net) not in (MLP, TableMLP) or network.generic is not None or network.layout.elements:
@@ -189,8 +185,10 @@ def _is_built_in(network: Network) -> bool:
     return {block.name: block.inputs for block in network.blocks if block.factored} == sizes
 
 
-def _is_same_kind(first: Any, other: Any) -> bool:
+def is_same_kind(one: Network, another: Network) -> bool:
     """True if two built-in nets differ in their weights, column scales and output shifts only."""
+    first: Any = one.module
+    other: Any = another.module
     factors = [[m.factor for m in net.modules() if isinstance(m, Scale)] for net in (first, other)]
     if repr(first) != repr(other) or first.factor != other.factor or factors[0] != factors[1]:
         return False

@@ -84,11 +84,14 @@ def test_probabilities_are_those_of_the_members_one_after_the_other(n_classes, m
         np.testing.assert_allclose(method(X), values, rtol=1e-9, atol=1e-12)
 
 
-def test_nets_of_other_shapes_are_stacks_of_their_own():
-    """Members with and without pieces of the columns have first layers of different sizes."""
+def test_nets_of_other_shapes_are_stacks_of_their_own(monkeypatch):
+    """Members with and without pieces of the columns have first layers of different sizes. Each is stacked once."""
     kinds = [LaplaceRegressor(n_bins=kind, sigma_noise=0.3, **QUICK).fit(X, Y) for kind in (None, 4)]
     members = [member for model in kinds for member in model._ensemble.members]
+    sizes, stacked = [], StackedNets.of
+    monkeypatch.setattr(StackedNets, "of", lambda networks: sizes.append(len(networks)) or stacked(networks))
     together = Together.of(members, 0)
+    assert sizes == [3, 3]
     assert together is not None and [len(stack.members) for stack in together.stacks] == [3, 3]
     with kinds[0]._asked(X) as (x, options):
         found = together.components(x, options, torch.full((6,), 1 / 6).double(), merged=True).mean

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..fit import LaplaceFit, Rows
 from ..likelihoods._base import Likelihood
-from ..linalg import sum_of_rows
+from ..linalg import pulled_back, sum_of_rows
 from ..network.network import Network
 
 
@@ -82,7 +82,7 @@ class DataLoss:
 
     def _add_(self, total: Tensor, outputs: Tensor, cotangent: Tensor) -> None:
         leaves = list(self._leaves.values())
-        slopes = torch.autograd.grad(outputs, leaves, cotangent, materialize_grads=True)
+        slopes = pulled_back(outputs, leaves, cotangent)
         total += torch.cat([slope.flatten() for slope in slopes])
 
     def _of_past(self) -> tuple[float, Tensor]:

@@ -22,6 +22,7 @@ from ...errors import UnsupportedCombinationError
 from ..jacobian.factors import DenseFactor, Factor, bias_apart, picked
 from ..jacobian.jacobian import FactoredJacobian, ParameterBlock
 from ..layers import FactoredLayer, Generic
+from ..linalg import pulled_back
 from ..prior import Prior
 from ..replica import Tape, replicate
 from .hessian import ASYMMETRY, HESSIAN_BUDGET, _derivative_of_gradient
@@ -167,14 +168,7 @@ class Network:
             return FactoredJacobian(tuple(DenseFactor(values) for values in empty))
         cotangents: list[list[Tensor]] = [[] for _ in heads]
         for k in range(factor.shape[-1] if heads else 0):
-            gradients = torch.autograd.grad(
-                outputs,
-                heads,
-                factor[..., k],
-                retain_graph=True,
-                create_graph=x.requires_grad,
-                materialize_grads=True,
-            )
+            gradients = pulled_back(outputs, heads, factor[..., k], keeps=True, differentiable=x.requires_grad)
             for column, gradient in zip(cotangents, gradients, strict=True):
                 column.append(gradient)
         parts: dict[str, Factor] = {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers import FACTORED, FactoredLayer, Generic
+from ..linalg import pulled_back
 from ..replica import Tape, replicas_follow, replicate
 from .layout import Layout
 from .network import Network
@@ -136,7 +137,7 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
     wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]
-    truth = iter(torch.autograd.grad(outputs, wanted, cotangent, materialize_grads=True))
+    truth = iter(pulled_back(outputs, wanted, cotangent))
     known = replace(network, generic=None, layout=Layout.of(network.module, network.layers, None))
     # One column per row detects cross-talk between rows, for example if an input has no row dimension.
     columns = cotangent[..., None] * torch.eye(len(example)).to(cotangent)[:, None]
