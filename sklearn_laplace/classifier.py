@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from ._data.rows import PreparedData
 from ._data.statistics import copies_of
@@ -17,6 +17,7 @@ from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
+from ._estimator.fitted import require_fitted
 from ._estimator.labels import classes_of, labels_of, positions, tally, weighted_total
 from ._estimator.report import Report, classification_report
 from ._estimator.sources import Reading, by_block, check_options
@@ -400,7 +401,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> model.predict([[0.0, 1.0], [1.0, -0.5]])
         array([0, 1])
         """
-        check_is_fitted(self)
+        require_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     @overload
@@ -442,7 +443,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> bool((between > on_data).all())
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         if X_std is not None:
             raise UnsupportedCombinationError(
                 "X_std needs numeric targets: to first order, errors in X do not change the mean probability p, and so "
@@ -488,7 +489,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> bool((model.loo_predict().argmax(1) == y).mean() > 0.8)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         flag("return_std", return_std)
         moments = self._loo_predictive()
         mean = moments.mean.cpu().numpy()
@@ -537,7 +538,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> bool(on_data < between)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         kinds = lookup("kind", kind, STD_REQUESTS)
         with self._asked(X) as (x, options):
 
@@ -691,7 +692,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         (3, True)
         >>> plt.close(display.figure_)
         """
-        check_is_fitted(self)
+        require_fitted(self)
         check_same_kind(labels_of(y), self.classes_)
         return overview(self, X, y, figure=figure, ax=ax, **options)
 
@@ -719,7 +720,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> model.sample_y(X[:3], n_samples=5).shape
         (3, 5)
         """
-        check_is_fitted(self)
+        require_fitted(self)
         labels = lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)

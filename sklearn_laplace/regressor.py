@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
 from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
 from ._data.rows import PreparedData
@@ -17,6 +16,7 @@ from ._data.target_scale import TargetScale, log_slope, transformed
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.drawing import overview
+from ._estimator.fitted import require_fitted
 from ._estimator.predictive import NumericPredictive, check_request
 from ._estimator.report import Report, output_position, regression_report
 from ._estimator.sources import by_block
@@ -412,7 +412,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         """
         flags = {"std": return_std, "cov": return_cov, "mean_grad": return_mean_grad, "std_grad": return_std_grad}
         check_request(**flags, X_std=X_std)
-        check_is_fitted(self)
+        require_fitted(self)
         others = {f"return_{name}": value for name, value in flags.items() if name != "std"}
         self._check_transformed(**others, X_std=X_std)
         if return_mean_grad or X_std is not None:
@@ -470,7 +470,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         >>> bool(model.predict_std([[3.0]], X_std=0.2) > total)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         kinds = lookup("kind", kind, STD_REQUESTS)
         self._check_transformed(X_std=X_std)
         parts = self._moments(X) if X_std is None else Components.of(self._sloped(X, X_std)[0])
@@ -506,7 +506,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         >>> distribution.mean().shape, distribution.interval(0.9)[0].shape, distribution.logpdf([0.1, 0.0]).shape
         ((2,), (2,), (2,))
         """
-        check_is_fitted(self)
+        require_fitted(self)
         if not self.laplace_.likelihood.additive_noise:
             return self._counts(X)
         parts, transforms = self._components(X), self._scale.transforms
@@ -782,7 +782,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         >>> model.sample_y([[3.0], [30.0]], n_samples=5).shape
         (2, 5)
         """
-        check_is_fitted(self)
+        require_fitted(self)
         noisy = lookup("kind", kind, {"total": True, "epistemic": False})
         self._check_transformed(**{f"kind={kind!r}": not noisy})
         count = _values.count("n_samples", n_samples)

@@ -61,7 +61,8 @@ class Crafted:
         for holder, key in list(places([self.objects, self.tree["root"], node])):
             if key == 1 and holder[0] == "ref" and type(holder[1]) is int and holder[1] >= place:
                 holder[1] += copies
-        self.objects[place:place] = [copy.deepcopy(node) for _ in range(copies)]
+        text = json.dumps(node)  # copied faster than by copy.deepcopy
+        self.objects[place:place] = [json.loads(text) for _ in range(copies)]
         return ["ref", place]
 
     def add_array(self, values: np.ndarray, *of_tensor: Any) -> list[Any]:

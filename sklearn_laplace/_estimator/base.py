@@ -55,7 +55,7 @@ from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
 from .._validation.values import random_numbers
-from .fitted import FittedModel
+from .fitted import FittedModel, require_fitted
 from .printing import ShownEstimator
 from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream_of
 
@@ -380,7 +380,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         >>> bool(model.forget(X[30:], y[30:]).predict_std([[6.0]]) > before)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         check_forgetting(self._parameters()["augment"])
         return self._updated(without_rows, X, y, sample_weight, sample_noise_variance)
 
@@ -430,7 +430,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         >>> bool(again == mean), bool(wider > 5 * std), model.prior_precision_
         (True, True, 1.0)
         """
-        check_is_fitted(self)
+        require_fitted(self)
         check_post_hoc_names(laplace_params, self.get_params(deep=False))
         before = self._parameters()
         with self._unchanged_on_failure():

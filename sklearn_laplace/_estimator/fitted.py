@@ -51,6 +51,12 @@ from .sources import by_block
 T = TypeVar("T")
 
 
+def require_fitted(model: Any) -> None:
+    """scikit-learn's check for an estimator of this package, without a look at the tags of a fitted one."""
+    if not model.__sklearn_is_fitted__():
+        check_is_fitted(model)
+
+
 class Fitted(Generic[T]):
     """Descriptor of a read-only attribute of the estimator's ensemble, given by a dotted path."""
 
@@ -64,7 +70,7 @@ class Fitted(Generic[T]):
     def __get__(self, estimator: Any, kind: type) -> Any:
         if estimator is None:
             return self
-        check_is_fitted(estimator)
+        require_fitted(estimator)
         return self._get(estimator._ensemble)
 
     def __set__(self, estimator: Any, value: Any) -> None:
@@ -120,7 +126,7 @@ class FittedModel(ABC):
         0       number    1.5 to 4
         1       category  2 levels: Bern, Graz
         """
-        check_is_fitted(self)
+        require_fitted(self)
         if self._table is None:
             raise AttributeError("table_ belongs to the built-in net (net=None); a given net reads X unchanged.")
         return TableReport(self._table)
@@ -144,7 +150,7 @@ class FittedModel(ABC):
     @contextmanager
     def _asked(self, X: Any) -> Iterator[tuple[Tensor, Options]]:
         """Rows as a tensor, and the resolved options; errors give the memory budget and positions in X."""
-        check_is_fitted(self)
+        require_fitted(self)
         table, member, options = self._table, self._ensemble.first, self._options()
         with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
             rows, _ = check_rows(self, X, tables=table is not None, reset=False)
@@ -173,7 +179,7 @@ class FittedModel(ABC):
         >>> len(model.fit(X, np.sin(X[:, 0])).members_)
         2
         """
-        check_is_fitted(self)
+        require_fitted(self)
         members = self._ensemble.members
         nets = self.net if is_list(self.net) else [self.net] * len(members)
         return [
@@ -191,7 +197,7 @@ class FittedModel(ABC):
 
     def _loo_predictive(self) -> Predictive:
         """Leave-one-out moments of the targets of the training rows, in the network's units."""
-        check_is_fitted(self)
+        require_fitted(self)
         check_left_out("loo_predict", self._parameters())
         with ordinary_tensors():
             return self._ensemble.left_out_moments(self._options())
@@ -215,7 +221,7 @@ class FittedModel(ABC):
         >>> sorted(model.prior_path_)
         ['log_marginal_likelihood', 'loo_log_density', 'prior_precision']
         """
-        check_is_fitted(self)
+        require_fitted(self)
         member, options = self._ensemble.first, self._options()
         has_rows = member.kept is not None and can_leave_out(self._parameters())
         with single_thread(member.is_small):
@@ -239,7 +245,7 @@ class FittedModel(ABC):
         >>> {name: mask.shape for name, mask in model.subset_.items()}
         {'2.weight': (50, 1), '2.bias': (50,), '5.weight': (1, 50), '5.bias': (1,)}
         """
-        check_is_fitted(self)
+        require_fitted(self)
         return {name: mask.cpu().numpy() for name, mask in self.laplace_.network.masks().items()}
 
     @property
@@ -265,7 +271,7 @@ class FittedModel(ABC):
         >>> bool(first > 0.9)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
 
     @by_block
@@ -295,7 +301,7 @@ class FittedModel(ABC):
         >>> bool(like_the_data > far_away)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         likelihood = self.laplace_.likelihood
 
         def moments(_: Any, latent: LatentGaussian) -> Tensor:
@@ -349,7 +355,7 @@ class FittedModel(ABC):
         >>> bool(model.log_marginal_likelihood(prior_precision=100.0) < model.log_marginal_likelihood())
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         hyper = self.hyper_
         if prior_precision is not None:
             precisions = choice("prior_precision", prior_precision, [], array=True).value

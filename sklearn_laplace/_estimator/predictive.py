@@ -7,7 +7,6 @@ from typing import Any, Literal, overload
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 
 from .._options.resolve import variance_of_kind
 from .._validation.arguments import explained
@@ -18,7 +17,7 @@ from ..distributions.poisson_log_normal import PoissonLogNormal
 from ..distributions.transformed import variances_of_kinds
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.likelihoods import NegativeBinomial
-from .fitted import FittedModel
+from .fitted import FittedModel, require_fitted
 
 
 @explained
@@ -42,7 +41,7 @@ class NumericPredictive(FittedModel):
         >>> model.target_transform_, bool((model.predict_interval([[0.0]], 0.99)[1] > 0).all())
         ('log', True)
         """
-        check_is_fitted(self)
+        require_fitted(self)
         return "log" if self._scale.transforms else None
 
     @property
@@ -66,7 +65,7 @@ class NumericPredictive(FittedModel):
         >>> model.sigma_noise_
         0.1
         """
-        check_is_fitted(self)
+        require_fitted(self)
         if not self.laplace_.likelihood.has_dispersion:
             raise AttributeError(
                 f"sigma_noise_ is not defined for likelihood={self.likelihood!r}: the variance of counts follows from "
@@ -95,7 +94,7 @@ class NumericPredictive(FittedModel):
         >>> bool(0.2 < model.overdispersion_ < 0.8)
         True
         """
-        check_is_fitted(self)
+        require_fitted(self)
         likelihood = self.laplace_.likelihood
         if not isinstance(likelihood, NegativeBinomial):
             raise AttributeError(
@@ -155,7 +154,7 @@ class NumericPredictive(FittedModel):
         >>> mean.shape, bool((std > model.sigma_noise_).all())
         ((40,), True)
         """
-        check_is_fitted(self)
+        require_fitted(self)
         flag("return_std", return_std)
         mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), (self.return_std_kind,))
         return (mean, std) if return_std else mean
