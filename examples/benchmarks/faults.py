@@ -42,7 +42,7 @@ import torch
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace.errors import StateError
+from sklearn_laplace.errors import NonFiniteError, StateError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(45, 3))
@@ -120,7 +120,7 @@ def structure(n: int, folder: Path, rng: np.random.Generator) -> Counts:
         before = _peak(reset=True)
         try:
             word = crafted.nonsense(watch(path, load), rows) or "ok"
-        except StateError:
+        except (StateError, NonFiniteError):  # the latter names rows that overflow
             word = "refused"
         except Exception as error:
             word = f"{type(error).__name__}"
