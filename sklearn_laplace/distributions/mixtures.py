@@ -186,9 +186,7 @@ class CountMixture(PredictiveDistribution):
         log_probability: np.ndarray = logsumexp(components, axis=-1, b=self.weights)
         return log_probability
 
-    def logpdf(self, x: Any) -> np.ndarray:
-        """Log probability, as of :meth:`logpmf`."""
-        return self.logpmf(x)
+    logpdf = logpmf  # type: ignore[assignment]  # scipy calls its argument k
 
     def pmf(self, k: Any) -> np.ndarray:
         """Probability of counts k."""

@@ -87,6 +87,8 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
         log_probability = total + np.log(width) + constants - 0.5 * np.log(np.pi * variance)
         return np.where(k >= 0, log_probability, -np.inf)
 
+    logpdf = logpmf
+
     def cdf(self, x: Any) -> np.ndarray:
         """Probability of a count of at most x, which broadcasts with the parameters, accurate to about 1e-5."""
         x, mean, variance, size = np.broadcast_arrays(np.asarray(x, dtype=float), *self._sizes)

@@ -108,9 +108,7 @@ class PoissonLogNormal(PredictiveDistribution):
         log_probability = total + np.log(width) - gammaln(counts + 1) - 0.5 * np.log(np.pi * variance)
         return np.where(k >= 0, log_probability, -np.inf)
 
-    def logpdf(self, x: Any) -> np.ndarray:
-        """Log probability, as of :meth:`logpmf`."""
-        return self.logpmf(x)
+    logpdf = logpmf  # type: ignore[assignment]  # scipy calls its argument k
 
     def pmf(self, k: Any) -> np.ndarray:
         """Probability of counts k."""
