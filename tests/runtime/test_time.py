@@ -82,15 +82,18 @@ def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
 
 @pytest.mark.parametrize("limit", [1.0, 2.0])
 def test_a_whole_call_ends_soon_after_its_limit(limit):
-    """Within 1.5 times the limit and a second, for 5,000 rows. Others use the machine: the best of three calls."""
+    """Within 1.5 times the limit and a second of processor time, for 5,000 rows: the best of three calls.
+
+    Where others use the machine, an operation in progress takes longer by the clock, but not by the processor.
+    """
     rng, seconds = np.random.default_rng(1), []
     x = rng.normal(size=(5000, 10))
     y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=5000)
     for seed in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()
         with pytest.warns(CutWarning):
             model = LaplaceRegressor(max_time=limit, random_state=seed).fit(x, y)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
         assert np.isfinite(model.predict_std(x)).all()
     assert min(seconds) < 1.5 * limit + 1
 
