@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
@@ -348,9 +348,10 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         [[0.9, 0.1], [0.1, 0.9], [0.5, 0.5]]
         """
         with self._asked(X) as (x, options):
+            link_of = cache(lambda member: member.link(options))  # once for all chunks of rows
 
             def probabilities(member: Member, latent: LatentGaussian) -> torch.Tensor:
-                link = member.link(options)
+                link = link_of(member)
                 assert link is not None
                 return link.mean(member.fit.likelihood.class_logits(latent))
 
@@ -541,9 +542,10 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         require_fitted(self)
         kinds = lookup("kind", kind, STD_REQUESTS)
         with self._asked(X) as (x, options):
+            link_of = cache(lambda member: member.link(options))
 
             def row_averages(member: Member, latent: LatentGaussian) -> torch.Tensor:
-                link = member.link(options)
+                link = link_of(member)
                 assert link is not None
                 p = softmax_samples(member.fit.likelihood.class_logits(latent), link.draws)
                 return torch.cat([p.mean(0), _entropy(p).mean(0)[:, None]], 1)

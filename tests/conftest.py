@@ -6,7 +6,7 @@ Tests in ``clients/`` are skipped if their package is not installed. ``.ci/clien
 Tests that take more than a second are listed in ``support/slow.txt`` and marked as slow; ``support/slow.py`` writes the
 list. ``pytest`` leaves them out, ``pytest -m slow`` runs them alone, ``pytest -m ""`` runs all.
 
-``--cases 3`` leaves at most three cases of each parametrized test, evenly spaced, for runs with other versions.
+``--cases 3`` leaves at most three cases of each fast parametrized test, evenly spaced, for runs with other versions.
 
 Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.
 """

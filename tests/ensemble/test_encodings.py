@@ -135,7 +135,7 @@ def test_variances_times_a_factor_are_those_of_another_normal():
 
 
 def test_kinds_of_classes_are_stacked_without_a_factor():
-    """Each encoding fits one half of the rows: equal weights. A fit with both has the weights of its held-out rows."""
+    """Each encoding fits one half of the rows: equal weights. A fit with both encodings has no factor."""
     knows = np.where(np.arange(80) % 2, [[0.9], [0.1]], [[0.1], [0.9]])
     kinds = [RowDensities(logs, np.zeros(80), 0) for logs in np.log(knows)]
     weights, factor = of_kinds(kinds, np.ones(80))
