@@ -141,7 +141,9 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     # Scaling by a power of two avoids overflow and underflow of squares without rounding.
     unit = np.exp2(np.frexp(largest)[1] - 1.0)
     scaled = values / unit
-    mean = np.average(scaled, axis=0, weights=weights)
+    # Relative to the first row: the rounding error of a sum over many rows would make a constant column vary.
+    first = scaled[:1]
+    mean = first[0] + np.average(scaled - first, axis=0, weights=weights)
     deviation = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))
     constant = deviation * unit <= ROUNDING * largest
     with np.errstate(over="ignore", invalid="ignore"):

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+from sklearn_laplace._data.statistics import spread
 from sklearn_laplace._data.text import concern, days, number, read_as
 from sklearn_laplace.errors import TableWarning
 
@@ -381,3 +382,16 @@ def test_a_warning_points_to_the_line_that_called_the_fit(wrapped):
     with pytest.warns(TableWarning) as caught:
         model.fit(X, np.arange(80.0))
     assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_rounding_of_many_rows_does_not_make_a_constant_column_vary():
+    """A new value in a column that was constant in training may not become 10¹⁶ standard deviations."""
+    rng = np.random.default_rng(0)
+    x = np.c_[np.full(500, -1.8073e-08), rng.normal(size=(500, 2))]
+    mean, deviation, constant = spread(x, np.ones(500))
+    assert constant.tolist() == [True, False, False]
+    assert (mean[0], deviation[0]) == (-1.8073e-08, 0.0)
+    y = x[:, 1] + 0.1 * rng.normal(size=500)
+    model = LaplaceRegressor(n_members=1, hidden_layer_sizes=(), random_state=0).fit(x, y)
+    changed = np.c_[np.full(50, 1e-4), x[:50, 1:]]
+    np.testing.assert_allclose(model.predict(changed), y[:50], atol=0.6)
