@@ -140,7 +140,7 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = initialised(joint_nets, rows, options, request.seeds[0])
-    first = _two_passes(joint_nets, [trace(net.module_, rows.inputs) for net in nets], rows, request, options, clock)
+    first = _two_passes(joint_nets, traced(nets, rows), rows, request, options, clock)
     model, scores, hyper = first.model, first.scores, first.hyper
     repeats, scored = _scored_repeats(joint_nets, first, rows)
     calibration = calibrated(repeats, joint_nets.shares)
@@ -244,6 +244,18 @@ def initialised(joint_nets: JointMembers, rows: TrainingRows, options: Options, 
     return nets
 
 
+def traced(nets: Sequence[Any], rows: TrainingRows) -> list[Network]:
+    """Network of each net; nets with tensors of the same shapes share one trace."""
+    traces: dict[tuple[torch.Size, ...], Network] = {}
+    networks = []
+    for net in nets:
+        shapes = tuple(parameter.shape for parameter in net.module_.parameters())
+        if shapes not in traces:
+            traces[shapes] = trace(net.module_, rows.inputs)
+        networks.append(traces[shapes].with_state_of(net.module_))
+    return networks
+
+
 def results_of(
     joint_nets: JointMembers, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
 ) -> tuple[tuple[MapResult, LaplaceFit], ...]:
@@ -256,7 +268,9 @@ def results_of(
 
 def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
     """Maximum number of pieces of a column, for each member."""
-    return tuple(max((len(edges) - 1 for edges in a["input_edges"]), default=0) or None for a in joint_nets.arguments)
+    return tuple(
+        max((len(edges) - 1 for edges in a.get("input_edges", ())), default=0) or None for a in joint_nets.arguments
+    )
 
 
 def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[JointScores, Hyper]:

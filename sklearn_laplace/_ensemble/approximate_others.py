@@ -18,9 +18,8 @@ from .._options.resolve import DEFAULT_LINK
 from .._runtime.progress import Clock
 from ..distributions.densities import density_for
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.network.tracing import trace
 from ..laplace.selection import log_densities, maximise_evidence, prior_factors
-from .approximate_members import CHUNK, JointFits, JointScores, fits_on_rows, initialised, pieces_of, results_of
+from .approximate_members import CHUNK, JointFits, JointScores, fits_on_rows, initialised, pieces_of, results_of, traced
 from .joint_members import JointMembers
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
@@ -37,7 +36,7 @@ def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clo
     options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = initialised(joint_nets, rows, options, request.seeds[0])
-    networks, begun = [trace(net.module_, rows.inputs) for net in nets], clock.elapsed
+    networks, begun = traced(nets, rows), clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
     fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):

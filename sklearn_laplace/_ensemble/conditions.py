@@ -17,6 +17,7 @@ from .._runtime.torch_state import AVAILABLE
 from .._training.built_in import of_one_net
 from .._training.fit_map import ROWS_FOR_MEMBERS
 from .._training.recipe import recipes_for
+from .._training.repeats import LEAST_ROWS
 from .._validation.values import kinds
 from ..errors import UnsupportedCombinationError
 from ..laplace.structures import Functional
@@ -35,7 +36,8 @@ def trains_jointly(
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
+    least_rows = LEAST_ROWS if likelihood.has_dispersion else ROWS_FOR_MEMBERS
+    many = shape.n_rows >= least_rows and parameters["prior"] is None and not shape.has_copies
     # Held-out rows select one factor of the prior precision for all weights, and the noise level.
     by_prior, by_noise = options.by_held_out
     by_held_out = by_prior and (by_noise or not likelihood.has_dispersion)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Hashable, Mapping
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
-from sklearn.utils.validation import _num_samples
-
 from .._data.summary import TableShape
-from .._options.options import is_number
-from .._options.subset import is_plain_subset
-from .._runtime.budget import SMALL_ROWS, budget_for, exact_cost
+from .._runtime.budget import SMALL_ROWS, exact_cost
 from .._validation.values import kinds
 from ..laplace.curvatures import GGN
 from ..laplace.jacobian.jacobian import ParameterBlock
@@ -22,56 +16,37 @@ from ..laplace.likelihoods._base import Likelihood
 AUTOMATIC = (None, 8)
 """Kinds of a default fit: numbers without encoding, and an encoding with eight pieces; see docs/decisions.md."""
 MOST_STEP = 2e9
-"""Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets with exact steps in a joint ensemble."""
+"""Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets in place of a joint ensemble."""
 MOST_ADDED = 9e8
-"""Stricter maximum for the first kind, if there are other members; these nets then take about as long as the others."""
+"""Stricter maximum for a net beside the members of a joint ensemble; it then takes less time than they do."""
 
 
-def exact_kinds(
-    parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood, *, added: bool
-) -> tuple[int | None, ...]:
+def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
     """Values of ``n_bins`` for nets with cheap exact steps; empty if such steps are too expensive.
 
-    ``parameters`` have the layers of a net that is trained alone. ``added`` is True if the nets are added to members
-    that train together.
+    ``parameters`` have the layers of a net that is trained alone.
     """
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
+    return tuple(kind for kind in allowed if _step(parameters, shape, likelihood, kind) <= MOST_STEP)
+
+
+def may_be_beside(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
+    """True if a net with exact steps costs little beside the members of a joint ensemble."""
+    (first, *_) = kinds_of_nets(parameters)
+    return likelihood.has_dispersion and _step(parameters, shape, likelihood, first) <= MOST_ADDED
+
+
+def _step(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood, n_bins: int | None) -> float:
+    """Multiply-adds of an exact Gauss–Newton step."""
     n_dual = shape.n_rows * GGN().n_columns(likelihood, shape.n_outputs)
-    costs = [exact_cost(blocks_of(parameters, shape, kind), n_dual)[0] for kind in allowed]
-    if added and costs[0] > MOST_ADDED:
-        return ()
-    return tuple(kind for kind, cost in zip(allowed, costs, strict=True) if cost <= MOST_STEP)
+    cost, _ = exact_cost(blocks_of(parameters, shape, n_bins), n_dual)
+    return cost
 
 
-def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Numbers of pieces of the nets of a fit that trains one net after the other; None for a net without encoding.
-
-    "auto" adds nets with pieces for more than 300 rows of numeric targets if exact steps are affordable. It adds none
-    if a number of members is given, if options refer to weights of one net, or if no column has more than two values.
-    """
-    pays = are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces and likelihood.has_dispersion
-    if pays:
-        cost, _ = exact_cost(blocks_of(parameters, shape, AUTOMATIC[-1]), shape.n_rows * shape.n_outputs)
-        pays = cost <= budget_for(shape.n_rows).exact_step
-    return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
-
-
-def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
-    """Maximum number of kinds for these rows, which may not be validated yet."""
-    n_rows = SMALL_ROWS + 1
-    with suppress(TypeError, ValueError):  # invalid tables are refused later
-        n_rows = _num_samples(X)
-    pays = are_left_open(parameters) and n_rows > SMALL_ROWS
-    return len(kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,)))
-
-
-def are_left_open(parameters: Mapping[str, Any]) -> bool:
-    """True if no user-set parameter refers to one particular net."""
-    if parameters["net"] is not None or is_number(parameters["n_members"]):
-        return False
-    named = _by_name(parameters) or not is_plain_subset(parameters["subset_of_weights"])
-    return not named and np.size(parameters["prior_precision"]) == 1
+def kinds_of_nets(parameters: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """Numbers of pieces of nets that train one after the other; None, also for "auto", is a net without encoding."""
+    return kinds("n_bins", parameters["n_bins"], (None,))
 
 
 def _by_name(parameters: Mapping[str, Any]) -> list[str]:

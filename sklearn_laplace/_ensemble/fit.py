@@ -1,17 +1,15 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
-**Joint ensemble.** A default fit of 100 rows and more trains eight members together, each without a fold of the rows
-(``conditions.py``, ``train_members.py``). If the targets are numbers and exact Gauss–Newton steps are cheap, two more
-parts are trained: nets with such steps, all with one encoding (``n_bins``), and a linear net. Held-out rows determine
-the weights of the parts (``parts.py``).
+**Joint ensemble.** A default fit of 40 rows and more, 100 for classes and counts, trains members together, each without
+a fold of the rows (``conditions.py``, ``train_members.py``). If the noise is normal and exact Gauss–Newton steps are
+cheap, one net with such steps is added. It is trained on all rows, and is uncertain in regions without rows. Held-out
+rows determine its weight. If the targets are almost free of noise, nets with exact steps replace the members.
 
-**Nets with exact steps**, here and in all other fits. A kind of nets is an encoding. The first net of a kind is trained
-on all rows, and cross-fitted nets each without one fold. The other members of the kind continue the training of the
-cross-fitted nets, on all rows. Several kinds are weighted by stacking the densities of their held-out rows, which also
-select a factor of all variances, because a mixture is more accurate than its members. Without cross-fitted nets only
-the first kind is used.
-
-**Nothing learnt.** If all nets are nearly constant, a linear net replaces them, unless its evidence is smaller
+**Nets with exact steps**, in all other fits. A kind of nets is an encoding (``n_bins``). The first net of a kind is
+trained on all rows, and cross-fitted nets each without one fold. The other members of the kind continue the training of
+the cross-fitted nets, on all rows. Several kinds are weighted by stacking the densities of their held-out rows, which
+also select a factor of all variances, because a mixture is more accurate than its members. Without cross-fitted nets
+only the first kind is used. If all nets are nearly constant, a linear net replaces them, unless its evidence is smaller
 (``linear.py``).
 """
 
@@ -33,7 +31,7 @@ from .._approximation.noise_model import NoiseModel
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import row_keys
 from .._host.given_net import is_list
-from .._options.options import is_auto, is_number
+from .._options.options import is_number
 from .._options.resolve import resolve
 from .._options.training import number_of_members
 from .._runtime.progress import Task
@@ -49,14 +47,14 @@ from .approximate_members import approximate_jointly
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
 from .conditions import check_in_memory, trains_jointly
-from .encodings import exact_kinds, kinds_of_nets
+from .encodings import exact_kinds, kinds_of_nets, may_be_beside
 from .ensemble import Ensemble, mixture_of_kinds
 from .in_time import within_time
-from .linear import AS_PROBABLE, has_learnt_nothing, leaves_layers_open, linear_request
+from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member, hyper_fields
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
-from .parts import LEAST_SHARE, FittedMember, Part, weighted_parts
+from .parts import LEAST_BESIDE, LEAST_SHARE, FittedMember, JointPart
 from .request import FitRequest
 from .train_members import train_jointly
 from .weights import of_kinds
@@ -97,26 +95,22 @@ def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     together = trains_jointly(request.parameters, shape, options, is_streamed=request.stream is not None)
     check_in_memory(request, options, is_joint=together)
     if not together:
-        return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
+        return _fit_kinds(of_one, kinds_of_nets(of_one.parameters), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     request = within_time(request, task.clock)
     parameters, shape = {**of_one.parameters, "lr": None, "batch_size": None}, request.data.shape()
-    of_one = replace(request, parameters=parameters)
-    part = _fit_jointly(request, task)
-    kinds: tuple[int | None, ...] = ()
-    if request.stream is None and options.likelihood.has_dispersion:  # exact steps go over all rows
-        kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=part is not None)
+    of_one, part, both = replace(request, parameters=parameters), _fit_jointly(request, task), None
     if part is None:
-        best = _best_kind(of_one, kinds, task)
+        best = _best_kind(of_one, exact_kinds(parameters, shape, options.likelihood), task)
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)
-    joint = None
-    if kinds and not task.clock.is_over():
+    may_add = request.stream is None and may_be_beside(parameters, shape, options.likelihood)
+    if may_add and not task.clock.is_over():
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
-            joint = _beside(part, of_one, kinds, n_stages, task, adds_linear=leaves_layers_open(request))
-    if joint is None:
+            both = _beside(part, of_one, n_stages, task)
+    if both is None:
         return mixture_of_kinds(request, [part.members], part.weights)
     issue(caught, of_others=True)
-    return joint
+    return both
 
 
 def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -133,29 +127,23 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     return Ensemble.of(members)
 
 
-def _beside(
-    together: Part, request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task, *, adds_linear: bool
-) -> Ensemble | None:
-    """Add nets of one kind with exact steps, and a linear net, to members that train together, under their noise model.
+def _beside(part: JointPart, request: FitRequest, n_stages: int, task: Task) -> Ensemble | None:
+    """Add one net with exact steps to members that train together, under their noise model, as the first member.
 
-    The first member is the net with exact steps of all rows. Held-out rows determine the weights of the parts; without
-    them the result is None.
+    Held-out rows determine its weight; without them the result is None. They have no information about regions without
+    rows, where members with pieces are overconfident. Therefore it gets at least ``LEAST_BESIDE``.
     """
-    noise_model = together.members[0].noise_model
+    noise_model = part.members[0].noise_model
     request = request if noise_model is None else request.under_noise(noise_model)
-    best = _best_kind(request, kinds, task)
-    fit_alone = partial(fit_member, noise_model=noise_model, learns_noise=False)
+    request = replace(request, parameters={**request.parameters, "n_bins": kinds_of_nets(request.parameters)[0]})
     with task.subtask("member", n_stages) as stages:
-        lead = fit_alone(best, stages)
-    exact, linear = together.of_other_net(lead), None
-    if exact is None:
+        lead = fit_member(request, stages, noise_model=noise_model, learns_noise=False)
+    if (densities := part.densities_of(lead)) is None or part.densities is None:
         return None
-    exact = exact.extended(_fit_later(best, lead, task))
-    if adds_linear and not task.clock.is_over():
-        with task.subtask("member", n_stages) as stages, suppress(*FAILURES, MemoryBudgetError):
-            linear = together.of_other_net(fit_alone(linear_request(request, cross_fits=True), stages))
-    parts, weights, factor = weighted_parts(exact, together, linear, request.data.weights[together.rows])
-    return mixture_of_kinds(request, [part.members for part in parts], weights, factor)
+    shares, factor = of_kinds([densities, part.densities], request.data.weights[part.rows])
+    share = max(float(shares[0]), LEAST_BESIDE)
+    weights = np.concatenate([[share], (1 - share) * part.weights])
+    return mixture_of_kinds(request, [[lead.member], part.members], weights, factor)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
@@ -202,16 +190,11 @@ def _fit_leads(
 ) -> list[tuple[FittedMember, FitRequest, Caught]]:
     """First net of each kind, with its request and its recorded warnings."""
     drawn = np.random.RandomState(request.seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
-    dispensable = (*FAILURES, MemoryBudgetError) if is_auto(request.parameters["n_bins"]) else ()
     leads: list[tuple[FittedMember, FitRequest, Caught]] = []
     for n_bins, seeds in zip(kinds, (request.seeds, *drawn), strict=True):
         is_first = not leads
         lead_request = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
-        with (
-            task.subtask("member", n_stages) as stages,
-            suppress(*() if is_first else dispensable),
-            kept_back() as caught,
-        ):
+        with task.subtask("member", n_stages) as stages, kept_back() as caught:
             lead = fit_member(lead_request, stages, is_compared=len(kinds) > 1)
             if is_first or lead.densities is not None:
                 leads.append((lead, lead_request, caught))
@@ -312,7 +295,7 @@ def fit_member(
     return FittedMember(member, trained.warm_start(), densities, held_out)
 
 
-def _fit_jointly(request: FitRequest, task: Task) -> Part | None:
+def _fit_jointly(request: FitRequest, task: Task) -> JointPart | None:
     """Train members together, each without a fold of the rows; None if nets with exact steps suit the data better."""
     data = request.data
     with task.subtask("member", MEMBER_STAGES) as stages:
@@ -335,7 +318,7 @@ def _fit_jointly(request: FitRequest, task: Task) -> Part | None:
         kept = None if request.kept is None else request.kept.without(unseen)
         n_bins, streamed = joint_fits.n_bins[place], request.stream is not None
         members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_streamed=streamed))
-    return Part(tuple(members), joint_fits.shares, joint_fits.densities, joint_fits.scored)
+    return JointPart(tuple(members), joint_fits.shares, joint_fits.densities, joint_fits.scored)
 
 
 def _member(

@@ -1,20 +1,21 @@
-"""A linear net beside nets with hidden layers, or in place of them if they have learnt nothing.
+"""A linear net in place of nets that have learnt nothing, unless its evidence is smaller.
 
-A linear net is part of a joint ensemble if held-out rows give it a weight. Otherwise it replaces nets that have learnt
-nothing, unless its evidence is smaller. With a weak signal in few rows, the evidence of a net with hidden layers can be
-largest where all weights are nearly zero, while a linear net would find part of the signal. A linear net has one mode,
-and its evidence for a Gaussian likelihood is exact (MacKay 1992). Without a signal it is nearly constant too.
+With a weak signal in few rows, the evidence of a net with hidden layers can be largest where all weights are nearly
+zero, while a linear net would find part of the signal. A linear net has one mode, and its evidence for a Gaussian
+likelihood is exact (MacKay 1992). Without a signal it is nearly constant too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from .._options.options import is_auto
+from .._options.options import Options, is_auto, is_number
+from .._options.subset import is_plain_subset
 from .._training.built_in import of_one_net
-from .encodings import are_left_open
+from .._training.plan import TrainingRequest
 from .ensemble import Ensemble
 from .member import Member
 from .request import FitRequest
@@ -31,22 +32,25 @@ AS_PROBABLE = 0.1
 docs/decisions.md."""
 
 
-def leaves_layers_open(request: FitRequest) -> bool:
+def leaves_layers_open(request: TrainingRequest, options: Options) -> bool:
     """True if no option refers to hidden layers, or sets a prior or a training for them, before "auto" is settled."""
-    parameters, options = request.parameters, request.resolved
+    parameters = request.parameters
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
-    is_open = is_auto(parameters["hidden_layer_sizes"]) and are_left_open(parameters) and not options.prior_mean
+    one_net = parameters["net"] is not None or is_number(parameters["n_members"])
+    of_weights = options.prior_mean or isinstance(parameters["temperature"], Mapping)
+    of_weights = of_weights or not is_plain_subset(parameters["subset_of_weights"])
+    is_open = is_auto(parameters["hidden_layer_sizes"]) and not (one_net or of_weights)
     return is_open and options.prior_precision.free and all(value is None for value in set_by_user)
 
 
 def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
     """True if the outputs of a default fit are nearly constant, and its noise too."""
-    first, members = ensemble.first, ensemble.members
-    if not leaves_layers_open(request) or len(request.data.X) < ROWS:
+    members = ensemble.members
+    if not leaves_layers_open(request, request.resolved) or len(request.data.X) < ROWS:
         return False
-    # The evidence of a first member without some rows is not comparable.
-    if first.unseen is not None or any(member.noise_model is not None for member in members):
+    # Members that hold out rows are linear themselves if that is better.
+    if any(member.unseen is not None or member.noise_model is not None for member in members):
         return False
     weights = ensemble.weights.tolist()
     return sum(w for member, w in zip(members, weights, strict=True) if _has_learnt(member, request)) < MOST_LEARNT
@@ -63,8 +67,8 @@ def _has_learnt(member: Member, request: FitRequest) -> bool:
     return float(member.fit.network(inputs).double().std(0).max()) > FLAT
 
 
-def linear_request(request: FitRequest, *, cross_fits: bool = False) -> FitRequest:
-    """Request for a net without hidden layers and with exact steps; cross-fitted nets are for comparisons."""
+def linear_request(request: FitRequest) -> FitRequest:
+    """Request for a net without hidden layers and with exact steps."""
     exact = {"hidden_layer_sizes": (), "n_bins": None, "lr": None, "batch_size": None}
     parameters = of_one_net({**request.parameters, **exact})
-    return replace(request, parameters=parameters, warm_start=None, cross_fits_linear=cross_fits)
+    return replace(request, parameters=parameters, warm_start=None)

@@ -40,8 +40,7 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
     data, parameters = request.data, of_one_net(request.parameters)
     few = _some(data)
     mean = np.average(data.targets, axis=0, weights=data.weights)
-    kinds = kinds_of_nets(parameters, data.shape(), request.resolved.likelihood)
-    parameters = {**parameters, "n_bins": kinds[0], "overdispersion": (FIRST,)}
+    parameters = {**parameters, "n_bins": kinds_of_nets(parameters)[0], "overdispersion": (FIRST,)}
     short = replace(request, parameters=parameters, is_candidate=True, is_quick=True)
     short = short if few is data else replace(short, data=few, kept=few)
     has_ended = False

@@ -1,9 +1,8 @@
-"""Fitted members, and parts of an ensemble with densities of held-out rows."""
+"""Fitted members of an ensemble, with densities of held-out rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,12 +11,11 @@ from .._approximation.row_densities import Densities
 from .._training.plan import WarmStart
 from ..laplace.selection import HeldOutErrors
 from .member import Member
-from .weights import of_kinds
 
 LEAST_SHARE = 0.1
 """Minimum weight of a kind of nets beside the first one."""
-LEAST_EXACT = 0.15
-"""Minimum total weight of nets with exact steps in a joint ensemble."""
+LEAST_BESIDE = 0.2
+"""Minimum weight of a net with exact steps in a joint ensemble."""
 
 
 @dataclass(frozen=True)
@@ -31,45 +29,16 @@ class FittedMember:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Members of one kind, and densities of held-out rows that determine their weight in an ensemble."""
+class JointPart:
+    """Members that were trained together, and densities of held-out rows under their mixture."""
 
     members: tuple[Member, ...]
-    weights: np.ndarray  # (k,) within the part, with sum 1
+    weights: np.ndarray  # (k,), with sum 1
     densities: HeldOutDensities | None  # None for classes and counts
     rows: np.ndarray  # int64, positions of the held-out rows
 
-    def of_other_net(self, lead: FittedMember) -> Part | None:
-        """Part of another net, trained alone, with densities of the rows of this part; None if either has no held-out
-        rows.
-        """
+    def densities_of(self, lead: FittedMember) -> HeldOutDensities | None:
+        """Densities of the same rows under another net; None if either has no held-out rows."""
         if lead.held_out is None or self.densities is None:
             return None
-        densities = self.densities.of_net(lead.held_out, lead.member.hyper.dispersion, self.rows)
-        return Part((lead.member,), np.ones(1), densities, self.rows)
-
-    def extended(self, later: Sequence[Member]) -> Part:
-        """The part with further members; all have equal weights."""
-        members = (*self.members, *later)
-        return replace(self, members=members, weights=np.full(len(members), 1 / len(members)))
-
-
-def weighted_parts(
-    exact: Part, together: Part, linear: Part | None, row_weights: np.ndarray
-) -> tuple[list[Part], np.ndarray, float]:
-    """Parts of a joint ensemble, their members' weights by stacking of held-out rows, and the best factor of all
-    variances.
-
-    A linear net with a weight below ``LEAST_SHARE`` is left out. Held-out rows have no information about regions
-    without rows, where members with pieces are overconfident. Therefore nets with exact steps get at least
-    ``LEAST_EXACT``.
-    """
-    parts = [exact, together] if linear is None else [exact, together, linear]
-    shares, factor = of_kinds([part.densities for part in parts if part.densities is not None], row_weights)
-    if linear is not None and shares[2] < LEAST_SHARE:
-        return weighted_parts(exact, together, None, row_weights)
-    others = float(shares[1:].sum())
-    if shares[0] < LEAST_EXACT:
-        shares = np.array([LEAST_EXACT, *(shares[1:] * (1 - LEAST_EXACT) / others)])
-    weights = np.concatenate([share * part.weights for share, part in zip(shares, parts, strict=True)])
-    return parts, weights, factor
+        return self.densities.of_net(lead.held_out, lead.member.hyper.dispersion, self.rows)

@@ -1,10 +1,10 @@
 """Training of members that train together.
 
-A repeat is a random assignment of the rows to four folds. There are two repeats (``_training/repeats.py``). Each of the
-eight members is trained without one fold of one repeat. They train as one or two tensor programs
-(``_training/batched.py``). Members of the first repeat suit smooth functions, those of the second functions with much
-detail (``_training/recipe.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with almost no
-weight, or with much larger errors, is omitted. ``approximate_members.py`` computes the posteriors.
+A repeat is a random assignment of the rows to folds (``_training/repeats.py``). Each member is trained without one fold
+of one repeat. Members of the first repeat suit smooth functions, those of the second functions with much detail
+(``_training/recipe.py``). For few rows, the members of a third repeat are linear. Members of one shape train
+as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat
+with almost no weight, or with much larger errors, is omitted. ``approximate_members.py`` computes the posteriors.
 """
 
 from __future__ import annotations
@@ -28,14 +28,24 @@ from .._host.rows import Sizes, TrainingRows, some_rows
 from .._options.options import Options, is_auto
 from .._runtime.progress import Clock, Steps, Task
 from .._runtime.torch_state import single_thread
-from .._training.batched import mean_errors, seconds_of_step, train_members
+from .._training.batched import seconds_of_step, train_members
 from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.losses import Loss, NegativeLog, loss_of
 from .._training.plan import NOISELESS, TrainingRequest
 from .._training.random_weights import grouped, posterior_layout
-from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, Schedule, for_noise, of_part, recipes_for
-from .._training.repeats import N_REPEATS, held_out_rows
+from .._training.recipe import (
+    PILOT_FOLDS,
+    PILOT_STEPS,
+    PRIORS,
+    Recipe,
+    Schedule,
+    for_noise,
+    linear,
+    of_part,
+    recipes_for,
+)
+from .._training.repeats import FEW_ROWS, FOLDS_OF_FEW, N_FOLDS, held_out_rows
 from .._training.stacked import Stacked
 from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
 from ..laplace.fit import LaplaceFit, fit_laplace
@@ -47,13 +57,14 @@ from ..laplace.structures._base import Curvature
 from ..nets import TableMLP
 from .encodings import exact_kinds
 from .joint_members import JointMembers, average
+from .linear import leaves_layers_open
 from .weights import by_stacking
 
 EM_STEPS = 100
 """Steps of expectation maximisation for the weights of the repeats."""
 MOST_ERROR_RATIO = 2.0
-"""Maximum ratio of the squared errors of a repeat to those of the other one. Members with very different errors cannot
-share one noise model."""
+"""Maximum ratio of the squared errors of a repeat to the smallest ones. Members with very different errors cannot share
+one noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
@@ -81,7 +92,10 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     n_rows = len(data.X) if stream is None else stream.n_rows
     recipes = recipes_of(request.parameters, data, n_rows)
-    held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
+    is_few = loss.has_noise and stream is None and n_rows <= FEW_ROWS
+    if is_few and leaves_layers_open(request, resolved):
+        recipes += (linear(recipes[0]),)
+    held_out = torch.from_numpy(_held_out(data, len(recipes), stream, is_few=is_few)).to(rows.inputs.device)
     n_members = len(held_out) // len(recipes)
     repeats: list[tuple[JointMembers, Tensor]] = []
     with task.subtask("epochs") as epochs:
@@ -90,17 +104,19 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
-        trial = _Program.of(request, options, rows, recipes[:1], held_out, 0)
+        trial = _Program.of(request, options, rows, recipes[:1], held_out[: PILOT_FOLDS if is_few else 1])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
         prior, error = request.saved.result("prior", partial(trial.prior, progress))
         if loss.has_noise:  # errors of classes and counts are in nats
-            if error < PILOT_NOISELESS and stream is None and _has_exact_steps(request, options):
+            of_one = of_one_net(request.parameters)
+            if error < PILOT_NOISELESS and stream is None and exact_kinds(of_one, data.shape(), options.likelihood):
                 return None
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
         for together in _programs(recipes):
-            program = _Program.of(request, options, rows, together, held_out, len(repeats) * n_members)
-            with progress(together[0].schedule, label=f"{len(together) * n_members} members") as steps:
+            first, n_nets = len(repeats) * n_members, len(together) * n_members
+            program = _Program.of(request, options, rows, together, held_out[first : first + n_nets], first)
+            with progress(together[0].schedule, label=f"{n_nets} members") as steps:
                 repeats += program.trained(prior, steps)
             if clock.is_over():
                 break
@@ -113,17 +129,11 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise))
 
 
-def _held_out(data: PreparedData, n_repeats: int, stream: RowStream | None) -> np.ndarray:
+def _held_out(data: PreparedData, n_repeats: int, stream: RowStream | None, *, is_few: bool) -> np.ndarray:
     """Mask of the rows that each member holds out; folds of a stream are sets of hashes."""
     if stream is None:
-        return held_out_rows(data.X, data.targets, n_repeats)
+        return held_out_rows(data.X, data.targets, n_repeats, FOLDS_OF_FEW if is_few else N_FOLDS)
     return held_out_by_hash(data, n_repeats)
-
-
-def _has_exact_steps(request: TrainingRequest, options: Options) -> bool:
-    """True if nets with exact steps are affordable in place of the members."""
-    of_one, shape = of_one_net(request.parameters), request.data.shape()
-    return bool(exact_kinds(of_one, shape, options.likelihood, added=False))
 
 
 def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
@@ -147,7 +157,7 @@ class _Program:
     arguments: tuple[dict[str, Any], ...]  # one per net
     modules: tuple[TableMLP, ...]  # one per net, with initial weights
     held_out: Tensor  # (K, n), True for rows held out from a net
-    first: int  # place of the first net among the folds of all repeats
+    first: int = 0  # place of the first net among the folds of all repeats
 
     @classmethod
     def of(
@@ -157,15 +167,14 @@ class _Program:
         rows: TrainingRows,
         recipes: tuple[Recipe, ...],
         held_out: Tensor,
-        first: int,
+        first: int = 0,
     ) -> _Program:
         """Program of the repeats with these recipes, from the member at position ``first`` on."""
-        n_members = len(held_out) // N_REPEATS
+        n_members = len(held_out) // len(recipes)
         arguments = [arguments_of(recipe, request.data, options) for recipe in recipes for _ in range(n_members)]
         seed = request.seeds[0] + first
         modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
-        masks = held_out[first : first + len(modules)]
-        return cls(request, options, rows, recipes, tuple(arguments), modules, masks, first)
+        return cls(request, options, rows, recipes, tuple(arguments), modules, held_out, first)
 
     @property
     def loss(self) -> Loss:
@@ -179,7 +188,7 @@ class _Program:
     def prior(self, progress: Callable[..., Steps]) -> tuple[float, float]:
         """Prior precision of the members, and the held-out error of its trial; see :func:`best_prior`."""
         schedule, seed = self.recipes[0].schedule, self.request.seeds[0]
-        arguments = self.arguments[0], self.loss, schedule, self.rows, self.held_out[0], seed, self.order
+        arguments = self.arguments[0], self.loss, schedule, self.rows, self.held_out, seed, self.order
         return best_prior(*arguments, progress)
 
     def trained(self, prior: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
@@ -225,25 +234,27 @@ def best_prior(
     order: int,
     progress: Callable[..., Steps],
 ) -> tuple[float, float]:
-    """Prior precision with the smallest error on the held-out rows of a mask (n,), and this error.
+    """Prior precision with the smallest error on the rows that masks (F, n) hold out, and this error.
 
-    One net is trained under each of ``PRIORS``, in one tensor program and with fewer steps than the members. A net that
-    trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up to the
-    largest of ``PRIORS``.
+    A net for each mask is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the
+    members. A net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the
+    steps, up to the largest of ``PRIORS``.
     """
-    weights = (held_out * rows.weights)[None]
+    weights, n_folds = held_out * rows.weights, len(held_out)
 
     def errors_of(outputs: Tensor) -> list[float]:
+        parts = outputs.split(n_folds)
         if isinstance(loss, NegativeLog):
-            return [_loss_of_mixture(loss, rows, weights, one[None]) for one in outputs]
-        errors: list[float] = mean_errors(loss, rows, outputs, weights.expand(len(PRIORS), -1)).tolist()
-        return errors
+            return [_loss_of_mixture(loss, rows, weights, part) for part in parts]
+        errors = (float((weights * loss.errors(part, rows.targets)).sum() / weights.sum()) for part in parts)
+        return list(errors)
 
-    stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
+    modules = [TableMLP(**arguments, seed=seed + fold).to(rows.weights) for fold in range(n_folds)]
+    stacked = Stacked(modules * len(PRIORS))
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
-    trained_on = (~held_out).double().expand(len(PRIORS), -1)
+    trained_on, priors = (~held_out).double().repeat(len(PRIORS), 1), [p for p in PRIORS for _ in range(n_folds)]
     with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
-        arguments_of_nets = stacked, loss, rows, trained_on, [short], order, PRIORS, lambda outputs: None, steps
+        arguments_of_nets = stacked, loss, rows, trained_on, [short], order, priors, lambda outputs: None, steps
         best = None if loss.has_noise else lambda outputs: min(errors_of(outputs))
         outputs, _ = train_members(*arguments_of_nets, score=best)
     errors = errors_of(outputs)
@@ -341,11 +352,11 @@ def _in_time(
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
-    """Weights of two repeats that maximise the density of held-out rows under their mixture (stacking, by EM).
+    """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking, by EM).
 
     Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
     factor as variances. A repeat has weight zero if the geometric mean of its squared errors is more than
-    ``MOST_ERROR_RATIO`` times that of the other.
+    ``MOST_ERROR_RATIO`` times the smallest one.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -354,14 +365,13 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
     squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
     # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
     sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
-    if sizes.max() > MOST_ERROR_RATIO * sizes.min():
-        return (sizes == sizes.min()).double().tolist()
+    alike = (sizes <= MOST_ERROR_RATIO * sizes.min()).double()
     distances = squares.sum(2)
-    share = torch.full_like(sizes, 0.5)
+    share = alike / alike.sum()
     level = share @ distances @ weights / (weights.sum() * n_outputs)
     for _ in range(EM_STEPS):
         part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
-        share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)
+        share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL) * alike
         level = (part * distances).sum() / (weights.sum() * n_outputs)
     return (share / share.sum()).tolist()
 

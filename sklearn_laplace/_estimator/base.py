@@ -28,7 +28,7 @@ from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
 from .._ensemble.conditions import device_of_fit
 from .._ensemble.diagnose import diagnose
-from .._ensemble.encodings import check_one_kind, most_kinds
+from .._ensemble.encodings import check_one_kind, kinds_of_nets
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
@@ -194,7 +194,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
         n_given = len(self.net) if is_list(self.net) else 1
         most = n_given if is_list(self.net) else number_of_members(parameters["n_members"], n_folds)
-        n_fits = most_kinds(parameters, arguments[0]) * most + options.likelihood.is_overdispersed * ROUNDS * n_given
+        n_fits = (1 + len(kinds_of_nets(parameters))) * most + options.likelihood.is_overdispersed * ROUNDS * n_given
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock(Group() if sample is None else Group.current())
         cached = parameters["memory"] is not None and parameters["max_time"] is None

@@ -174,10 +174,7 @@ class Training:
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
         if from_zero:
-            stacked.weights[-1].zero_()
-            start, bias = loss.first_outputs(rows.targets, rows.weights, stacked.n_outputs), stacked.biases[-1]
-            if start is not None and bias is not None:
-                bias.copy_(start.expand_as(bias))
+            stacked.start_at(loss.first_outputs(rows.targets, rows.weights, stacked.n_outputs))
         unit = n / weights.sum(1, keepdim=True)
         more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
         return cls(

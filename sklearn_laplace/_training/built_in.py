@@ -123,13 +123,21 @@ def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: L
 def table_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, n_bins: int | None
 ) -> dict[str, Any]:
-    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` pieces per column; None: numbers alone."""
+    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` pieces per column; None: numbers alone.
+
+    A linear net has the numbers themselves, because it cannot undo that large ones are clipped.
+    """
     stride = max(len(data.X) // STATISTICS_ROWS, 1)
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]
     drawn_in, tails = _drawn_in(X, weights, columns)
-    edges = [[0.0] if n_bins is None else _edges(column, weights, n_bins) for column in drawn_in.T]
-    encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, weights), "input_cycles": _cycles(columns)}
-    return {**_coding(data), **_of_any_net(parameters, data, likelihood), **encoding, **tails}
+    encoding: dict[str, Any]
+    if parameters["hidden_layer_sizes"]:
+        edges = [[0.0] if n_bins is None else _edges(column, weights, n_bins) for column in drawn_in.T]
+        encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, weights)}
+    else:
+        encoding = _mean_and_scale(_with_waves(drawn_in, X, columns), weights)
+    of_any = {**_coding(data), **_of_any_net(parameters, data, likelihood)}
+    return {**of_any, **encoding, **tails, "input_cycles": _cycles(columns)}
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:

@@ -25,14 +25,13 @@ from ..laplace.selection.held_out import DEAR_POINTS
 from ..laplace.structures import Full, Functional, Kron
 from .fit_map import continued, problem_of
 from .plan import NOISELESS, Fold, MapResult, Plan
+from .repeats import LEAST_ROWS
 
 N_FOLDS = 3
 """Number of folds, see docs/decisions.md."""
 STEPS, NOISY_STEPS, BEGUN_STEPS = 14, 8, 3
 """Maximum Gauss–Newton steps of each net: in general, for noisy targets, and for these after a training by gradients.
 """
-LEAST_ROWS = 40
-"""Minimum number of rows for cross-fitting; fewer rows do not determine the noise level."""
 SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
 """Factor of each trial reduction of the prior precision, and the total factor at which trials end. Last: minimum gain
 of the held-out log density, in nats, for a reduction to be kept."""

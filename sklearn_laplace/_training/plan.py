@@ -184,7 +184,6 @@ class TrainingRequest:
     warm_start: WarmStart | None = None
     is_member: bool = False  # later member: no cross-fitted nets, prior precisions of its warm start
     is_quick: bool = False  # the net is only scored: a few steps
-    cross_fits_linear: bool = False  # held-out rows compare a linear net with others
     stream: RowStream | None = None
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
 

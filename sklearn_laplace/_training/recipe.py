@@ -1,4 +1,4 @@
-"""Shape and schedule of jointly trained ensemble members, as powers of the number of rows.
+"""Shape and schedule of jointly trained ensemble members: one recipe per repeat, as powers of the number of rows.
 
 A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay.
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Steps, Task
+from .repeats import FEW_ROWS
 
 LEAST_RATE = 1e-3
 """Minimum learning rate, as a fraction of the maximum."""
@@ -85,8 +86,8 @@ SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
 """Activations of the first and of the second repeat. For more than this number of rows, both repeats use the first."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Number of steps of each repeat for 1,000 rows, and its power of the number of rows."""
-TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
-"""Maximum number of rows for which both repeats are trained together, in one shape, and their steps for 1,000 rows."""
+STEPS_OF_FEW = 475
+"""Number of steps of both repeats for 1,000 rows, if there are at most ``FEW_ROWS``. They are trained together."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
 """Noisy targets: minimum squared error in the trial of prior precisions, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
@@ -97,8 +98,9 @@ RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
 exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
-PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
-"""Candidate prior precisions of the weights, and the maximum number of steps of the trial of each candidate."""
+PRIORS, PILOT_STEPS, PILOT_FOLDS = (0.0, 0.1, 0.5, 2.0), 400, 2
+"""Candidate prior precisions of the weights, the maximum number of steps of the trial of each candidate, and its number
+of folds for few rows and normal noise; otherwise it has one fold."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
 """Pieces per column: in the first repeat; maximum in the second; and there for 1,000 rows, proportional to the rows."""
 MOST_INPUTS = 512
@@ -121,14 +123,14 @@ class Recipe:
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """Default recipes: the first deal suits smooth functions, the second functions with fine detail."""
+    """Default recipes of nets with hidden layers: the first suits smooth functions, the second fine detail."""
     units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
     units = min(max(units, WIDTHS[0]), WIDTHS[1])
     at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)
     more = max(MORE_STEPS * max(n_rows / 1000, 1.0) ** MORE_POWER, 1.0) if n_rows > SMALL_ROWS else 1.0
     steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
-    if n_rows <= TOGETHER_ROWS:
-        steps = [max(int(more * TOGETHER_STEPS * (n_rows / 1000) ** STEPS_POWERS[0]), 1)] * len(steps)
+    if n_rows <= FEW_ROWS:
+        steps = [max(int(more * STEPS_OF_FEW * (n_rows / 1000) ** STEPS_POWERS[0]), 1)] * len(steps)
     most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
@@ -146,7 +148,12 @@ def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Rec
     if error < NOISY or n_rows <= NOISY_ROWS:
         return tuple(recipes)
     units = WIDTH_STEP * max(round(NOISY_WIDTH * recipes[0].hidden_layer_sizes[0] / WIDTH_STEP), 1)
-    return tuple(replace(recipe, hidden_layer_sizes=(units,) * N_LAYERS) for recipe in recipes)
+    return tuple(replace(recipe, hidden_layer_sizes=(units,) * len(recipe.hidden_layer_sizes)) for recipe in recipes)
+
+
+def linear(recipe: Recipe) -> Recipe:
+    """Recipe of linear nets with the same schedule. They find weak signals, and linear functions exactly."""
+    return replace(recipe, hidden_layer_sizes=(), n_bins=None)
 
 
 def of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:

@@ -1,7 +1,7 @@
 """Held-out rows of jointly trained ensemble members: each member holds out one fold of one repeat.
 
-A repeat is a partition of the rows into folds. Two repeats of four folds give eight members, each trained on three
-quarters of the rows.
+A repeat is a partition of the rows into four folds, so each member is trained on three quarters of the rows. For few
+rows and normal noise there are eight folds, and members are trained on seven eighths of the rows.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import numpy as np
 
 from .._data.rows import rehashed, row_keys
 
-N_REPEATS, N_FOLDS = 2, 4
-"""Number of repeats, and of folds per repeat. The two members that hold out a row show what a mixture gains."""
+N_REPEATS, N_FOLDS, FOLDS_OF_FEW = 2, 4, 8
+"""Number of repeats, which show what a mixture gains; of folds per repeat; and of folds for few rows."""
+LEAST_ROWS, FEW_ROWS = 40, 1000
+"""Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Maximum number
+of few rows: all repeats have the same number of steps, and for normal noise ``FOLDS_OF_FEW`` and linear members."""
 
 
-def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int = N_REPEATS) -> np.ndarray:
-    """Mask (n_repeats · N_FOLDS, n) of the rows that each member holds out; targets (n,) are stratified classes.
+def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:
+    """Mask (n_repeats · n_folds, n) of the rows that each member holds out; targets (n,) are stratified classes.
 
     The fold of a row depends on its content, not on its position: equal rows are in the same fold.
     """
@@ -29,6 +32,6 @@ def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int = N_RE
         of_class[place] = classes
         order = np.argsort(of_class, kind="stable")
         fold = np.empty(len(unique), dtype=int)
-        fold[order] = np.arange(len(unique)) % N_FOLDS
-        masks += [fold[place] == k for k in range(N_FOLDS)]
+        fold[order] = np.arange(len(unique)) % n_folds
+        masks += [fold[place] == k for k in range(n_folds)]
     return np.stack(masks)

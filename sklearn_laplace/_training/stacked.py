@@ -93,8 +93,7 @@ DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] =
 class Stacked:
     """Stacked weights of K nets of the same shape; the given ``modules`` are not changed.
 
-    MLPs need hidden layers, and nets with the same activation are consecutive. With ``learns_scales``, each encoded
-    column has a learnable scale.
+    Nets with the same activation are consecutive. With ``learns_scales``, each encoded column has a learnable scale.
     """
 
     def __init__(
@@ -214,6 +213,15 @@ class Stacked:
     def tensors(self) -> list[Tensor]:
         """Trainable tensors: column scales, weights and biases."""
         return [*self.scales, *self.weights, *(bias for bias in self.biases if bias is not None)]
+
+    @torch.no_grad()
+    def start_at(self, outputs: Tensor | None) -> None:
+        """Set the weights of the last layer to zero, and its bias to the given outputs (C,)."""
+        for weight in self.weights[-1:] if self.activations else self.weights:
+            weight.zero_()
+        bias = [bias for bias in self.biases if bias is not None][-1]
+        if outputs is not None:
+            bias.copy_(outputs.expand_as(bias))
 
     def copied(self) -> list[Tensor]:
         return [tensor.detach().clone() for tensor in self.tensors]

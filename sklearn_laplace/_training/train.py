@@ -160,7 +160,7 @@ class _Nets:
         network = _trace(module, rows, options, verbose=level)
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
         # A linear net has a single mode, which its evidence describes without cross-fitting.
-        pays = is_ours and (len(parameters["hidden_layer_sizes"]) > 0 or request.cross_fits_linear)
+        pays = is_ours and len(parameters["hidden_layer_sizes"]) > 0
         separable = options.previous is None and not data.has_copies and not isinstance(options.prior_mean, dict)
         cross_fits = pays and separable and options.cross_fits and not (own_epochs or request.is_member)
         others = []

@@ -20,10 +20,10 @@ from sklearn_laplace._approximation.row_densities import RowDensities
 from sklearn_laplace._data.rows import PreparedData
 from sklearn_laplace._data.target_scale import TargetScale
 from sklearn_laplace._ensemble import fit as ensemble_fit
-from sklearn_laplace._ensemble.encodings import kinds_of_nets
+from sklearn_laplace._ensemble.encodings import exact_kinds
 from sklearn_laplace._ensemble.fit import LEAST_SHARE
 from sklearn_laplace._ensemble.weights import of_kinds
-from sklearn_laplace.errors import BoundWarning, ClippedWarning, NotPositiveDefiniteError
+from sklearn_laplace.errors import BoundWarning, ClippedWarning
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.links import Probit
@@ -52,14 +52,6 @@ def both() -> LaplaceRegressor:
     return LaplaceRegressor(**SMALL, n_bins=KINDS).fit(X, Y)
 
 
-@pytest.fixture(scope="module")
-def automatic() -> LaplaceRegressor:
-    """Fit with the default n_bins, on more rows than the minimum for two encodings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-        return LaplaceRegressor(**SMALL, likelihood="gaussian").fit(X, Y)
-
-
 def densities(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Predictive density of each row under each member."""
     return np.exp([member.log_predictive_density(X, y) for member in model.members_])
@@ -67,7 +59,7 @@ def densities(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> np.ndarr
 
 def test_the_first_kind_is_what_it_is_alone(both):
     """The first encoding's members are bit-identical to a fit of it alone, up to one common variance factor."""
-    alone = LaplaceRegressor(**SMALL).fit(X, Y)
+    alone = LaplaceRegressor(**SMALL, n_bins=(None,)).fit(X, Y)
     factor = both.hyper_.dispersion / alone.hyper_.dispersion
     assert 0.25 <= factor < 1
     for one, other in zip(alone.members_, both.members_, strict=False):
@@ -352,69 +344,24 @@ def test_kinds_are_of_the_built_in_net():
         LaplaceRegressor(torch.nn.Linear(10, 1), n_bins=KINDS).fit(X, Y)
 
 
-def test_by_itself_there_are_pieces_where_they_can_be_weighed(automatic, monkeypatch):
-    """Above SMALL_ROWS rows, if full-batch second-order steps are affordable, "auto" equals (None, 8) to the bit."""
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-    options = {**SMALL, "likelihood": "gaussian"}
-    explicit = LaplaceRegressor(**options, n_bins=(None, 8)).fit(X, Y)
-    few = LaplaceRegressor(**options, n_bins="auto").fit(X[:60], Y[:60])
-    np.testing.assert_array_equal(automatic.predict_std(NEW), explicit.predict_std(NEW))
-    assert {member.n_bins for member in few.members_} == {None}
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.exact_cost", lambda *_: (1e12, None))
-    assert {member.n_bins for member in LaplaceRegressor(**options, n_bins="auto").fit(X, Y).members_} == {None}
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "classes", "expected"),
-    [
-        (300, 6, 0, (None,)),
-        (1000, 6, 0, (None, 8)),
-        (3000, 6, 0, (None,)),  # 2,500 weights and 3,000 rows: too many for an exact step
-        (1000, 6, 3, (None,)),  # classes have one kind
-        (2000, 784, 10, (None,)),  # too many inputs
-    ],
-)
-def test_what_is_affordable(rows, columns, classes, expected):
-    rng = np.random.default_rng(0)
-    inputs, n_outputs = rng.normal(size=(rows, columns)), max(classes, 1)
-    scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
-    data = PreparedData(inputs, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
-    parameters = {**LaplaceRegressor().get_params(), "hidden_layer_sizes": (50,)}
-    assert kinds_of_nets(parameters, data.shape(), Categorical() if classes else Gaussian()) == expected
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"n_members": 3},
-        {"subset_of_weights": ["5.weight"]},
-        {"prior": {"5.bias": [1.0]}},
-        {"temperature": {"5.weight": 2.0}},
-        {"prior_precision": [1.0, 2.0, 1.0, 2.0], "prior": "tensor"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_what_is_said_of_one_net_leaves_one_kind(automatic, monkeypatch, options):
-    """Named weights refer to the net on plain numbers, and n_members is the total number of nets."""
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-    assert {member.n_bins for member in automatic.members_} == {None, 8}
-    model = LaplaceRegressor(**SMALL, likelihood="gaussian", **options).fit(X, Y)
+def test_nets_that_train_one_after_the_other_have_numbers_alone_by_default():
+    model = LaplaceRegressor(**SMALL, prior_precision="evidence").fit(X, Y)
     assert {member.n_bins for member in model.members_} == {None}
-    assert "n_members" not in options or len(model.members_) == options["n_members"]
 
 
-def test_columns_of_two_values_have_no_pieces(monkeypatch):
+def test_columns_of_two_values_have_no_pieces():
     """Binary columns have a single bin, so both encodings coincide. A missing value is not a third value."""
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     flags = (X > 0.5).astype(float)
     flags[::9, 2] = np.nan
-    for table, expected in ((flags, {None}), (np.column_stack([flags, X[:, 3]]), {None, 8})):
-        model = LaplaceRegressor(**SMALL, likelihood="gaussian").fit(table, Y)
-        assert {member.n_bins for member in model.members_} == expected
+    for table, expected in ((flags, (None,)), (np.column_stack([flags, X[:, 3]]), (None, 8))):
+        rows = np.repeat(table, 5, axis=0)
+        scale = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
+        data = PreparedData(rows, np.zeros((len(rows), 1)), np.ones(len(rows)), 1, scale)
+        parameters = {**LaplaceRegressor().get_params(), "hidden_layer_sizes": (50,)}
+        assert exact_kinds(parameters, data.shape(), Gaussian()) == expected
 
 
-def test_a_net_of_ones_own_is_the_only_kind(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
+def test_a_net_of_ones_own_is_the_only_kind():
     net = torch.nn.Sequential(torch.nn.Linear(10, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     models = [LaplaceRegressor(net, n_bins=n, max_epochs=2, random_state=0).fit(X, Y) for n in ("auto", None)]
     assert [len(model.members_) for model in models] == [1, 1]
@@ -441,20 +388,3 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
     messages = [str(warning.message) for warning in caught if str(warning.message).endswith(" pieces")]
     kinds = {"": "None pieces", "another ": "another member of the ensemble: 6 pieces"}
     assert messages == [kinds[prefix] for prefix in expected]
-
-
-def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
-    """If n_bins names the encoding explicitly, its failure is an error."""
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-    original = ensemble_fit.fit_member
-
-    def failing(request, *rest, **more):
-        if request.parameters["n_bins"] is not None:
-            raise NotPositiveDefiniteError("no")
-        return original(request, *rest, **more)
-
-    monkeypatch.setattr(ensemble_fit, "fit_member", failing)
-    options = {**SMALL, "likelihood": "gaussian"}
-    assert len(LaplaceRegressor(**options, n_bins="auto").fit(X, Y).members_) == 4
-    with pytest.raises(NotPositiveDefiniteError):
-        LaplaceRegressor(**options, n_bins=KINDS).fit(X, Y)

@@ -302,7 +302,7 @@ def test_members_are_estimators_of_their_own(three):
 
 def test_as_many_members_as_there_are_nets(three):
     """Four if prior or noise are chosen by cross-fitting; a fifth is trained under the same precision."""
-    four, five = (LaplaceRegressor(n_members=n, **SMALL).fit(X, Y) for n in ("auto", 5))
+    four, five = (LaplaceRegressor(n_members=n, prior_precision="evidence", **SMALL).fit(X, Y) for n in ("auto", 5))
     assert len(four.members_) == 4 and len(five.members_) == 5
     for one, other in zip(four.members_, five.members_, strict=False):
         np.testing.assert_array_equal(one.predict(X_NEW), other.predict(X_NEW))
@@ -356,13 +356,13 @@ def test_members_are_left_out_where_they_cannot_be_trained(monkeypatch):
         return original(*args, **options)
 
     monkeypatch.setattr(ensemble_fit, "approximate", failing)
-    model = LaplaceRegressor(**SMALL).fit(X, Y)
+    model = LaplaceRegressor(prior_precision="evidence", **SMALL).fit(X, Y)
     assert len(model.members_) == 3 and model.member_weights_.shape == (3,)
     calls.clear()
     with pytest.raises(NonFiniteError):
         LaplaceRegressor(n_members=4, **SMALL).fit(X, Y)
     monkeypatch.undo()
-    assert len(LaplaceRegressor(memory_budget=20_000, **SMALL).fit(X, Y).members_) == 1
+    assert len(LaplaceRegressor(prior_precision="evidence", memory_budget=20_000, **SMALL).fit(X, Y).members_) == 1
 
 
 def test_each_kind_of_warning_is_given_once_for_all_members():

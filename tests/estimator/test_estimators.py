@@ -238,7 +238,7 @@ def test_large_data_train_by_epochs(monkeypatch):
     monkeypatch.setattr(_budget, "SMALL", large)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = LaplaceRegressor(random_state=0).fit(X, Y)
+        model = LaplaceRegressor(n_members=1, random_state=0).fit(X, Y)
     assert len(model.history_) == -(-300 * 256 // 60)  # epochs that contain as many rows as 300 batches of 256
     assert model.score(X, Y) > 0.8
     assert 0.05 < model.sigma_noise_ < 0.6
@@ -374,7 +374,7 @@ def test_a_net_that_does_not_fit_is_refused_before_training(net, error, message)
 
 def test_a_posterior_that_does_not_fit_in_memory_is_refused_before_training():
     """The error states the bytes and an alternative structure; nothing is allocated."""
-    model = LaplaceRegressor(hidden_layer_sizes=(1000, 1000), hessian_structure="full")
+    model = LaplaceRegressor(n_members=1, hidden_layer_sizes=(1000, 1000), hessian_structure="full")
     with pytest.raises(
         MemoryBudgetError, match=r"needs about .* bytes\) for 1,006,001 weights.*hessian_structure='kron'"
     ):

@@ -362,7 +362,7 @@ def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
     """The full matrix is computed first, even for a diagonal structure."""
     monkeypatch.setattr("sklearn_laplace._runtime.memory._physical_memory", lambda: 10_000)
     with pytest.raises(MemoryBudgetError, match=r"a matrix of 31 × 31 and needs .* \(15,376 bytes\).*curvature='ggn'"):
-        LaplaceRegressor(hidden_layer_sizes=(6,), curvature="hessian", hessian_structure="diag").fit(X, Y)
+        LaplaceRegressor(n_members=1, hidden_layer_sizes=(6,), curvature="hessian", hessian_structure="diag").fit(X, Y)
 
 
 @pytest.mark.parametrize("value", [0, 2.5, None, True])

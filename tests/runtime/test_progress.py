@@ -81,13 +81,13 @@ def in_order(recorder):
 
 @pytest.fixture(scope="module")
 def plain():
-    return LaplaceRegressor(**SMALL).fit(X, Y)
+    return LaplaceRegressor(**SMALL, n_members=4).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
 def watched():
     recorder = Recorder()
-    model = LaplaceRegressor(**SMALL).set_callbacks(recorder) if HAS_CALLBACKS else None
+    model = LaplaceRegressor(**SMALL, n_members=4).set_callbacks(recorder) if HAS_CALLBACKS else None
     return model and model.fit(X, Y), recorder
 
 
@@ -113,7 +113,7 @@ def test_no_task_has_more_parts_than_it_says(watched):
     for path, most in recorder.most.items():
         parts = [other for other in recorder.most if other[:-1] == path]
         assert most is None or len(parts) <= most
-    assert recorder.most["fit 0",] == 4
+    assert recorder.most["fit 0",] == 8
 
 
 @reports
@@ -311,7 +311,7 @@ def test_verbose_prints_the_steps_of_members_that_train_together(capsys):
 
 def test_verbose_prints_the_steps_of_exact_trainings_and_the_epochs_of_short_ones(capsys):
     """Gauss–Newton steps with the mean loss, for the net and its cross-fitted nets; epochs if their number is given."""
-    LaplaceRegressor(**SMALL, verbose=2).fit(X, Y)
+    LaplaceRegressor(**SMALL, n_members=4, verbose=2).fit(X, Y)
     lines = lines_of(capsys.readouterr().out)
     assert [step for stage, step, _ in lines if stage == "mode"][:3] == [1, 2, 3]
     assert sum(step == 1 for stage, step, _ in lines if stage == "cross-fitted nets, net") == 3

@@ -694,17 +694,10 @@ MUTATIONS = (
         "linear",
     ),
     Mutation(
-        "a linear net without cross-fitted nets",
-        "_training/train.py",
-        " or request.cross_fits_linear)",
-        ")",
-        "linear",
-    ),
-    Mutation(
-        "exact nets that may lose all weight",
-        "_ensemble/parts.py",
-        "if shares[0] < LEAST_EXACT:",
-        "if False:",
+        "an exact net that may lose all weight",
+        "_ensemble/fit.py",
+        "max(float(shares[0]), LEAST_BESIDE)",
+        "float(shares[0])",
         "linear exact_members",
     ),
     Mutation(

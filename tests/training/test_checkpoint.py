@@ -30,8 +30,8 @@ def rows(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 def few_steps(monkeypatch):
     """Short trainings without nets with exact steps, and a state after each step."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (60, 40))
-    monkeypatch.setattr(recipe, "TOGETHER_STEPS", 50)
-    monkeypatch.setattr("sklearn_laplace._ensemble.fit.exact_kinds", lambda *args, **options: ())
+    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 50)
+    monkeypatch.setattr("sklearn_laplace._ensemble.fit.may_be_beside", lambda *args: False)
     monkeypatch.setattr(checkpoint, "EVERY", -1.0)
 
 
