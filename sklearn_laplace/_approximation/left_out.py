@@ -189,5 +189,6 @@ def left_out_of(
         )
     kept = kept.in_order() if in_order else kept
     dtype = next(fit.network.module.parameters()).dtype
-    density = density_of(fit.likelihood, options.link_of(fit.n_outputs, seed))
+    link = None if options.link is None else options.link.drawn(options.n_samples, fit.n_outputs, seed)
+    density = density_of(fit.likelihood, link)
     return LeftOut(kept.tensors(input_dtype, dtype, fit.theta.device), options.memory, density)

@@ -64,8 +64,7 @@ FAILURES = NonFiniteError, NotPositiveDefiniteError
 MEMBER_STAGES = 2
 """Number of subtasks of a member: training and posterior."""
 WORTH = 1.6
-"""Nets with pieces are added to a joint ensemble if the squared error of nets with numbers is this many times larger.
-The other members have pieces already."""
+"""Nets with pieces replace a joint ensemble if the squared error of nets with numbers is this many times larger."""
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:

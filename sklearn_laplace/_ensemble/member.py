@@ -87,7 +87,8 @@ class Member:
 
     def link(self, options: Options) -> Link | None:
         """Link of a classifier; None for a regressor."""
-        return options.link_of(self.fit.n_outputs, self.seed)
+        link = options.link
+        return None if link is None else link.drawn(options.n_samples, self.fit.n_outputs, self.seed)
 
     def outputs(self, x: Tensor, options: Options) -> Tensor:
         """Mean of the outputs (n, C), float64; takes only forward passes if the predictive allows it."""

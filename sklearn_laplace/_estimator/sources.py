@@ -43,6 +43,8 @@ def by_block(method: F) -> F:
 
     @wraps(method)
     def call(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(X) is np.ndarray:
+            return method(self, X, *args, **kwargs)
         names = getattr(self, "feature_names_in_", None)
         if is_collection(X):
             if names is not None and getattr(X, "columns", None) is not None:

@@ -15,7 +15,7 @@ from .._validation.values import Choice
 from ..laplace.curvatures._base import CurvatureRule
 from ..laplace.evidence import mackay_dispersion, residual_dispersion
 from ..laplace.likelihoods._base import Likelihood
-from ..laplace.links._base import Link, standard_normals
+from ..laplace.links._base import Link
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.previous import PreviousPosterior
 from ..laplace.prior_groups import Grouping
@@ -125,10 +125,6 @@ class Options:
     def rechooses_noise(self) -> bool:
         """True if the noise level is selected together with the prior precision, not beforehand."""
         return any((self.by_evidence[1], self.by_loo[1]))
-
-    def link_of(self, n_outputs: int, seed: int) -> Link | None:
-        """Link of a classifier for this number of outputs, with its draws; None for a regressor."""
-        return None if self.link is None else self.link(standard_normals(self.n_samples, max(n_outputs, 2), seed))
 
 
 def trained_as(option: str, value: object) -> object:

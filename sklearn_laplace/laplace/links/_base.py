@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,6 +27,11 @@ class Link(ABC):
     """
 
     draws: Tensor
+
+    @classmethod
+    def drawn(cls, n_samples: int, n_outputs: int, seed: int) -> Self:
+        """Link for this number of outputs of a net, with its draws."""
+        return cls(standard_normals(n_samples, max(n_outputs, 2), seed))
 
     @abstractmethod
     def mean(self, latent: LatentGaussian) -> Tensor:
