@@ -349,7 +349,7 @@ def test_noise_cannot_be_known_and_learnt():
 
 def test_a_cache_knows_both_trainings(tmp_path):
     """Training with constant noise, training with the noise model from there, and three more members."""
-    options = {"memory": str(tmp_path), **SMALL}
+    options = {"memory": str(tmp_path), "n_members": 4, **SMALL}
     first = LaplaceRegressor(**options).fit(X, Y)
     stored = sorted(path for path in tmp_path.rglob("output.pkl"))
     second = LaplaceRegressor(temperature=2.0, **options).fit(X, Y)

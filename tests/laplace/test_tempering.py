@@ -109,8 +109,8 @@ def test_a_convolution_and_a_part_of_a_layer_have_temperatures():
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "ekfac", "diag"])
 def test_one_temperature_for_every_layer_is_one_temperature(structure):
-    """Given for each layer or as a number; with ``full`` also for the ensemble of the default fit."""
-    options = {"map_prior_precision": "same"} if structure == "full" else {}
+    """Given for each layer or as a number; with ``full`` also for an ensemble."""
+    options = {"map_prior_precision": "same", "n_members": 4} if structure == "full" else {}
     by_number, by_name = (
         LaplaceRegressor(temperature=T, hessian_structure=structure, **{**SMALL, **options}).fit(X, Y)
         for T in (0.3, {"2": 0.3, "5": 0.3})
