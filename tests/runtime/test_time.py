@@ -253,7 +253,7 @@ def test_a_second_ctrl_c_stops_at_once():
 
 
 def test_verbose_prints_a_line_for_each_stage(capsys):
-    LaplaceRegressor(verbose=1, random_state=0).fit(X[:60], Y[:60])
+    LaplaceRegressor(n_members=4, verbose=1, random_state=0).fit(X[:60], Y[:60])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" s  ")[1].split(" (")[0] for line in lines[:5]] == [
         "member, training, mode",
