@@ -31,7 +31,7 @@ def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Li
     return tuple(kind for kind in allowed if _step(parameters, shape, likelihood, kind) <= MOST_STEP)
 
 
-def may_be_beside(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
+def affords_exact_net(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
     """True if a net with exact steps costs little beside the members of a joint ensemble."""
     (first, *_) = kinds_of_nets(parameters)
     return likelihood.has_dispersion and _step(parameters, shape, likelihood, first) <= MOST_ADDED

@@ -47,14 +47,14 @@ from .approximate_members import approximate_jointly
 from .approximate_others import approximate_others
 from .caught import Caught, issue, kept_back
 from .conditions import check_in_memory, trains_jointly
-from .encodings import exact_kinds, kinds_of_nets, may_be_beside
+from .encodings import affords_exact_net, exact_kinds, kinds_of_nets
 from .ensemble import Ensemble, mixture_of_kinds
 from .in_time import within_time
 from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member, hyper_fields
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
-from .parts import LEAST_BESIDE, LEAST_SHARE, FittedMember, JointPart
+from .parts import LEAST_SHARE, FittedMember, JointPart
 from .request import FitRequest
 from .train_members import train_jointly
 from .weights import of_kinds
@@ -98,18 +98,19 @@ def _fit_nets(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     request = within_time(request, task.clock)
     parameters, shape = {**of_one.parameters, "lr": None, "batch_size": None}, request.data.shape()
-    of_one, part, both = replace(request, parameters=parameters), _fit_jointly(request, task), None
+    of_one = replace(request, parameters=parameters)
+    part, ensemble = _fit_jointly(request, task), None
     if part is None:
         best = _best_kind(of_one, exact_kinds(parameters, shape, options.likelihood), task)
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)
-    may_add = request.stream is None and may_be_beside(parameters, shape, options.likelihood)
-    if may_add and not task.clock.is_over():
+    adds_exact_net = request.stream is None and affords_exact_net(parameters, shape, options.likelihood)
+    if adds_exact_net and not task.clock.is_over():
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
-            both = _beside(part, of_one, n_stages, task)
-    if both is None:
+            ensemble = _with_exact_net(part, of_one, n_stages, task)
+    if ensemble is None:
         return mixture_of_kinds(request, [part.members], part.weights)
     issue(caught, of_others=True)
-    return both
+    return ensemble
 
 
 def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -126,23 +127,21 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     return Ensemble.of(members)
 
 
-def _beside(part: JointPart, request: FitRequest, n_stages: int, task: Task) -> Ensemble | None:
-    """Add one net with exact steps to members that train together, under their noise model, as the first member.
+def _with_exact_net(part: JointPart, request: FitRequest, n_stages: int, task: Task) -> Ensemble | None:
+    """Ensemble of one net with exact steps, under the noise model of the members, and of these members.
 
-    Held-out rows determine its weight; without them the result is None. They have no information about regions without
-    rows, where members with pieces are overconfident. Therefore it gets at least ``LEAST_BESIDE``.
+    None if there are no held-out rows that determine the weight of the net.
     """
     noise_model = part.members[0].noise_model
-    request = request if noise_model is None else request.under_noise(noise_model)
-    request = replace(request, parameters={**request.parameters, "n_bins": kinds_of_nets(request.parameters)[0]})
+    of_members = request if noise_model is None else request.under_noise(noise_model)
+    n_bins = kinds_of_nets(request.parameters)[0]
+    of_members = replace(of_members, parameters={**request.parameters, "n_bins": n_bins})
     with task.subtask("member", n_stages) as stages:
-        lead = fit_member(request, stages, noise_model=noise_model, learns_noise=False)
-    if (densities := part.densities_of(lead)) is None or part.densities is None:
+        exact = fit_member(of_members, stages, noise_model=noise_model, learns_noise=False)
+    if (weighed := part.weighed_with(exact, request.data.weights)) is None:
         return None
-    shares, factor = of_kinds([densities, part.densities], request.data.weights[part.rows])
-    share = max(float(shares[0]), LEAST_BESIDE)
-    weights = np.concatenate([[share], (1 - share) * part.weights])
-    return mixture_of_kinds(request, [[lead.member], part.members], weights, factor)
+    weights, factor = weighed
+    return mixture_of_kinds(request, [[exact.member], part.members], weights, factor)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:

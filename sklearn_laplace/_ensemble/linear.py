@@ -1,8 +1,8 @@
 """A linear net in place of nets that have learnt nothing, unless its evidence is smaller.
 
 With a weak signal in few rows, the evidence of a net with hidden layers can be largest where all weights are nearly
-zero, while a linear net would find part of the signal. A linear net has one mode, and its evidence for a Gaussian
-likelihood is exact (MacKay 1992). Without a signal it is nearly constant too.
+zero. A linear net would find part of the signal. It has one mode, and its evidence for a Gaussian likelihood is exact
+(MacKay 1992). Without a signal it is nearly constant too.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from .._approximation.row_densities import Densities
 from .._training.plan import WarmStart
 from ..laplace.selection import HeldOutErrors
 from .member import Member
+from .weights import of_kinds
 
 LEAST_SHARE = 0.1
 """Minimum weight of a kind of nets beside the first one."""
-LEAST_BESIDE = 0.2
+LEAST_EXACT = 0.2
 """Minimum weight of a net with exact steps in a joint ensemble."""
 
 
@@ -37,8 +38,15 @@ class JointPart:
     densities: HeldOutDensities | None  # None for classes and counts
     rows: np.ndarray  # int64, positions of the held-out rows
 
-    def densities_of(self, lead: FittedMember) -> HeldOutDensities | None:
-        """Densities of the same rows under another net; None if either has no held-out rows."""
-        if lead.held_out is None or self.densities is None:
+    def weighed_with(self, exact: FittedMember, row_weights: np.ndarray) -> tuple[np.ndarray, float] | None:
+        """Weights (1 + k,) of a net with exact steps and these members, and the best factor of all variances.
+
+        None if either has no held-out rows. These rows have no information about regions without rows, where members
+        with pieces are overconfident. Therefore the net gets at least ``LEAST_EXACT``.
+        """
+        if exact.held_out is None or self.densities is None:
             return None
-        return self.densities.of_net(lead.held_out, lead.member.hyper.dispersion, self.rows)
+        densities = self.densities.of_net(exact.held_out, exact.member.hyper.dispersion, self.rows)
+        shares, factor = of_kinds([densities, self.densities], row_weights[self.rows])
+        share = max(float(shares[0]), LEAST_EXACT)
+        return np.concatenate([[share], (1 - share) * self.weights]), factor

@@ -95,8 +95,8 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     is_few = loss.has_noise and stream is None and n_rows <= FEW_ROWS
     if is_few and leaves_layers_open(request, resolved):
         recipes += (linear(recipes[0]),)
-    held_out = torch.from_numpy(_held_out(data, len(recipes), stream, is_few=is_few)).to(rows.inputs.device)
-    n_members = len(held_out) // len(recipes)
+    n_members = FOLDS_OF_FEW if is_few else N_FOLDS  # of a repeat
+    held_out = torch.from_numpy(_held_out(data, len(recipes), n_members, stream)).to(rows.inputs.device)
     repeats: list[tuple[JointMembers, Tensor]] = []
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
@@ -129,16 +129,23 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise))
 
 
-def _held_out(data: PreparedData, n_repeats: int, stream: RowStream | None, *, is_few: bool) -> np.ndarray:
+def _held_out(data: PreparedData, n_repeats: int, n_folds: int, stream: RowStream | None) -> np.ndarray:
     """Mask of the rows that each member holds out; folds of a stream are sets of hashes."""
     if stream is None:
-        return held_out_rows(data.X, data.targets, n_repeats, FOLDS_OF_FEW if is_few else N_FOLDS)
+        return held_out_rows(data.X, data.targets, n_repeats, n_folds)
     return held_out_by_hash(data, n_repeats)
 
 
 def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
     """Group the recipes of the repeats whose members train as one tensor program."""
     return [tuple(together) for _, together in groupby(recipes, lambda recipe: recipe.program)]
+
+
+def _arguments_of_all(
+    recipes: Sequence[Recipe], n_members: int, data: PreparedData, options: Options
+) -> list[dict[str, Any]]:
+    """Arguments of all nets; those of one recipe share them, since quantiles of many rows take time."""
+    return [shared for recipe in recipes for shared in [arguments_of(recipe, data, options)] * n_members]
 
 
 def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
@@ -170,8 +177,7 @@ class _Program:
         first: int = 0,
     ) -> _Program:
         """Program of the repeats with these recipes, from the member at position ``first`` on."""
-        n_members = len(held_out) // len(recipes)
-        arguments = [arguments_of(recipe, request.data, options) for recipe in recipes for _ in range(n_members)]
+        arguments = _arguments_of_all(recipes, len(held_out) // len(recipes), request.data, options)
         seed = request.seeds[0] + first
         modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
         return cls(request, options, rows, recipes, tuple(arguments), modules, held_out, first)
@@ -186,10 +192,38 @@ class _Program:
         return self.request.seeds[1] % 2**31
 
     def prior(self, progress: Callable[..., Steps]) -> tuple[float, float]:
-        """Prior precision of the members, and the held-out error of its trial; see :func:`best_prior`."""
-        schedule, seed = self.recipes[0].schedule, self.request.seeds[0]
-        arguments = self.arguments[0], self.loss, schedule, self.rows, self.held_out, seed, self.order
-        return best_prior(*arguments, progress)
+        """Prior precision with the smallest error on the held-out rows of all nets, and this error.
+
+        Each net is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the members. A
+        net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up
+        to the largest of ``PRIORS``.
+        """
+        rows, loss, schedule, n_nets = self.rows, self.loss, self.recipes[0].schedule, len(self.modules)
+        weights, stacked = self.held_out * rows.weights, Stacked(self.modules * len(PRIORS))
+
+        def errors_of(outputs: Tensor) -> list[float]:
+            parts = outputs.split(n_nets)
+            if isinstance(loss, NegativeLog):
+                return [_loss_of_mixture(loss, rows, weights, part) for part in parts]
+            return [float((weights * loss.errors(part, rows.targets)).sum() / weights.sum()) for part in parts]
+
+        short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
+        with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
+            outputs, _ = train_members(
+                stacked,
+                loss,
+                rows,
+                (~self.held_out).double().repeat(len(PRIORS), 1),
+                [short],
+                self.order,
+                np.repeat(PRIORS, n_nets).tolist(),
+                lambda outputs: None,
+                steps,
+                score=None if loss.has_noise else lambda outputs: min(errors_of(outputs)),
+            )
+        errors = errors_of(outputs)
+        prior = min(PRIORS[int(np.argmin(errors))] * schedule.n_steps / short.n_steps, max(PRIORS))
+        return prior, min(errors)
 
     def trained(self, prior: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
         """Train the members; for each repeat, return them and their outputs for held-out rows (n, C)."""
@@ -222,44 +256,6 @@ class _Program:
                 *arguments, partial(noise_of, request.seeds[0]), steps, streamed, request.saved, score
             )
         return {"states": stacked.written(), "outputs": outputs, "noise": None if noise is None else noise.values}
-
-
-def best_prior(
-    arguments: dict[str, Any],
-    loss: Loss,
-    schedule: Schedule,
-    rows: TrainingRows,
-    held_out: Tensor,
-    seed: int,
-    order: int,
-    progress: Callable[..., Steps],
-) -> tuple[float, float]:
-    """Prior precision with the smallest error on the rows that masks (F, n) hold out, and this error.
-
-    A net for each mask is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the
-    members. A net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the
-    steps, up to the largest of ``PRIORS``.
-    """
-    weights, n_folds = held_out * rows.weights, len(held_out)
-
-    def errors_of(outputs: Tensor) -> list[float]:
-        parts = outputs.split(n_folds)
-        if isinstance(loss, NegativeLog):
-            return [_loss_of_mixture(loss, rows, weights, part) for part in parts]
-        errors = (float((weights * loss.errors(part, rows.targets)).sum() / weights.sum()) for part in parts)
-        return list(errors)
-
-    modules = [TableMLP(**arguments, seed=seed + fold).to(rows.weights) for fold in range(n_folds)]
-    stacked = Stacked(modules * len(PRIORS))
-    short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
-    trained_on, priors = (~held_out).double().repeat(len(PRIORS), 1), [p for p in PRIORS for _ in range(n_folds)]
-    with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
-        arguments_of_nets = stacked, loss, rows, trained_on, [short], order, priors, lambda outputs: None, steps
-        best = None if loss.has_noise else lambda outputs: min(errors_of(outputs))
-        outputs, _ = train_members(*arguments_of_nets, score=best)
-    errors = errors_of(outputs)
-    prior = min(PRIORS[int(np.argmin(errors))] * schedule.n_steps / short.n_steps, max(PRIORS))
-    return prior, min(errors)
 
 
 def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, outputs: Tensor) -> float:
@@ -335,7 +331,7 @@ def _in_time(
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for place, together in enumerate(_programs(recipes)):
         schedule = together[0].schedule
-        arguments = [arguments_of(recipe, data, options) for recipe in together for _ in range(n_members)]
+        arguments = _arguments_of_all(together, n_members, data, options)
         stacked = Stacked([TableMLP(**of_net, seed=0).to(rows.weights) for of_net in arguments])
         with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)

@@ -43,7 +43,7 @@ def by_block(method: F) -> F:
 
     @wraps(method)
     def call(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(X) is np.ndarray:
+        if type(X) is np.ndarray:  # rows in memory, unlike a memory map
             return method(self, X, *args, **kwargs)
         names = getattr(self, "feature_names_in_", None)
         if is_collection(X):

@@ -54,8 +54,7 @@ def built_in_net(
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
     n_bins = parameters["n_bins"]
     if n_bins is None:
-        plain, tails = _drawn_in(X, data.weights, columns)
-        arguments |= {**tails, **_mean_and_scale(_with_waves(plain, X, columns), data.weights)}
+        arguments |= _statistics_of_numbers(X, data.weights, columns)
         if table is None or not (any(table.levels) or any(column.has_missing or column.cycles for column in columns)):
             return MLP, {"in_features": data.X.shape[1], **arguments}
     else:
@@ -129,15 +128,12 @@ def table_net(
     """
     stride = max(len(data.X) // STATISTICS_ROWS, 1)
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]
+    arguments = {**_coding(data), **_of_any_net(parameters, data, likelihood), "input_cycles": _cycles(columns)}
+    if not parameters["hidden_layer_sizes"]:
+        return {**arguments, **_statistics_of_numbers(X, weights, columns)}
     drawn_in, tails = _drawn_in(X, weights, columns)
-    encoding: dict[str, Any]
-    if parameters["hidden_layer_sizes"]:
-        edges = [[0.0] if n_bins is None else _edges(column, weights, n_bins) for column in drawn_in.T]
-        encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, weights)}
-    else:
-        encoding = _mean_and_scale(_with_waves(drawn_in, X, columns), weights)
-    of_any = {**_coding(data), **_of_any_net(parameters, data, likelihood)}
-    return {**of_any, **encoding, **tails, "input_cycles": _cycles(columns)}
+    edges = [[0.0] if n_bins is None else _edges(column, weights, n_bins) for column in drawn_in.T]
+    return {**arguments, **tails, "input_edges": edges, "input_quartiles": _quartiles(X, weights)}
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
@@ -163,6 +159,12 @@ def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -
         return plain
     encoded = Standardise(X.shape[1], cycles=cycles).encoded(torch.from_numpy(X)).numpy()
     return np.hstack([plain, encoded[:, X.shape[1] :]])
+
+
+def _statistics_of_numbers(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:
+    """Mean and scale of numeric columns and of the waves of their cycles, after heavy tails are compressed."""
+    drawn_in, tails = _drawn_in(X, weights, columns)
+    return {**tails, **_mean_and_scale(_with_waves(drawn_in, X, columns), weights)}
 
 
 def _statistics_of_pieces(

@@ -17,8 +17,8 @@ from sklearn.base import clone
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutDensities, HeldOutRepeats
 from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import parts as ensemble_parts
 from sklearn_laplace._ensemble import train_members as ensemble_train
-from sklearn_laplace._ensemble.parts import LEAST_BESIDE
 from sklearn_laplace._ensemble.weights import of_kinds
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training.batched import train_members
@@ -60,7 +60,7 @@ def test_nets_that_have_seen_all_rows_come_first(fitted):
     assert n_repeats >= 1
     assert held_out == [0, *[19, 19, 19, 19, 19, 19, 18, 18] * n_repeats]
     assert ensemble.weights.sum() == pytest.approx(1)
-    assert ensemble.weights[0] >= LEAST_BESIDE - 1e-12
+    assert ensemble.weights[0] >= ensemble_parts.LEAST_EXACT - 1e-12
     assert fitted.mode_distance_ < 1, "the estimator's attributes are those of a net at its mode"
 
 
@@ -122,8 +122,8 @@ def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
         calls.append((kinds, weights))
         return of_kinds(kinds, weights)
 
-    monkeypatch.setattr(ensemble_fit, "of_kinds", spied)
-    monkeypatch.setattr(ensemble_fit, "LEAST_BESIDE", 0.0)
+    monkeypatch.setattr(ensemble_parts, "of_kinds", spied)
+    monkeypatch.setattr(ensemble_parts, "LEAST_EXACT", 0.0)
     counts = np.random.default_rng(5).uniform(0.5, 2, 150)
     model = LaplaceRegressor(random_state=0).fit(*waves(150, noise=0.4), sample_weight=counts)
     (((other, one), weights),), ensemble = calls, model._ensemble
@@ -234,7 +234,7 @@ def test_few_rows_have_one_program_and_many_have_two():
 
 
 def test_a_gap_stays_a_gap_where_pieces_are_more_accurate():
-    """Binned nets are overconfident in a gap; the net with exact steps, of weight ``LEAST_BESIDE`` or more, is not."""
+    """Binned nets are overconfident in a gap; the net with exact steps, of weight ``LEAST_EXACT`` or more, is not."""
     for curve in (lambda x: x**3 / 20, np.abs):
         random = np.random.default_rng(0)
         x = np.concatenate([random.uniform(-4, -1, 100), random.uniform(1.5, 4, 100)])

@@ -11,7 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss, roc_auc_score
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._ensemble.parts import LEAST_BESIDE
+from sklearn_laplace._ensemble.parts import LEAST_EXACT
 from sklearn_laplace.nets import MLP, TableMLP
 
 N_NEW = 4000
@@ -112,14 +112,14 @@ def joint() -> tuple[LaplaceRegressor, LaplaceRegressor, tuple[np.ndarray, ...]]
 
 
 def test_a_linear_function_is_learnt_as_by_a_linear_net(joint):
-    """The linear members have most of the weight, and the net with exact steps has ``LEAST_BESIDE`` at least."""
+    """The linear members have most of the weight, and the net with exact steps has ``LEAST_EXACT`` at least."""
     default, linear, (_, _, X, y) = joint
     weights = {}
     for one, weight in zip(default.members_, default.member_weights_, strict=True):
         sizes = one.net_.module_.hidden_layer_sizes
         weights[sizes] = weights.get(sizes, 0.0) + weight
     assert weights[()] > 0.5
-    assert weights[(50,)] >= LEAST_BESIDE - 1e-12
+    assert weights[(50,)] >= LEAST_EXACT - 1e-12
     best = linear.log_predictive_density(X, y).mean()
     assert default.log_predictive_density(X, y).mean() > best - 0.02
     assert default.members_[0].net_.module_.hidden_layer_sizes == (50,)  # attributes are those of the first member

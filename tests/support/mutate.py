@@ -695,8 +695,8 @@ MUTATIONS = (
     ),
     Mutation(
         "an exact net that may lose all weight",
-        "_ensemble/fit.py",
-        "max(float(shares[0]), LEAST_BESIDE)",
+        "_ensemble/parts.py",
+        "max(float(shares[0]), LEAST_EXACT)",
         "float(shares[0])",
         "linear exact_members",
     ),
