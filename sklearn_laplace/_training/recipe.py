@@ -99,8 +99,8 @@ FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
 exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
 PRIORS, PILOT_STEPS, PILOT_FOLDS = (0.0, 0.1, 0.5, 2.0), 400, 2
-"""Candidate prior precisions of the weights, the maximum number of steps of the trial of each candidate, and its number
-of folds for few rows and normal noise; otherwise it has one fold."""
+"""Candidate prior precisions of the weights, and the maximum number of steps of the trial of each. Last: number of
+folds of the trial for few rows and normal noise. Otherwise it has one fold."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
 """Pieces per column: in the first repeat; maximum in the second; and there for 1,000 rows, proportional to the rows."""
 MOST_INPUTS = 512

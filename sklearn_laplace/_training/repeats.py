@@ -14,7 +14,8 @@ N_REPEATS, N_FOLDS, FOLDS_OF_FEW = 2, 4, 8
 """Number of repeats, which show what a mixture gains; of folds per repeat; and of folds for few rows."""
 LEAST_ROWS, FEW_ROWS = 40, 1000
 """Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Maximum number
-of few rows: all repeats have the same number of steps, and for normal noise ``FOLDS_OF_FEW`` and linear members."""
+of few rows, for which all repeats have the same number of steps. Few rows with normal noise have ``FOLDS_OF_FEW``
+folds and linear members."""
 
 
 def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:
