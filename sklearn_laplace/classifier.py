@@ -250,8 +250,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         classes: Any = None,
         class_weight: dict[Any, float] | None = None,
     ) -> PreparedData:
-        arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
-        X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False)
+        X, y, weights, _ = self._validate_rows(
+            X, labels_of(y, warn=True), sample_weight, sample_noise_variance, y_numeric=False
+        )
         check_discrete(labels := y[weights > 0])
         previous = self._previous()
         classes = previous.classes_ if classes is None and previous is not None else classes
@@ -285,8 +286,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     ) -> PreparedData:
         if class_weight is None:
             check_streaming_weights(self.class_weight)
-        arguments = X, labels_of(y, warn=True), sample_weight, sample_noise_variance
-        X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False, reset=False)
+        X, y, weights, _ = self._validate_rows(
+            X, labels_of(y, warn=True), sample_weight, sample_noise_variance, y_numeric=False, reset=False
+        )
         return self._encoded(X, positions(y, weights, self.classes_), weights, len(scale.mean), class_weight)
 
     def _prepare_sample(self, sample: Sample) -> PreparedData:

@@ -270,7 +270,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         if concern := far_target(targets, weights):
             warn_user(concern, TableWarning)
         n_outputs, noisy_rows = targets.shape[1], variances is not None
-        unmerged = X, targets, weights, variances
+        all_rows, all_targets, all_weights, all_variances = X, targets, weights, variances
         if variances is not None:
             targets = np.column_stack([targets, variances])
         X, targets, weights = self._rows_of_training(X, targets, weights)
@@ -287,32 +287,32 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         if self.verbose:
             print_hint(self.likelihood, self.target_transform, targets)
         transforms: tuple[LogTransform, ...] = ()
-        slope, all_targets = 0.0, unmerged[1]
+        slope = 0.0
         if self.target_transform is not None:
             transforms = tuple(LogTransform.fitted(column) for column in targets.T)
             slope = log_slope(transforms, targets, weights)
             # A row of weight zero may have a target that is not positive.
-            all_targets = transformed(transforms, np.where(unmerged[2][:, None] > 0, unmerged[1], targets[:1]))
+            all_targets = transformed(transforms, np.where(all_weights[:, None] > 0, all_targets, targets[:1]))
             targets = transformed(transforms, targets)
         if self.standardize_y and likelihood.additive_noise and not is_frozen(self.net):
             mean, scale, constant = spread(targets, row_reliability(weights, variances))
             # The scale of a constant target is its absolute value.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
             targets, all_targets = (np.where(constant, mean, values) for values in (targets, all_targets))
-        unmerged = unmerged[0], all_targets, *unmerged[2:]
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(
             mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows, transforms, slope
         )
         return self._scaled(X, targets, weights, variances, target_scale).with_unmerged_rows(
-            self._scaled(*unmerged, target_scale)
+            self._scaled(all_rows, all_targets, all_weights, all_variances, target_scale)
         )
 
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
     ) -> PreparedData:
-        arguments = X, y, sample_weight, sample_noise_variance
-        X, y, weights, variances = self._validate_rows(*arguments, y_numeric=True, reset=False)
+        X, y, weights, variances = self._validate_rows(
+            X, y, sample_weight, sample_noise_variance, y_numeric=True, reset=False
+        )
         targets = y.astype(np.float64).reshape(len(y), -1)
         check_outputs(targets.shape[1], len(scale.mean))
         check_support(self._options().likelihood, targets[weights > 0])

@@ -442,6 +442,54 @@ def test_estimators_have_few_bases(estimator):
     assert len(own) <= MOST_BASES
 
 
+MOST_POSITIONAL = 7
+"""Maximum number of positional parameters of a function; constructors of nets have those of their layers."""
+
+
+def packed(text: str) -> list[str]:
+    """Functions with too many positional parameters, or that bundle arguments in a tuple for one call with ``*``."""
+    found = []
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        positional = [*function.args.posonlyargs, *function.args.args]
+        if (
+            len([p for p in positional if p.arg not in ("self", "cls")]) > MOST_POSITIONAL
+            and function.name != "__init__"
+        ):
+            found.append(function.name)
+        bundles = {
+            target.id
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and len(node.value.elts) > 3
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        starred = [a.value for call in calls for a in call.args if isinstance(a, ast.Starred)]
+        found += [function.name for value in starred if isinstance(value, ast.Name) and value.id in bundles]
+    return found
+
+
+def test_no_function_is_packed():
+    """Long lists of arguments are named in the call, not hidden in a tuple."""
+    found = {path.name: packed(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert not {name: functions for name, functions in found.items() if functions}
+
+
+@pytest.mark.parametrize(
+    ("planted", "is_packed"),
+    [
+        ("def f(a, b, c, d, e, g, h, i): pass", True),
+        ("def f(self, a, b, c, d, e, g, h, *, i): pass", False),
+        ("def f(a):\n    x = a, 1, 2, 3\n    return g(*x)", True),
+        ("def f(a):\n    x = a, 1, 2\n    return g(*x)", False),
+    ],
+)
+def test_a_planted_bundle_is_found(planted, is_packed):
+    assert bool(packed(planted)) == is_packed
+
+
 @pytest.mark.parametrize("folder", sorted(REGISTRIES))
 def test_registry_keys_are_file_names(folder):
     """A stranger finds a variant by its name; a file without a registry line is dead."""

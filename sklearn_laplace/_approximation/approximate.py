@@ -15,7 +15,7 @@ from .._data.rows import PreparedData
 from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options
 from .._runtime.memory import MemoryBudget
-from .._training.folds import CHUNK, N_FOLDS
+from .._training.folds import CHUNK, N_CROSS_FITTED
 from .._training.plan import MapResult
 from .._training.random_weights import grouped, posterior_layout, selected
 from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
@@ -55,7 +55,7 @@ def approximate(
     settled = settled and whole and same_rule and laid_out.structure in (Full, Functional)
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
-    if not trained.folds or (N_FOLDS + 2) * laid_out.n_bytes > options.memory.size:
+    if not trained.folds or (N_CROSS_FITTED + 2) * laid_out.n_bytes > options.memory.size:
         return fit, origin
     parts = []
     for fold in trained.folds:
@@ -105,8 +105,15 @@ class PosteriorLayout:
             most_jobs = effective_n_jobs(options.n_jobs)
             n_jobs = options.memory.pass_workers(self.structure, self.network, self.n_columns, self.n_bytes, most_jobs)
         share = options.memory.share(n_jobs).pass_rows(self.structure, self.network, self.n_columns, self.n_bytes)
-        model = self.network, options.likelihood, options.rule, self.structure, self.prior
-        data_pass: Callable[..., LaplaceFit] = partial(fit_laplace, *model, **self.settings)
+        data_pass: Callable[..., LaplaceFit] = partial(
+            fit_laplace,
+            self.network,
+            options.likelihood,
+            options.rule,
+            self.structure,
+            self.prior,
+            **self.settings,
+        )
         if gradient is not None:
             return shared_out(data_pass, rows.chunks(share), n_jobs, gradient=gradient)
         return data_pass(rows.chunks(share), past=None if options.previous is None else options.previous.fit)
@@ -115,8 +122,10 @@ class PosteriorLayout:
         """Pass over other rows, for a net with other weights."""
         options = self.options
         chunks = rows.chunks(options.memory.pass_rows(self.structure, self.network, self.n_columns, self.n_bytes))
-        model = selected(net, self.example, options), options.likelihood, options.rule, self.structure, self.prior
-        return fit_laplace(*model, chunks, **self.settings)
+        network = selected(net, self.example, options)
+        return fit_laplace(
+            network, options.likelihood, options.rule, self.structure, self.prior, chunks, **self.settings
+        )
 
 
 def pass_over(

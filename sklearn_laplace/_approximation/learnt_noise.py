@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 from torch import Tensor, nn
 
 from .._options.options import Options
-from .._runtime.budget import SMALL_ROWS
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.selection import HeldOutErrors
 from .calibration import with_tails
-from .noise_model import MANY_STEPS, TrainedNoise, noise_model
+from .noise_model import TrainedNoise, noise_model
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """Errors after which constant noise is used, unless varying noise was explicitly requested."""
@@ -21,7 +19,6 @@ FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 def learnt_noise(
     net: nn.Module,
     inputs: Tensor,
-    weights: Tensor,
     held_out: HeldOutErrors,
     dispersion: float,
     options: Options,
@@ -32,37 +29,19 @@ def learnt_noise(
     with_own_tails: bool = True,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train the noise net on held-out errors of rows (n, d) with weights (n,), as :func:`.noise_model.noise_model`.
+    """Train the noise net on held-out errors of rows (n, d), as :func:`.noise_model.noise_model`.
 
     Returns None if the errors do not show that the noise varies, or if the noise net is too expensive. If ``honest``,
     the errors come from nets trained without these rows, and the mean is trained under the noise later. ``quick``
     suffices for row weights in a training; ``with_own_tails`` estimates the tails from these errors. Issues
     ``BoundWarning`` if the noise of some rows is at its bound.
     """
-    inputs, always = inputs.to(weights), bool(options.varying_noise)
-    problem = net.to(weights), inputs, weights, held_out, dispersion, seed
-    if (trained := noise_model(*problem, always=always, quick=quick, steps=steps)) is None:
+    weights, always = held_out.weights, bool(options.varying_noise)
+    net, inputs = net.to(weights), inputs.to(weights)
+    trained = noise_model(net, inputs, weights, held_out, dispersion, seed, always=always, quick=quick, steps=steps)
+    if trained is None:
         return None
     if not quick:
         trained.model.warn_at_bounds(inputs)
         trained = with_tails(trained) if with_own_tails else trained
     return replace(trained, model=trained.model.trained_under(inputs, weights)) if honest else trained
-
-
-def learnt_of_members(
-    net: nn.Module,
-    inputs: Tensor,
-    held_out: HeldOutErrors,
-    dispersion: float,
-    options: Options,
-    seed: int,
-    *,
-    honest: bool,
-    quick: bool,
-) -> TrainedNoise | None:
-    """As :func:`learnt_noise`, for members that train together; None, too, if it fails and was not requested."""
-    arguments = net, inputs, held_out.weights, held_out, dispersion, options, seed
-    steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
-    with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(*arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
-    return None

@@ -297,10 +297,10 @@ def noise_model(
     is_first = bool(held_out.variance.any())
     first_steps = QUICK_STEPS if is_first else steps
     variance = torch.zeros_like(errors)
-    model = _fitted(net, inputs, weights, errors, variance, dispersion, first_steps)
+    model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=first_steps)
     if is_first:
         variance = held_out.variance[chosen] * model.ratios(inputs).sqrt().clamp_max(1.0)
-        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps, model)
+        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=steps, before=model)
     if not (always or model.gain > DECISIVE):
         return None
     return TrainedNoise(model, chosen, inputs, errors, variance, weights, dispersion)
@@ -321,6 +321,7 @@ def _fitted(
     errors: Tensor,
     variance: Tensor,
     dispersion: float,
+    *,
     steps: int,
     before: NoiseModel | None = None,
 ) -> NoiseModel:
@@ -340,8 +341,14 @@ def _fitted(
     )
     ones = torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device)
     first, hyper = (network, Hyper(ones)) if before is None else (before.fit.network, before.hyper)
-    start = problem.linearise(first), hyper
-    mode = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=steps)
+    mode = alternate(
+        problem,
+        problem.linearise(first),
+        hyper,
+        free_prior=True,
+        update_dispersion=lambda fit, hyper: hyper,
+        max_steps=steps,
+    )
     constant = _same_everywhere(dispersion, batches[0][1], weights)
     return NoiseModel(mode.fit, mode.hyper, log_evidence(mode.fit, mode.hyper) - constant)
 

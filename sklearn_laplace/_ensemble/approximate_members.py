@@ -1,7 +1,7 @@
 r"""Laplace approximations of members that train together, each without a fold of the rows (``train_members.py``).
 
-Each row is held out from two members. Their errors on held-out rows select the prior precision, the noise level, and
-the model of varying noise.
+Each row is held out from one member of every repeat. The errors on held-out rows select the prior precision, the noise
+level, and the model of varying noise.
 
 **Prior and noise.** The prior precision of largest evidence of the first member is multiplied by a common factor f. The
 held-out rows select f and, for every f, the noise :math:`\varphi` (``laplace/selection/held_out.py``). Factors whose
@@ -10,8 +10,8 @@ density is within ``TOLERANCE`` nats per row of the best are equivalent, and the
 **Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
 a factor of all variances, and the tails of the noise (``_approximation/calibration.py``).
 
-**Varying noise** is learnt twice from these errors (``_approximation/noise_model.py``). The first model precedes the
-last cycle of the training, which then gives precise rows more weight. The second model is for predictions.
+**Varying noise** is learnt from these errors (``_approximation/noise_model.py``). A first model precedes the last cycle
+of each program, which then gives precise rows more weight. A last model is for predictions.
 """
 
 from __future__ import annotations
@@ -203,8 +203,9 @@ def _two_passes(
     if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(joint_nets.repeat_shares, part, 1) for part in errors)
         held_out_errors = HeldOutErrors(error, variance, known, weights)
-        arguments = held_out_errors, rows.inputs, hyper.dispersion, options, request.seeds[0]
-        trained, levels = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
+        trained, levels = learnt_of(
+            request, held_out_errors, rows.inputs, hyper.dispersion, options, honest=True, quick=is_short
+        )
         model = levels if trained is None else trained.model
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
@@ -259,11 +260,12 @@ def traced(nets: Sequence[Any], rows: TrainingRows) -> list[Network]:
 def results_of(
     joint_nets: JointMembers, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
 ) -> tuple[tuple[MapResult, LaplaceFit], ...]:
-    n_steps, rest = joint_nets.n_steps, (joint_nets.n_steps, joint_nets.is_small, rows.inputs.dtype)
-    return tuple(
-        (MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], *rest), fit)
-        for net, fit in zip(nets, fits, strict=True)
-    )
+    n_steps, dtype = joint_nets.n_steps, rows.inputs.dtype
+
+    def result(net: Any, fit: LaplaceFit) -> MapResult:
+        return MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], n_steps, joint_nets.is_small, dtype)
+
+    return tuple((result(net, fit), fit) for net, fit in zip(nets, fits, strict=True))
 
 
 def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:

@@ -14,7 +14,7 @@ from ..laplace.jacobian.jacobian import ParameterBlock
 from ..laplace.likelihoods._base import Likelihood
 
 AUTOMATIC = (None, 8)
-"""Kinds of a default fit: numbers without encoding, and an encoding with eight pieces; see docs/decisions.md."""
+"""Kinds of nets with exact steps in place of a joint ensemble: numbers, and an encoding with eight pieces."""
 MOST_STEP = 2e9
 """Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets in place of a joint ensemble."""
 MOST_ADDED = 9e8

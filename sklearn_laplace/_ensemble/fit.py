@@ -1,17 +1,19 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
 **Joint ensemble.** A default fit of at least 40 rows of numbers, or 100 of classes or counts, trains members together
-(``conditions.py``). Each member leaves out a fold of the rows (``train_members.py``). If the noise is normal and exact
-Gauss–Newton steps are cheap, one net with such steps is added. It is trained on all rows, and is uncertain in regions
-without rows. Held-out rows determine its weight. If the targets are almost free of noise, nets with exact steps replace
-the members.
+(``conditions.py``): two repeats of four, each without a fold of the rows (``train_members.py``). Up to 1,000 rows of
+numbers have three repeats of eight, the last of linear nets. If the noise is normal and exact Gauss–Newton steps are
+cheap, one net with such steps is added. It is trained on all rows, and is uncertain in regions without rows. Held-out
+rows, by cross-fitted nets, determine its weight, which is at least ``LEAST_EXACT``. If the targets are almost free of
+noise, nets with exact steps replace the members.
 
 **Nets with exact steps**, in all other fits. A kind of nets is an encoding (``n_bins``). The first net of a kind is
 trained on all rows, and cross-fitted nets each without one fold. The other members of the kind continue the training of
 the cross-fitted nets, on all rows. Several kinds are weighted by stacking the densities of their held-out rows. These
 also select a factor of all variances, because a mixture is more accurate than its members. Without cross-fitted nets
-only the first kind is used. If all nets are nearly constant, a linear net replaces them, unless its evidence is smaller
-(``linear.py``).
+only the first kind is used.
+
+In either case, a linear net replaces nets that are all nearly constant, unless its evidence is smaller (``linear.py``).
 """
 
 from __future__ import annotations

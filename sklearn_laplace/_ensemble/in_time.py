@@ -16,7 +16,7 @@ from .._runtime.progress import Clock
 from .._runtime.torch_state import single_thread
 from .._training.batched import seconds_of_step
 from .._training.losses import loss_of
-from .._training.repeats import N_FOLDS
+from .._training.repeats import FOLDS_OF_MANY
 from .._training.stacked import Stacked
 from ..nets import TableMLP
 from .conditions import LEAST_EVENTS
@@ -54,7 +54,7 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     rows = few.training_rows(options.dtype, options.device, built_in=True)
     recipe = recipes_of(request.parameters, data, n_rows)[0]
     net = arguments_of(recipe, data, options)
-    stacked = Stacked([TableMLP(**net, seed=0).to(rows.weights) for _ in range(N_FOLDS)])
+    stacked = Stacked([TableMLP(**net, seed=0).to(rows.weights) for _ in range(FOLDS_OF_MANY)])
     with single_thread(stacked.is_small(recipe.schedule)):
         step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule)
     most = max(clock.left / (PASSES * step) * min(recipe.schedule.batch_size, len(rows)), FEWEST_ROWS)

@@ -66,10 +66,9 @@ def fitted_noise(
         rows = data if honest or request.kept is None else request.kept.in_order()
         of_each = () if levels is None else levels.levels
         net = noise_net(parameters, data, options.likelihood, request.seeds[0], of_each)
-        inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
-        tails = honest or bool(options.varying_noise)  # averaged training errors have no tails
-        arguments = net, inputs, weights, held_out, hyper.dispersion, options, request.seeds[0]
-        trained = learnt_noise(*arguments, honest=honest, with_own_tails=tails)
+        inputs, tails = torch.from_numpy(rows.X), honest or bool(options.varying_noise)  # averaged errors have no tails
+        level, seed = hyper.dispersion, request.seeds[0]
+        trained = learnt_noise(net, inputs, held_out, level, options, seed, honest=honest, with_own_tails=tails)
         return levels if trained is None else trained.model
     return None
 

@@ -63,7 +63,7 @@ def fits_of_stream(
         rows = under.tensors(torch.float64, like.dtype, like.device)
         for place, fit in enumerate(fits):
             chunks = rows.taken(torch.from_numpy(~held_out[place]).nonzero()[:, 0].to(like.device)).chunks(step)
-            arguments = fit.network, fit.likelihood, fit.rule, structure, fit.prior, chunks
-            more, before = fit_laplace(*arguments, like=fit.curvature), sums[place]
+            more = fit_laplace(fit.network, fit.likelihood, fit.rule, structure, fit.prior, chunks, like=fit.curvature)
+            before = sums[place]
             sums[place] = more if before is None else before.merge(more)
     return summed([total for total in sums if total is not None], stream)

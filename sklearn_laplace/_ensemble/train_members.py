@@ -10,6 +10,7 @@ with almost no weight, or with much larger errors, is omitted. ``approximate_mem
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -20,15 +21,16 @@ import torch
 from torch import Tensor
 
 from .._approximation.held_out import LEAST_LEVEL
-from .._approximation.learnt_noise import learnt_of_members
-from .._approximation.noise_model import TrainedNoise
+from .._approximation.learnt_noise import FAILURES, learnt_noise
+from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._approximation.target_noise import TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import Sizes, TrainingRows, some_rows
 from .._options.options import Options, is_auto
+from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Steps, Task
 from .._runtime.torch_state import single_thread
-from .._training.batched import seconds_of_step, train_members
+from .._training.batched import seconds_of_step, train_stacked
 from .._training.batches import RowNoise
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.losses import Loss, NegativeLog, loss_of
@@ -45,7 +47,7 @@ from .._training.recipe import (
     of_part,
     recipes_for,
 )
-from .._training.repeats import FEW_ROWS, FOLDS_OF_FEW, N_FOLDS, held_out_rows
+from .._training.repeats import FEW_ROWS, FOLDS_OF_FEW, FOLDS_OF_MANY, held_out_rows
 from .._training.stacked import Stacked
 from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
 from ..laplace.fit import LaplaceFit, fit_laplace
@@ -95,7 +97,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     is_few = loss.has_noise and stream is None and n_rows <= FEW_ROWS
     if is_few and leaves_layers_open(request, resolved):
         recipes += (linear(recipes[0]),)
-    n_members = FOLDS_OF_FEW if is_few else N_FOLDS  # of a repeat
+    n_members = FOLDS_OF_FEW if is_few else FOLDS_OF_MANY  # of a repeat
     held_out = torch.from_numpy(_held_out(data, len(recipes), n_members, stream)).to(rows.inputs.device)
     repeats: list[tuple[JointMembers, Tensor]] = []
     with task.subtask("epochs") as epochs:
@@ -209,16 +211,16 @@ class _Program:
 
         short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
         with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
-            outputs, _ = train_members(
+            outputs, _ = train_stacked(
                 stacked,
                 loss,
                 rows,
                 (~self.held_out).double().repeat(len(PRIORS), 1),
                 [short],
-                self.order,
-                np.repeat(PRIORS, n_nets).tolist(),
-                lambda outputs: None,
-                steps,
+                seed=self.order,
+                prior=np.repeat(PRIORS, n_nets).tolist(),
+                noise_of=lambda outputs: None,
+                steps=steps,
                 score=None if loss.has_noise else lambda outputs: min(errors_of(outputs)),
             )
         errors = errors_of(outputs)
@@ -242,8 +244,6 @@ class _Program:
         """States, outputs (K, n, C) and noise variances after the training."""
         request, rows, held_out = self.request, self.rows, self.held_out
         schedules, stacked = [recipe.schedule for recipe in self.recipes], Stacked(self.modules)
-        noise_of = partial(_noise_so_far, held_out, rows, request.parameters, request.data, self.options)
-        arguments = stacked, self.loss, rows, (~held_out).double(), schedules, self.order, [prior] * len(self.modules)
         streamed = None
         if request.stream is not None:
             places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
@@ -252,8 +252,19 @@ class _Program:
         if isinstance(self.loss, NegativeLog):
             score = partial(_loss_of_mixture, self.loss, rows, held_out * rows.weights)
         with single_thread(stacked.is_small(schedules[0])):
-            outputs, noise = train_members(
-                *arguments, partial(noise_of, request.seeds[0]), steps, streamed, request.saved, score
+            outputs, noise = train_stacked(
+                stacked,
+                self.loss,
+                rows,
+                (~held_out).double(),
+                schedules,
+                seed=self.order,
+                prior=[prior] * len(self.modules),
+                noise_of=partial(_noise_so_far, request, self.options, held_out, rows),
+                steps=steps,
+                streamed=streamed,
+                saved=request.saved,
+                score=score,
             )
         return {"states": stacked.written(), "outputs": outputs, "noise": None if noise is None else noise.values}
 
@@ -268,16 +279,10 @@ def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, out
 
 
 def _noise_so_far(
-    held_out: Tensor,
-    rows: TrainingRows,
-    parameters: Mapping[str, Any],
-    data: PreparedData,
-    options: Options,
-    seed: int,
-    outputs: Tensor,
+    request: TrainingRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
 ) -> RowNoise | None:
     """Noise variances, up to a factor, if all errors on held-out rows were noise; None for a single level."""
-    if not learns_noise(data, options):
+    if not learns_noise(request.data, options):
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
     squares = errors.square().sum(0) / held_out.sum(0)[:, None]
@@ -285,8 +290,7 @@ def _noise_so_far(
     low, high = options.likelihood.dispersion_bounds
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
     held_out_errors = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-    arguments = held_out_errors, rows.inputs, dispersion, options, seed
-    trained, levels = learnt_of(parameters, data, *arguments, honest=False, quick=True)
+    trained, levels = learnt_of(request, held_out_errors, rows.inputs, dispersion, options, honest=False, quick=True)
     model = levels if trained is None else trained.model
     if model is None:
         return None
@@ -300,24 +304,37 @@ def learns_noise(data: PreparedData, options: Options) -> bool:
 
 
 def learnt_of(
-    parameters: Mapping[str, Any],
-    data: PreparedData,
+    request: TrainingRequest,
     held_out: HeldOutErrors,
     inputs: Tensor,
     dispersion: float,
     options: Options,
-    seed: int,
     *,
     honest: bool,
     quick: bool,
 ) -> tuple[TrainedNoise | None, TargetNoise | None]:
-    """Model of noise that varies with the inputs, and noise level of each target. Each is None if there is none."""
+    """Model of varying noise, None if there is none or if it fails unrequested, and noise level of each target."""
     levels = target_noise(held_out, dispersion)
     if options.varying_noise is False:
         return None, levels
-    net = noise_net(parameters, data, options.likelihood, seed, () if levels is None else levels.levels)
-    arguments = net, inputs, held_out, dispersion, options, seed
-    return learnt_of_members(*arguments, honest=honest, quick=quick), levels
+    seed, of_each = request.seeds[0], () if levels is None else levels.levels
+    net = noise_net(request.parameters, request.data, options.likelihood, seed, of_each)
+    with suppress(*(() if options.varying_noise else FAILURES)):
+        steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
+        trained = learnt_noise(
+            net,
+            inputs,
+            held_out,
+            dispersion,
+            options,
+            seed,
+            honest=honest,
+            quick=quick,
+            with_own_tails=False,
+            steps=steps,
+        )
+        return trained, levels
+    return None, levels
 
 
 def _in_time(

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._approximation.approximate import pass_over
 from .._approximation.choose import choose
-from .._approximation.left_out import left_out_of
+from .._approximation.left_out import LeftOut, left_out_of
 from .._data.rows import PreparedData, row_keys
 from .._options.options import Options
 from .._runtime.torch_state import single_thread
@@ -41,9 +41,12 @@ def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
 
 def _refitted(member: Member, settled: Options, options: Options, factor: float) -> Member:
     fit = replace(member.fit, prior=grouped(member.fit.network, member.origin.tensors, settled))
-    rows = member.kept, member.input_dtype, member.seed
     dispersion = fixed_dispersion(settled, member.scale)
-    hyper = choose(fit, member.origin, settled, dispersion, lambda: left_out_of(*rows, fit, options, in_order=True))
+
+    def left_out() -> LeftOut:
+        return left_out_of(member.kept, member.input_dtype, member.seed, fit, options, in_order=True)
+
+    hyper = choose(fit, member.origin, settled, dispersion, left_out)
     return member.with_hyper(fit, mixed(hyper, factor, options), options)
 
 

@@ -50,7 +50,7 @@ from .._sources.sample import Sample, Tally
 from .._sources.source import Block, RowSource
 from .._storage.stored import set_state, state_of, stored
 from .._training.checkpoint import NoCheckpoint, checkpoint_of
-from .._training.folds import N_FOLDS
+from .._training.folds import N_CROSS_FITTED
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -191,7 +191,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         parameters = expanded(self.get_params(deep=False))
         options = self._options()
         check_net(self.net)
-        n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
+        n_folds = N_CROSS_FITTED if options.cross_fits and self.net is None else 0
         n_given = len(self.net) if is_list(self.net) else 1
         most = n_given if is_list(self.net) else number_of_members(parameters["n_members"], n_folds)
         n_fits = (1 + len(kinds_of_nets(parameters))) * most + options.likelihood.is_overdispersed * ROUNDS * n_given

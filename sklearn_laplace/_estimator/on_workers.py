@@ -73,8 +73,20 @@ def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
     port = client.submit(_free_port, workers=[used[0]], pure=False).result()
     tasks = []
     for rank, worker in enumerate(used):
-        arguments = rank, len(used), f"tcp://{host}:{port}", shares[rank], source.targets, source.weight
-        tasks.append(client.submit(_fit_rank, estimator, *arguments, workers=[worker], pure=False, retries=0))
+        task = client.submit(
+            _fit_rank,
+            estimator,
+            rank,
+            len(used),
+            f"tcp://{host}:{port}",
+            shares[rank],
+            source.targets,
+            source.weight,
+            workers=[worker],
+            pure=False,
+            retries=0,
+        )
+        tasks.append(task)
     return _result(client, tasks, used)
 
 

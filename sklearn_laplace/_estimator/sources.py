@@ -109,11 +109,11 @@ def fit_source(estimator: Any, source: RowSource) -> None:
             experimental("a fit of several ranks of torch.distributed")
         estimator._resolve()
         sample = sample_of(source, group, SAMPLE_ROWS, estimator._tally)
-        rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
+        X, y, weights = sample.rows.X, sample.rows.y, sample.rows.sample_weight
         if sample.is_all:
-            estimator._fit_rows(*rows)
+            estimator._fit_rows(X, y, weights)
         else:
-            estimator._fit(lambda: estimator._prepare_sample(sample), *rows, sample=sample)
+            estimator._fit(lambda: estimator._prepare_sample(sample), X, y, weights, sample=sample)
         if not group.is_alone:
             estimator._take(group.of_first(estimator))
 

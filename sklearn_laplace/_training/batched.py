@@ -49,12 +49,13 @@ TRIAL_STEPS = 5
 """Number of timed steps of a speed measurement, after the same number of warm-up steps."""
 
 
-def train_members(
+def train_stacked(
     stacked: Stacked,
     loss: Loss,
     rows: TrainingRows,
     seen: Tensor,
     schedules: Sequence[Schedule],
+    *,
     seed: int,
     prior: Sequence[float],
     noise_of: Callable[[Tensor], RowNoise | None],
@@ -220,8 +221,7 @@ class Training:
             if steps.is_over():
                 break
             factors = batch.shares.mT[:, :, None] / len(batch.targets) * batch.precision
-            arguments = batch.numbers, batch.codes, batch.targets, factors, self.loss
-            terms, gradients = self.stacked.gradients(*arguments)
+            terms, gradients = self.stacked.gradients(batch.numbers, batch.codes, batch.targets, factors, self.loss)
             if self.streamed is not None:
                 self.streamed.batches.average_(gradients)
             if is_penalised:

@@ -29,6 +29,7 @@ def train_epochs(
     prior: Prior,
     problem: Problem,
     plan: Plan,
+    *,
     hyper: Hyper,
     task: Task,
 ) -> Hyper:

@@ -88,7 +88,7 @@ def fit_map(
         problem = problem_of(network, prior, rows, n_dual, plan)
         hyper = plan.start(network, prior)
         if net.max_epochs > 0:
-            hyper = train_epochs(net, rows, network, prior, problem, plan, hyper, task)
+            hyper = train_epochs(net, rows, network, prior, problem, plan, hyper=hyper, task=task)
         fit = problem.linearise(network.with_state_of(net.module_))
         steps, damping = len(net.history), 0.0
         free_prior = plan.precision is None

@@ -27,8 +27,8 @@ from .fit_map import continued, problem_of
 from .plan import NOISELESS, Fold, MapResult, Plan
 from .repeats import LEAST_ROWS
 
-N_FOLDS = 3
-"""Number of folds, see docs/decisions.md."""
+N_CROSS_FITTED = 3
+"""Number of cross-fitted nets and of their folds, see docs/decisions.md."""
 STEPS, NOISY_STEPS, BEGUN_STEPS = 14, 8, 3
 """Maximum Gauss–Newton steps of each net: in general, for noisy targets, and for these after a training by gradients.
 """

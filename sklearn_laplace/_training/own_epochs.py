@@ -49,6 +49,7 @@ def train_given(
     plan: Plan,
     options: Options,
     task: Task,
+    *,
     seed: int,
     level: int,
 ) -> GivenNet:

@@ -1,8 +1,8 @@
 """Shape and schedule of jointly trained ensemble members: one recipe per repeat, as powers of the number of rows.
 
-A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay.
-
-Up to 300 rows there are fewer steps, to keep the fit short. ``docs/decisions.md`` compares other values.
+The first two repeats have nets with hidden layers (:func:`recipes_for`), a third one linear nets (:func:`linear`). A
+schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. Up to 300 rows there are fewer
+steps, to keep the fit short. ``docs/decisions.md`` compares other values.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LINES = 20
 class Schedule:
     """Number of steps, learning rate and weight decay of a training; a step multiplies weights by 1 − rate · decay."""
 
-    n_steps: int  # of the four cycles
+    n_steps: int  # of the four cycles together; a further cycle has as many
     batch_size: int = 256  # rows
     lr: float = 0.02  # maximum
     weight_decay: float = 0.02  # maximum
-    most_further: int = 3  # cycles of n_steps each for targets almost free of noise
+    most_further: int = 3  # further cycles, for targets almost free of noise
     bias_rate: float = 0.1  # relative to the rate of the weights
     noise_power: float = 1.0  # p of the row weights v⁻ᵖ in the last cycle, v the noise variance
 
@@ -87,7 +87,7 @@ SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Number of steps of each repeat for 1,000 rows, and its power of the number of rows."""
 STEPS_OF_FEW = 475
-"""Number of steps of both repeats for 1,000 rows, if there are at most ``FEW_ROWS``. They are trained together."""
+"""Number of steps of all repeats for 1,000 rows, if there are at most ``FEW_ROWS``."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
 """Noisy targets: minimum squared error in the trial of prior precisions, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
@@ -118,7 +118,7 @@ class Recipe:
 
     @property
     def program(self) -> tuple[Any, ...]:
-        """Key that is equal for recipes whose members can be trained as one tensor program."""
+        """Key that is equal for recipes whose members can be trained as one tensor program; activations may differ."""
         return self.hidden_layer_sizes, self.n_bins, replace(self.schedule, lr=0.0, weight_decay=0.0)
 
 

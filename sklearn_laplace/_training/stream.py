@@ -18,7 +18,7 @@ from torch import Tensor
 from .._data.rows import PreparedData, rehashed, row_keys
 from .._runtime.group import Group
 from .._sources.source import Block, RowSource
-from .repeats import N_FOLDS, N_REPEATS
+from .repeats import FOLDS_OF_MANY, N_REPEATS
 
 BUFFER_ROWS = 2**16
 """Number of rows of a buffer."""
@@ -105,13 +105,15 @@ def folds_of(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
     keys, folds = row_keys(data.X, data.targets), []
     for _ in range(n_repeats):
         keys = rehashed(keys)
-        folds.append((keys % np.uint64(N_FOLDS)).astype(np.int64))
+        folds.append((keys % np.uint64(FOLDS_OF_MANY)).astype(np.int64))
     return np.stack(folds)
 
 
 def held_out_by_hash(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
-    """Mask of the rows that each member holds out, shape (n_repeats · N_FOLDS, n); see :func:`folds_of`."""
-    return (folds_of(data, n_repeats)[:, None] == np.arange(N_FOLDS)[:, None]).reshape(n_repeats * N_FOLDS, -1)
+    """Mask of the rows that each member holds out, shape (n_repeats · FOLDS_OF_MANY, n); see :func:`folds_of`."""
+    return (folds_of(data, n_repeats)[:, None] == np.arange(FOLDS_OF_MANY)[:, None]).reshape(
+        n_repeats * FOLDS_OF_MANY, -1
+    )
 
 
 @dataclass(frozen=True)

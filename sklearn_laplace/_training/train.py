@@ -30,7 +30,7 @@ from ..laplace.network.tracing import copy_of, trace
 from ..laplace.prior import Prior
 from .built_in import built_in_net, statistics_of
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
-from .folds import N_FOLDS, cross_fitted, fold_rows
+from .folds import N_CROSS_FITTED, cross_fitted, fold_rows
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
 from .plan import NOISELESS, GivenNet, MapResult, Plan, TrainingRequest, WarmStart
@@ -86,7 +86,7 @@ def begin(request: TrainingRequest, resolved: Options, task: Task) -> WarmStart 
         return None
     modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
     with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), request.data.scale.log_volume) as steps:
-        held_out = fold_rows(rows, N_FOLDS)
+        held_out = fold_rows(rows, N_CROSS_FITTED)
         start = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, steps)
     if start.dispersion < NOISELESS:
         return WarmStart(None, np.ones(1), start.dispersion, (), by_gradients=True)
@@ -141,12 +141,19 @@ class _Nets:
         if is_ours:
             source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
         sizes = Sizes.of(rows)
-        specification = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
         if not (is_ours or isinstance(source, NeuralNet) or options_of_net["lr"] is not None):
             options_of_net["lr"] = MODULE_LR
         level, _ = verbosity(parameters["verbose"])
-        net = build_net(*specification, **options_of_net, seed=seeds[0] if is_ours else None, verbose=max(level - 1, 0))
+        net = build_net(
+            source,
+            arguments,
+            options.likelihood,
+            sizes,
+            **options_of_net,
+            seed=seeds[0] if is_ours else None,
+            verbose=max(level - 1, 0),
+        )
         initialise(net, rows.inputs[:2], rows.weights.dtype if is_ours else options.dtype, sizes)
         if not is_ours:
             own = next(net.module_.parameters()).dtype
@@ -165,7 +172,7 @@ class _Nets:
         cross_fits = pays and separable and options.cross_fits and not (own_epochs or request.is_member)
         others = []
         if cross_fits and (request.warm_start is None or not request.warm_start.folds):
-            others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
+            others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_CROSS_FITTED)]
         return cls(net, network, tuple(others), own_epochs, cross_fits)
 
 
@@ -189,7 +196,7 @@ def _train_net(
             level, _ = verbosity(request.parameters["verbose"])
             if not isinstance(request.parameters["net"], NeuralNet):
                 prepare_module(net, network, rows, plan, by_rows=not nets.own_epochs)
-            return train_given(net, network, rows, plan, options, task, request.seeds[1], level)
+            return train_given(net, network, rows, plan, options, task, seed=request.seeds[1], level=level)
         net.module_.to(rows.weights.dtype)
     trained = fit_map(net, network, rows, plan, task, own_epochs=nets.own_epochs)
     if request.is_member:

@@ -383,6 +383,7 @@ def standardised(
     scale: Sequence[float] | None,
     centre: Sequence[float] | None,
     width: Sequence[float] | None,
+    *,
     edges: Sequence[Sequence[float]] | None = None,
     quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
     cycles: Sequence[Sequence[float]] = (),

@@ -105,8 +105,16 @@ class TableMLP(ColumnsModule):
         numeric = [k for k, n in enumerate(levels) if n == 0]
         flagged = [k for k in numeric if missing[k]]
         categorical = [k for k, n in enumerate(levels) if n > 0]
-        statistics = input_mean, input_scale, input_centre, input_width
-        self.standardise = standardised(len(numeric), *statistics, input_edges, input_quartiles, input_cycles)
+        self.standardise = standardised(
+            len(numeric),
+            input_mean,
+            input_scale,
+            input_centre,
+            input_width,
+            edges=input_edges,
+            quartiles=input_quartiles,
+            cycles=input_cycles,
+        )
         sources = self.standardise.sources
         n_numbers = len(sources) + len(flagged)
         fan_in = n_numbers + len(categorical)

@@ -21,7 +21,7 @@ from sklearn_laplace._ensemble import parts as ensemble_parts
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.weights import of_kinds
 from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._training.batched import train_members
+from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded
 from sklearn_laplace._training.losses import Squares
 from sklearn_laplace._training.recipe import Schedule, recipes_for
@@ -206,12 +206,15 @@ def test_repeats_that_train_together_train_as_each_of_them_alone():
     schedules = [Schedule(30, batch_size=16, most_further=0), Schedule(30, 16, 0.06, 0.01, most_further=0)]
     modules, priors = nets(["silu", "silu", "gelu", "gelu"]), [0.1, 0.2, 0.3, 0.4]
     together = Stacked(modules, torch.float64)
-    outputs, _ = train_members(together, Squares(), rows, seen, schedules, 0, priors, lambda outputs: None)
+    outputs, _ = train_stacked(
+        together, Squares(), rows, seen, schedules, seed=0, prior=priors, noise_of=lambda outputs: None
+    )
     for k, schedule in enumerate(schedules):
         part = slice(2 * k, 2 * k + 2)
         alone = Stacked(modules[part], torch.float64)
-        arguments = alone, Squares(), rows, seen[part], [schedule], 0, priors[part]
-        expected, _ = train_members(*arguments, lambda outputs: None)
+        expected, _ = train_stacked(
+            alone, Squares(), rows, seen[part], [schedule], seed=0, prior=priors[part], noise_of=lambda outputs: None
+        )
         torch.testing.assert_close(outputs[part], expected, rtol=1e-9, atol=1e-9)
         for state, other in zip(together.written()[part], alone.written(), strict=True):
             for name, value in other.items():

@@ -543,7 +543,7 @@ MUTATIONS = (
         "held-out rows judged by the next net",
         "_approximation/held_out.py",
         "fold_of_row[part.held_out] = k",
-        "fold_of_row[part.held_out] = (k + 1) % N_FOLDS",
+        "fold_of_row[part.held_out] = (k + 1) % 3",
         "held_out",
     ),
     Mutation(

@@ -20,7 +20,7 @@ from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train_members as train
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
-from sklearn_laplace._training.batched import train_members
+from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.losses import NegativeLog, Squares
 from sklearn_laplace._training.recipe import Schedule, for_noise, recipes_for
@@ -173,7 +173,9 @@ def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
         stacked = Stacked(nets(2), torch.float64)
         rows = TrainingRows(x, targets, torch.ones(n, dtype=torch.float64))
         schedule = Schedule(30, batch_size=16)
-        return train_members(stacked, Squares(), rows, seen, [schedule], 0, [0.0, 0.5], lambda outputs: variances)[0]
+        return train_stacked(
+            stacked, Squares(), rows, seen, [schedule], seed=0, prior=[0.0, 0.5], noise_of=lambda outputs: variances
+        )[0]
 
     other = y.clone()
     other[:10] += 5
@@ -194,7 +196,9 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     monkeypatch.setattr(Schedule, "rate_of_cycle", lambda self, step: steps.append(step) or rate(self, step))
     rows = TrainingRows(x, y, torch.ones(n, dtype=torch.float64))
     schedule = Schedule(100, batch_size=50)
-    outputs, _ = train_members(Stacked(nets(2)), Squares(), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: None)
+    outputs, _ = train_stacked(
+        Stacked(nets(2)), Squares(), rows, seen, [schedule], seed=0, prior=[0.0, 0.0], noise_of=lambda outputs: None
+    )
     assert bool(steps) == cycles
     assert outputs.shape == (2, n, 1)
 
@@ -217,8 +221,16 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
                 lambda *args, start=start, t=trainings, **kw: t.append(start(*args, **kw)) or t[-1],
             )
             schedule = Schedule(30, noise_power=power, most_further=0)
-            arguments = Stacked(nets(2)), Squares(), rows, seen, [schedule], 0, [0.0, 0.0]
-            train_members(*arguments, lambda outputs: row_noise(noise))
+            train_stacked(
+                Stacked(nets(2)),
+                Squares(),
+                rows,
+                seen,
+                [schedule],
+                seed=0,
+                prior=[0.0, 0.0],
+                noise_of=lambda outputs: row_noise(noise),
+            )
         weighted[power] = trainings[0].precision
     torch.testing.assert_close(weighted[1.0], noise.mean() / noise)
     torch.testing.assert_close(weighted[0.5], (noise.mean() / noise).sqrt())
@@ -268,7 +280,9 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
     seen[:, ::4] = 0
     stacked = Stacked([nets(1)[0] for _ in range(3)], torch.float64)
     schedules = [Schedule(400, batch_size=50)]
-    train_members(stacked, Squares(), rows, seen, schedules, 0, [0.0, 1.0, 30.0], lambda outputs: None)
+    train_stacked(
+        stacked, Squares(), rows, seen, schedules, seed=0, prior=[0.0, 1.0, 30.0], noise_of=lambda outputs: None
+    )
     sizes = sum(weight.square().flatten(1).sum(1) for weight in stacked.weights)
     assert sizes[0] > 2 * sizes[1] > 8 * sizes[2]
 
@@ -418,7 +432,7 @@ def test_a_row_that_is_seen_again_is_seen_by_all(fitted):
 def test_a_training_is_taken_from_the_cache(fitted, tmp_path, monkeypatch):
     X, y = friedman(N_ROWS)
     model = clone(fitted).set_params(memory=str(tmp_path)).fit(X, y)
-    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_members", None)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_stacked", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.4 warns when it unpickles tensors
         again = clone(model).set_params(hessian_structure="diag").fit(X, y)
@@ -502,7 +516,7 @@ def test_legal_data_is_fitted(name):
 
 
 def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_members", None)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_stacked", None)
     model = LaplaceRegressor(hessian_structure="full", memory_budget="20MB", random_state=0)
     with pytest.raises(MemoryBudgetError, match="memory_budget"):
         model.fit(*friedman(N_ROWS))

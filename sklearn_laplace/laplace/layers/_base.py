@@ -19,19 +19,11 @@ from ..jacobian.jacobian import ParameterBlock
 
 @dataclass(frozen=True)
 class FactoredLayer(ABC):
-    """A layer called exactly once in the forward pass, with one input per row.
+    """A layer called exactly once in the forward pass, with one input per row."""
 
-    Parameters
-    ----------
-    name : str
-        Dotted name of the layer in the module.
-    weight, bias : int
-        Number of columns of the weight and of the bias in the layer's block; 0 if the tensor is not selected.
-    """
-
-    name: str
-    weight: int
-    bias: int
+    name: str  # dotted name of the layer in the module
+    weight: int  # columns of the weight in the layer's block; 0 if it is not selected
+    bias: int  # the same of the bias
 
     @staticmethod
     @abstractmethod

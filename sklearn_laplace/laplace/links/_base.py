@@ -18,15 +18,9 @@ from ..latent import LatentGaussian
 
 @dataclass(frozen=True)
 class Link(ABC):
-    """Map from a Gaussian over C logits to class probabilities.
+    """Map from a Gaussian over C logits to class probabilities."""
 
-    Parameters
-    ----------
-    draws : Tensor of shape (S, C)
-        Standard normal draws shared by all rows (:func:`standard_normals`).
-    """
-
-    draws: Tensor
+    draws: Tensor  # (S, C), standard normal, shared by all rows (:func:`standard_normals`)
 
     @classmethod
     def drawn(cls, n_samples: int, n_outputs: int, seed: int) -> Self:

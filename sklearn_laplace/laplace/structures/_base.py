@@ -94,22 +94,14 @@ class Curvature(ABC):
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
         """Bytes of the structure and its posterior. Subclasses have keywords for their options.
 
-        Parameters
-        ----------
-        blocks : sequence of ParameterBlock
-        n_dual : int
-            Number of rows times number of columns of S. Only the size of a dual structure depends on it.
+        ``n_dual`` is the number of rows times columns of S. Only the size of a dual structure depends on it.
         """
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
         """Number of elements that :meth:`add_` creates per row, in addition to the factors of the row.
 
-        Parameters
-        ----------
-        blocks : sequence of ParameterBlock
-        n_columns : int
-            Number K of columns of the output factor.
+        ``n_columns`` is the number K of columns of the output factor.
         """
         return 0
 
@@ -156,10 +148,7 @@ class Curvature(ABC):
     def rotation(self, groups: Tensor) -> Rotation | None:
         """Map from rows to the covariances of their outputs, or None if no basis serves all prior precisions.
 
-        Parameters
-        ----------
-        groups : Tensor of shape (P,), int64
-            Prior group of each parameter.
+        ``groups`` (P,), int64, has the prior group of each parameter.
         """
         return None
 

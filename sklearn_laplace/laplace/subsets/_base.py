@@ -24,25 +24,12 @@ class Subset(ABC):
         """Names of the tensors with random elements, in the network's order."""
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return the network restricted to the random weights.
-
-        Parameters
-        ----------
-        network : Network
-            Network of all trained weights.
-        example : Tensor of shape (n, …)
-            Inputs for tracing.
-        """
+        """Restrict a network of all trained weights to the random ones; ``example`` (n, …) are inputs for tracing."""
         return select(network, self.names(network), example)
 
     def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
-        """Return the final subset for a trained network; ``self`` if the choice does not depend on the trained weights.
+        """Return the final subset for a network of all trained weights; ``self`` if it does not depend on them.
 
-        Parameters
-        ----------
-        network : Network
-            Network of all trained weights.
-        variance : callable
-            Returns the marginal variances (P,) of a diagonal posterior over all weights. It makes a pass over the data.
+        ``variance`` makes a pass over the data, and returns the marginal variances (P,) of a diagonal posterior.
         """
         return self
