@@ -298,7 +298,7 @@ def test_the_same_rows_in_another_order_are_the_same_model(fitted):
 def test_small_fits_stay_on_one_thread(monkeypatch):
     """On a busy machine, parallel regions of small matrix products wait for threads without a core."""
     n_threads = {}
-    training, approximation = ensemble_train.train_members, ensemble_fit.approximate_jointly
+    training, approximation = ensemble_train.train_stacked, ensemble_fit.approximate_jointly
 
     def trained(*args, **options):
         n_threads["training"] = torch.get_num_threads()
@@ -308,7 +308,7 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
         n_threads["posterior"] = torch.get_num_threads()
         return approximation(*args)
 
-    monkeypatch.setattr(ensemble_train, "train_members", trained)
+    monkeypatch.setattr(ensemble_train, "train_stacked", trained)
     monkeypatch.setattr(ensemble_fit, "approximate_jointly", approximated)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
