@@ -446,35 +446,36 @@ MOST_POSITIONAL = 7
 """Maximum number of positional parameters of a function; constructors of nets have those of their layers."""
 
 
+LONG_BUNDLE = 4
+"""Number of arguments that a call has to name, rather than take from a tuple."""
+
+
+def has_many_positions(function: ast.FunctionDef) -> bool:
+    """True if a function has too many positional parameters."""
+    names = [parameter.arg for parameter in [*function.args.posonlyargs, *function.args.args]]
+    return function.name != "__init__" and len([n for n in names if n not in ("self", "cls")]) > MOST_POSITIONAL
+
+
+def bundles_arguments(function: ast.FunctionDef) -> bool:
+    """True if a function makes a long tuple and unpacks it in a call."""
+    tuples, unpacked = set(), set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and len(node.value.elts) >= LONG_BUNDLE:
+            tuples |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
+            unpacked.add(node.value.id)
+    return bool(tuples & unpacked)
+
+
 def packed(text: str) -> list[str]:
-    """Functions with too many positional parameters, or that bundle arguments in a tuple for one call with ``*``."""
-    found = []
-    for function in ast.walk(ast.parse(text)):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        positional = [*function.args.posonlyargs, *function.args.args]
-        if (
-            len([p for p in positional if p.arg not in ("self", "cls")]) > MOST_POSITIONAL
-            and function.name != "__init__"
-        ):
-            found.append(function.name)
-        bundles = {
-            target.id
-            for node in ast.walk(function)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and len(node.value.elts) > 3
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-        starred = [a.value for call in calls for a in call.args if isinstance(a, ast.Starred)]
-        found += [function.name for value in starred if isinstance(value, ast.Name) and value.id in bundles]
-    return found
+    """Names of the functions that hide what they take."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    return [function.name for function in functions if has_many_positions(function) or bundles_arguments(function)]
 
 
-def test_no_function_is_packed():
-    """Long lists of arguments are named in the call, not hidden in a tuple."""
-    found = {path.name: packed(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
-    assert not {name: functions for name, functions in found.items() if functions}
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_no_function_is_packed(path):
+    assert not packed(path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._approximation.choose import SelectionState
 from sklearn_laplace._ensemble import fit as package
 from sklearn_laplace._ensemble.ensemble import mixture_of_kinds
-from sklearn_laplace._ensemble.parts import LEAST_EXACT, FittedMember
+from sklearn_laplace._ensemble.parts import LEAST_EXACT
 from sklearn_laplace._ensemble.weights import of_kinds
 from sklearn_laplace._host.epochs import finish
 from sklearn_laplace._host.net import build_net, initialise
@@ -98,7 +98,7 @@ def fitted_features(request: Any) -> tuple[MapResult, SelectionState, HeldOutErr
     training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": 0, "verbose": 0}
     net = build_net(kind, arguments, likelihood, Sizes.of(rows), **training)
     initialise(net, rows.inputs[:2], rows.weights.dtype, Sizes.of(rows))
-    module, generator = net.module_.requires_grad_(True), torch.Generator().manual_seed(request.seeds[0])
+    module, generator = net.module_, torch.Generator().manual_seed(request.seeds[0])
     layers = [layer for layer in (module.first, *module.embeddings) if layer is not None]
     with torch.no_grad():
         for parameter in module.parameters():
@@ -147,9 +147,7 @@ def with_features(part: Any, request: Any, n_stages: int, task: Any) -> Any:
     request = request if model is None else request.under_noise(model)
     trained, origin, errors = fitted_features(request)
     member = package._member(request, trained, trained.mode.fit, trained.mode.hyper, origin, model)
-    of_rows = part.densities.of_net(
-        FittedMember(member, trained.warm_start(), None, errors).held_out, member.hyper.dispersion, part.rows
-    )
+    of_rows = part.densities.of_net(errors, member.hyper.dispersion, part.rows)
     shares, factor = of_kinds([of_rows, part.densities], request.data.weights[part.rows])
     share = min(max(float(shares[0]), LEAST_EXACT), MOST_SHARE)
     weights = np.concatenate([[share], (1 - share) * part.weights])

@@ -106,13 +106,7 @@ class PosteriorLayout:
             n_jobs = options.memory.pass_workers(self.structure, self.network, self.n_columns, self.n_bytes, most_jobs)
         share = options.memory.share(n_jobs).pass_rows(self.structure, self.network, self.n_columns, self.n_bytes)
         data_pass: Callable[..., LaplaceFit] = partial(
-            fit_laplace,
-            self.network,
-            options.likelihood,
-            options.rule,
-            self.structure,
-            self.prior,
-            **self.settings,
+            fit_laplace, self.network, options.likelihood, options.rule, self.structure, self.prior, **self.settings
         )
         if gradient is not None:
             return shared_out(data_pass, rows.chunks(share), n_jobs, gradient=gradient)

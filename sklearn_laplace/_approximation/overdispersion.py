@@ -111,7 +111,8 @@ def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Ten
 def has_settled(before: tuple[float, ...], after: tuple[float, ...], mean: np.ndarray, change: float) -> bool:
     """True if the variance 1 + α μ̄ in units of the mean changes by less than a factor, for every output.
 
-    α is one value per output, or one for all; ``mean`` (C,) are the mean counts μ̄.
+    α is one value per output, or one for all. ``mean`` (C,) are the mean counts μ̄, and ``change`` is the largest ratio
+    of the variances.
 
     >>> has_settled((0.5,), (0.01,), np.array([0.1]), 1.2), has_settled((0.5,), (0.01,), np.array([10.0]), 1.2)
     (True, False)

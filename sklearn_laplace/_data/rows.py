@@ -108,8 +108,9 @@ class PreparedData:
     def weight_unit(self) -> float:
         """Factor that rescales weights to a mean of 1 if they only count copies of rows; otherwise 1.
 
-        Weights count copies if their mean exceeds 1 and all inputs differ: equal rows have been merged before, and
-        further measurements would have other noisy targets for the same inputs.
+        Weights count copies if their mean exceeds 1 and all inputs differ. Equal rows have been merged before, and
+        further measurements would have other noisy targets for the same inputs. Equal weights carry no more
+        information: more rows cannot be distinguished from less noise.
 
         >>> scale = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
         >>> X, y = np.array([[0.0], [1.0]]), np.zeros((2, 1))

@@ -87,7 +87,7 @@ SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Number of steps of each repeat for 1,000 rows, and its power of the number of rows."""
 STEPS_OF_FEW = 475
-"""Number of steps of all repeats for 1,000 rows, if there are at most ``FEW_ROWS``."""
+"""The same number for all repeats of at most ``FEW_ROWS`` rows."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
 """Noisy targets: minimum squared error in the trial of prior precisions, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
