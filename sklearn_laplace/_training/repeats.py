@@ -11,7 +11,8 @@ import numpy as np
 from .._data.rows import rehashed, row_keys
 
 N_REPEATS, FOLDS_OF_MANY, FOLDS_OF_FEW = 2, 4, 8
-"""Number of repeats, which show what a mixture gains; of folds per repeat; and of those for few rows of normal noise."""
+"""Number of repeats, which show what a mixture gains; of folds per repeat; and of those for few rows with normal noise.
+"""
 LEAST_ROWS, FEW_ROWS = 40, 1000
 """Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Maximum number
 of few rows, for which all repeats have the same number of steps. Few rows with normal noise have ``FOLDS_OF_FEW``
