@@ -123,7 +123,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int | str = 0,
-        n_bins: int | str | tuple[int | None, ...] | None = "auto",
+        n_bins: int | str | None = "auto",
         standardize_X: str | bool = "auto",
         max_epochs: int | None = None,
         lr: float | None = None,

@@ -81,7 +81,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     verbose : int or "bar", default=0
         0: silent. 1: a line per stage. 2: epochs too. "bar": bars.
     [Advanced]
-    n_bins : "auto", None, int, or tuple of int and None, default="auto"
+    n_bins : "auto", None or int, default="auto"
         Bins of each numeric column in a piecewise linear encoding. None: no encoding.
     standardize_X : "auto" or bool, default="auto"
         If True, a given net standardises X. "auto": unless frozen.
@@ -190,7 +190,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int | str = 0,
-        n_bins: int | str | tuple[int | None, ...] | None = "auto",
+        n_bins: int | str | None = "auto",
         standardize_X: str | bool = "auto",
         standardize_y: bool = True,
         target_transform: str | None = None,

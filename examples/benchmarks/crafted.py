@@ -23,7 +23,7 @@ import safetensors
 import safetensors.numpy
 
 NATIVE = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
-METADATA = {"format": "sklearn_laplace", "version": "6"}
+METADATA = {"format": "sklearn_laplace", "version": "7"}
 
 
 class Crafted:

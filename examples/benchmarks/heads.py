@@ -1,7 +1,7 @@
 """Noise that varies with the inputs, learnt in four ways, including the default of the regressor.
 
 - one noise: ``LaplaceRegressor(likelihood="gaussian")``.
-- default: a second net for the log variance, trained on the held-out errors of cross-fitted nets.
+- default: a second net for the log variance, trained on the held-out errors.
 - mean and log variance: one net with two heads, trained together to the mode of their posterior, with the prior
   precision by the evidence during training (Nix & Weigend 1994; Laplace over both heads, both integrated over).
 - natural parameters: the same with the heads μ/σ² and log 1/σ². Immer et al. (2023) report that these train better with

@@ -15,7 +15,6 @@ from .._data.rows import PreparedData
 from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options
 from .._runtime.memory import MemoryBudget
-from .._training.folds import CHUNK, N_CROSS_FITTED
 from .._training.plan import MapResult
 from .._training.random_weights import grouped, posterior_layout, selected
 from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
@@ -24,8 +23,7 @@ from ..laplace.prior import Prior
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Curvature
 from ..laplace.updates import with_room_for
-from .choose import SelectionState, _start, _variance
-from .held_out import FoldFit, cross_fit
+from .choose import SelectionState, _variance
 from .shared_pass import shared_out
 
 
@@ -34,8 +32,8 @@ def approximate(
 ) -> tuple[LaplaceFit, SelectionState]:
     """Compute the curvature of the random weights at the weights of a trained net, and the start of the selection.
 
-    The pass of the training is reused if it has the same curvature. The start has the held-out scores of cross-fitted
-    nets if they fit in memory; ``MemoryBudgetError`` if the curvature does not.
+    The pass of the training is reused if it has the same curvature. ``MemoryBudgetError`` if the curvature does not fit
+    in memory.
     """
     rows = data.training_rows(options.dtype, options.device, built_in=built_in)
     mode, fit = trained.mode, trained.mode.fit
@@ -54,15 +52,7 @@ def approximate(
     settled = by_exact_evidence and options.map_precision is None
     settled = settled and whole and same_rule and laid_out.structure in (Full, Functional)
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
-
-    if not trained.folds or (N_CROSS_FITTED + 2) * laid_out.n_bytes > options.memory.size:
-        return fit, origin
-    parts = []
-    for fold in trained.folds:
-        net, seen = everything.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
-        parts.append(FoldFit(laid_out.refit(net, seen), fold.held_out, rows.taken(fold.held_out).chunks(CHUNK)))
-    hyper = replace(_start(origin, fit, options), temperature=1.0)
-    return fit, replace(origin, cross=cross_fit(parts, hyper))
+    return fit, origin
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from .._host.rows import some_rows
 from ..laplace.latent import LatentGaussian
-from ..laplace.selection import HeldOutErrors
 from .noise_model import TrainedNoise, normal_nodes, shrunk
 
 FACTORS = 0.05, 4.5
@@ -70,8 +68,8 @@ class HeldOutRepeats:
         log_variance = None if self.log_variance is None else self.log_variance[chosen]
         return HeldOutRepeats(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
 
-    def under(self, chosen: Tensor, dispersion: float, log_ratio: LatentGaussian) -> HeldOutRepeats:
-        """Select m rows by their indices, with another φ and other distributions (m, C) of their log noise ratios h."""
+    def under(self, chosen: Tensor, dispersion: Tensor, log_ratio: LatentGaussian) -> HeldOutRepeats:
+        """Select m rows by their indices, with other φ (D, 1, 1) and distributions (m, C) of log noise ratios h."""
         errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
         noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
         return HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), self.weights[chosen], self.shares)
@@ -117,7 +115,6 @@ class Calibration:
 
     factor: float  # c_K, factor of all variances
     spread: float  # τ, of the noise
-    of_repeats: float  # c_2, the best factor for the mixture of the repeats
 
 
 def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> Calibration:
@@ -129,41 +126,11 @@ def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> Calibration:
     if together[best][1] - together[usual][1] < WORTH:
         best = usual
     alone, _ = rows.best_factor(rows.of_one, best)
-    of_repeats = math.exp(together[best][0])
     if len(rows.shares) == 1:
-        return Calibration(math.exp(alone), best, of_repeats)
+        return Calibration(math.exp(alone), best)
     reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
     log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
-    return Calibration(max(math.exp(log_factor), FACTORS[0]), best, of_repeats)
-
-
-@dataclass(frozen=True)
-class HeldOutDensities:
-    """Log densities of held-out rows under the mixture of the repeats, as a function of a factor of all variances."""
-
-    rows: HeldOutRepeats
-    spread: float  # τ
-    best: float  # the best factor
-    dispersion: float  # noise level φ of the noise variances in ``rows``
-
-    def scaled(self, factor: float) -> np.ndarray:
-        """Log density (n,), nats, with all variances multiplied by the best factor and by ``factor``."""
-        densities = self.rows.log_densities(factor * self.best, self.spread) - 0.5 * math.log(2 * math.pi)
-        mixed = (densities + self.rows.shares.log()[:, None, None]).logsumexp(0)
-        log_density: np.ndarray = mixed.sum(1).cpu().numpy()
-        return log_density
-
-    def of_net(self, held_out: HeldOutErrors, dispersion: float, chosen: np.ndarray) -> HeldOutDensities:
-        """Log densities of the same rows under another net, with the same noise ratios.
-
-        ``held_out`` has the errors of all rows, from cross-fitted nets of the other kind with noise level φ; ``chosen``
-        are the indices of the rows of this object among all rows.
-        """
-        errors, variance = (part[chosen][None] for part in (held_out.errors, held_out.variance))
-        noise, share = self.rows.noise[:1] * (dispersion / self.dispersion), torch.ones_like(self.rows.shares[:1])
-        rows = replace(self.rows, errors=errors, variance=variance, noise=noise, shares=share)
-        log_factor, _ = rows.best_factor(rows.of_one, self.spread)
-        return HeldOutDensities(rows, self.spread, math.exp(log_factor), dispersion)
+    return Calibration(max(math.exp(log_factor), FACTORS[0]), best)
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:

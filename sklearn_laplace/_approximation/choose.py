@@ -18,7 +18,6 @@ from ..laplace.network.network import Network
 from ..laplace.prior import Prior
 from ..laplace.selection import HeldOutScores, maximise_evidence, warn_at_bounds
 from ..laplace.structures import Diag
-from .held_out import CrossFit
 from .left_out import LeftOut
 
 
@@ -34,11 +33,11 @@ class SelectionState:
     groups: tuple[str, ...]  # names of the prior groups at that time
     tensors: tuple[str, ...]  # names of all trained parameters
     settled_for: tuple[Choice, Choice, str] | None
-    cross: CrossFit | None = None  # cross-fitted nets and their held-out scores
+    scores: HeldOutScores | None = None  # of rows that nets have not been trained on
 
     def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
         """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""
-        scores = None if self.cross is None or fit.shift is not None else self.cross.densities
+        scores = None if fit.shift is not None else self.scores
         return scores if scores is not None and scores.suits(hyper) else None
 
     def held_out_score(self, fit: LaplaceFit, hyper: Hyper, scale: TargetScale) -> float | None:
@@ -47,15 +46,6 @@ class SelectionState:
             return None
         n_rows = scores.freedom / fit.n_outputs if scores.freedom else fit.total_weight
         return scores.density_of(hyper) / n_rows - scale.log_volume
-
-
-def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit, options: Options) -> SelectionState:
-    """Return the state ``origin`` of a later ensemble member with the held-out scores of the first member, ``lead``."""
-    if lead.cross is None:
-        return origin
-    scores = lead.cross.densities
-    densities = None if scores is None else scores.around(_start(origin, fit, options))
-    return replace(origin, cross=CrossFit(lead.cross.fold, densities))
 
 
 def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, options: Options) -> Tensor:
@@ -113,8 +103,6 @@ def _by_held_out(scores: HeldOutScores, fit: LaplaceFit, start: Hyper, options: 
     prior, noise = options.by_held_out
     hyper = scores.chosen(start, free_prior=prior, free_dispersion=noise)
     warn_at_bounds(fit, hyper, free_prior=False, free_dispersion=noise, what="the density of held-out rows")
-    if prior:
-        scores.warn_at_end(hyper)
     return hyper
 
 

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from .._data.rows import PreparedData, row_keys
-from .._host.rows import TrainingRows
+from .._host.rows import CHUNK, TrainingRows
 from .._options.options import AUTO, Options
 from .._options.resolve import DEFAULT_LINK
 from .._runtime.budget import budget_for, exact_cost
 from .._training.cache import kept_in_search
-from .._training.folds import CHUNK
 from .._training.plan import GivenNet, other_rows
 from .._validation.values import Choice
 from ..distributions.densities import density_for
@@ -40,7 +39,6 @@ from ..laplace.structures import Full, Functional
 from ..laplace.subsets import LastLayer
 from .approximate import PosteriorLayout
 from .choose import SelectionState, _start
-from .held_out import CrossFit
 from .validation_scores import relative_squares, validation_scores
 
 OF_SELECTION = {
@@ -109,7 +107,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
         # ``refit_laplace`` can change the link of the predictions, not that of the scores.
         density = density_for(fit.likelihood, DEFAULT_LINK)
         scores = validation_scores(parts, hyper.prior_precision, density, left_out)
-    return fit, origin if scores is None else replace(origin, cross=CrossFit(torch.zeros(0), scores))
+    return fit, origin if scores is None else replace(origin, scores=scores)
 
 
 def _has_scores(options: Options) -> bool:

@@ -2,13 +2,13 @@ r"""Input-dependent noise: a second net for the log noise variance, with its own
 
 The noise of target c of row n has the variance :math:`\varphi e^{h_c(x_n)}`. If mean and noise were fitted to the same
 rows, an overfitted mean would look like small noise, and small noise would increase the overfitting. Therefore h is
-fitted to held-out rows. Let :math:`e_n` be the errors of cross-fitted nets (``_approximation/held_out.py``), and
+fitted to held-out rows. Let :math:`e_n` be the errors of nets that have not seen a row, and
 :math:`V_n` the variances of their predictions without noise. Then
 
 .. math:: -\log p(e_n \mid h) = \tfrac12 \big[\log(V_n + \varphi e^{h_n}) + e_n^2 / (V_n + \varphi e^{h_n})\big],
           \qquad \Lambda_n = \tfrac12 \Big(\frac{\varphi e^{h_n}}{V_n + \varphi e^{h_n}}\Big)^2 ,
 
-with the Fisher information Λ. The cross-fitted nets are trained under a constant noise level, so :math:`V_n` is too
+with the Fisher information Λ. The nets are trained under a constant noise level, so :math:`V_n` is too
 large for rows with small noise. It often exceeds :math:`e_n^2`, and then carries no information about h. Therefore h is
 fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`
 under the first h. The variance of a prediction is proportional to the noise if the nearby rows determine it, and

@@ -1,11 +1,8 @@
 r"""Overdispersion α of negative binomial counts: the value of largest likelihood, each output by itself.
 
-With cross-fitted nets, the criterion is the log probability of their held-out rows. Otherwise it is the expected log
-likelihood of the training rows under the posterior, as in the EM algorithm:
+The criterion is the expected log likelihood of the training rows under the posterior, as in the EM algorithm:
 
-.. math:: \sum_n w_n \log \int \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
-          \qquad\text{or}\qquad
-          \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
+.. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 """
 
 from __future__ import annotations
@@ -19,14 +16,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from .._host.rows import TrainingRows
-from .._training.folds import CHUNK
-from ..distributions.negative_binomial_log_normal import NegativeBinomialLogNormal
+from .._host.rows import CHUNK, TrainingRows
 from ..distributions.poisson_log_normal import hermite
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
-from .choose import SelectionState
 
 MOST_ROWS = 20_000
 """Maximum number of training rows in the criterion, evenly spaced."""
@@ -48,18 +42,14 @@ class CountRows:
     variances: np.ndarray
     counts: np.ndarray
     weights: np.ndarray
-    held_out: bool  # True if the nets were trained without the rows
 
     def criterion(self, alpha: float) -> float:
-        """Log likelihood of α, in nats.
+        """Expected log likelihood of α, in nats.
 
-        >>> rows = CountRows(np.zeros(2), np.full(2, 1e-9), np.array([0.0, 2.0]), np.ones(2), held_out=True)
+        >>> rows = CountRows(np.zeros(2), np.full(2, 1e-9), np.array([0.0, 2.0]), np.ones(2))
         >>> round(rows.criterion(1.0), 3)  # log 0.5 + log 0.125
         -2.773
         """
-        if self.held_out:
-            logs = NegativeBinomialLogNormal(self.means, self.variances, alpha).logpmf(self.counts)
-            return float(self.weights @ logs)
         nodes, shares = (torch.from_numpy(part) for part in hermite(N_NODES))
         g = torch.from_numpy(self.means)[:, None] + torch.from_numpy(np.sqrt(2 * self.variances))[:, None] * nodes
         counts = torch.from_numpy(self.counts)[:, None].expand_as(g)
@@ -79,23 +69,13 @@ class CountRows:
         return math.exp(float(found.x))
 
 
-def best_overdispersion(fit: LaplaceFit, hyper: Hyper, origin: SelectionState, rows: TrainingRows) -> tuple[float, ...]:
-    """Select the overdispersion of each output for a trained net, on the rows of its training.
-
-    Uses the cross-fitted nets of ``origin`` if there are any.
-    """
+def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tuple[float, ...]:
+    """Select the overdispersion of each output for a trained net, on the rows of its training."""
     hyper = replace(hyper, temperature=1.0)
-    held_out = origin.cross is not None and bool(origin.cross.parts)
-    if origin.cross is not None and held_out:
-        parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]] = origin.cross.parts
-    else:
-        every = torch.arange(0, len(rows), math.ceil(len(rows) / MOST_ROWS), device=rows.weights.device)
-        parts = [(fit, rows.taken(every).chunks(CHUNK))]
-    moments = [_moments(part, hyper, chunks) for part, chunks in parts]
-    means, variances, counts, weights = (torch.cat(values).cpu().numpy() for values in zip(*moments, strict=True))
-    return tuple(
-        CountRows(means[:, c], variances[:, c], counts[:, c], weights, held_out).best() for c in range(fit.n_outputs)
-    )
+    every = torch.arange(0, len(rows), math.ceil(len(rows) / MOST_ROWS), device=rows.weights.device)
+    moments = _moments(fit, hyper, rows.taken(every).chunks(CHUNK))
+    means, variances, counts, weights = (values.cpu().numpy() for values in moments)
+    return tuple(CountRows(means[:, c], variances[:, c], counts[:, c], weights).best() for c in range(fit.n_outputs))
 
 
 def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -54,13 +54,6 @@ class ValidationScores(HeldOutScores):
     widths: Tensor  # (k,): medians over the rows of the variance V, noise included, at φ = 1
     spread: float  # variance of a constant prediction, in units of φ
 
-    def suits(self, hyper: Hyper) -> bool:
-        """True if the precisions are a multiple of those of the scores."""
-        return self.is_multiple(hyper)
-
-    def warn_at_end(self, hyper: Hyper) -> None:
-        """No warning: a very strong prior means that the net's errors need no epistemic part."""
-
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
         """Maximise the criterion of this module over the free hyperparameters."""
         ridges, squares, constants = self._interpolated()

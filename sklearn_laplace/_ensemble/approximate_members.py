@@ -16,7 +16,6 @@ of each program, which then gives precise rows more weight. A last model is for 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,20 +24,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._approximation.calibration import MOST_ROWS, HeldOutDensities, HeldOutRepeats, calibrated
+from .._approximation.calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
 from .._approximation.choose import SelectionState
-from .._approximation.held_out import CrossFit
 from .._approximation.noise_model import NoiseModel, TrainedNoise
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._host.epochs import finish
 from .._host.net import build_net, initialise
-from .._host.rows import Sizes, TrainingRows, some_rows
+from .._host.rows import CHUNK, Sizes, TrainingRows, some_rows
 from .._options.options import Options
 from .._runtime.progress import Clock
 from .._training.plan import MapResult
+from .._training.random_weights import fixed_dispersion
 from ..distributions.densities import density_for
-from ..laplace.evidence import PRECISION_BOUNDS
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
@@ -54,59 +52,22 @@ from .train_members import fit_of, learns_noise, learnt_of
 
 SCORED_ROWS = 125
 """Number of held-out rows of each member for selecting the prior precision, which is a single number."""
-TOLERANCE = 0.002
-"""Difference of log densities, in nats per row, within which prior precisions are equivalent."""
-WEAKEST = 0.3
-"""Minimum factor of the prior precision of largest evidence, for targets with noise. Under a weaker prior the wide
-posterior would explain varying noise, and nothing would be left for the noise model."""
 PASSES_LEFT = 2.0
 """Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
 a pass."""
-CHUNK = 512
-"""Rows whose Jacobians are computed at a time."""
-
-
-@dataclass(frozen=True)
-class JointScores(HeldOutScores):
-    """Log densities of held-out rows on a grid of prior precisions, and the variance ``factor`` of the mixture."""
-
-    factor: float = 1.0
-
-    def suits(self, hyper: Hyper) -> bool:
-        """True if the precisions are a common multiple of those of the training."""
-        return self.is_multiple(hyper)
-
-    def warn_at_end(self, hyper: Hyper) -> None:
-        """No warning: the spread of the members may be all of the epistemic uncertainty."""
-
-    def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Prior precision and noise of largest density; both are scaled by ``factor`` if both are free."""
-        noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
-        if free_prior and self.freedom:
-            density = torch.where(factors >= WEAKEST, density, -math.inf)
-        near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
-        best = int(torch.where(near, factors.log().abs(), math.inf).argmin()) if free_prior else int(density.argmax())
-        values = factors[best] * self.unit if free_prior else hyper.prior_precision
-        dispersion = float(noise[best])
-        if free_prior and free_dispersion:
-            values, dispersion = values / self.factor, dispersion * self.factor
-        return replace(hyper, prior_precision=values.clamp(*PRECISION_BOUNDS), dispersion=dispersion)
 
 
 @dataclass(frozen=True)
 class JointFits:
-    """Laplace approximations of all members, with common hyperparameters."""
+    """Laplace approximations of all members, each with its hyperparameters."""
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
-    hyper: Hyper
-    origin: SelectionState
+    origins: tuple[SelectionState, ...]
     noise_model: NoiseModel | TargetNoise | None  # of varying noise, or a level per target; None for a single level
     data: PreparedData  # with the noise variances of ``noise_model``
     held_out: np.ndarray  # (K, n), True for rows that were held out from a member
     n_bins: tuple[int | None, ...]  # maximum number of pieces of a column, for each member
     shares: np.ndarray  # (K,), weights of the members
-    scored: np.ndarray  # (m,), int64: the rows of ``densities``
-    densities: HeldOutDensities | None  # of held-out rows; None for classes and counts
 
 
 @dataclass(frozen=True)
@@ -125,9 +86,10 @@ def fits_on_rows(
 ) -> tuple[list[LaplaceFit], _Unseen]:
     """Laplace fit of each member on its training rows, each with a number of copies, and its held-out rows."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
-    for network, held_out in zip(networks, joint_nets.held_out, strict=True):
+    for network, held_out, exact in zip(networks, joint_nets.held_out, joint_nets.are_exact, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
-        fits.append(fit_of(network, seen if copies == 1.0 else replace(seen, weights=copies * seen.weights), options))
+        seen = seen if copies == 1.0 else replace(seen, weights=copies * seen.weights)
+        fits.append(fit_of(network, seen, options, exact=exact))
     return fits, _Unseen(rows, joint_nets.held_out)
 
 
@@ -140,40 +102,56 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = initialised(joint_nets, rows, options, request.seeds[0])
-    first = _two_passes(joint_nets, traced(nets, rows), rows, request, options, clock)
-    model, scores, hyper = first.model, first.scores, first.hyper
-    repeats, scored = _scored_repeats(joint_nets, first, rows)
-    calibration = calibrated(repeats, joint_nets.shares)
-    densities = HeldOutDensities(repeats, calibration.spread, calibration.of_repeats, hyper.dispersion)
+    networks = traced(nets, rows)
+    first = _two_passes(joint_nets, networks, rows, request, options, clock)
+    model, fits = first.model, first.fits
+    calibration = calibrated(_scored_repeats(joint_nets, first, rows), joint_nets.shares)
     model = replace(model, spread=calibration.spread) if isinstance(model, NoiseModel) else model
-    scores = replace(scores, factor=calibration.factor)
-    hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
-    fits = first.fits
-    no_folds = torch.zeros(0, dtype=torch.int64)
-    cross = CrossFit(no_folds, scores)
-    origin = SelectionState(hyper, fits[0].prior.names, first.networks[0].parameter_names, None, cross)
+    scores = [replace(of_net, factor=calibration.factor) for of_net in first.scores]
+    is_free = options.sigma_noise.free
+    hypers = [
+        of_net.chosen(hyper, free_prior=True, free_dispersion=is_free)
+        for of_net, hyper in zip(scores, first.hypers, strict=True)
+    ]
+    origins = (
+        SelectionState(hyper, fit.prior.names, network.parameter_names, None, of_net)
+        for hyper, fit, network, of_net in zip(hypers, fits, networks, scores, strict=True)
+    )
     return JointFits(
-        members=results_of(joint_nets, nets, fits, hyper, rows),
-        hyper=hyper,
-        origin=origin,
+        members=results_of(joint_nets, nets, fits, hypers, rows),
+        origins=tuple(origins),
         noise_model=model,
         data=first.under,
         held_out=joint_nets.held_out.cpu().numpy(),
         n_bins=pieces_of(joint_nets),
         shares=np.array(joint_nets.shares),
-        scored=scored.cpu().numpy(),
-        densities=densities,
     )
+
+
+def noise_of_folds(joint_nets: JointMembers, request: FitRequest) -> NoiseModel | TargetNoise | None:
+    """Noise model of the rows that nets with exact steps hold out, under the hyperparameters of their training."""
+    options, data = request.options_for_rows(), request.data
+    if joint_nets.lead is None or not learns_noise(data, options):
+        return None
+    rows = data.training_rows(options.dtype, options.device, built_in=True)
+    networks = traced(initialised(joint_nets, rows, options, request.seeds[0]), rows)
+    fits, held_out = fits_on_rows(networks, joint_nets, data, options)
+    hyper = replace(joint_nets.lead, prior_precision=joint_nets.lead.prior_precision[: fits[0].prior.n_groups])
+    error, variance, known = (part[0] for part in _errors(joint_nets, fits, held_out, [hyper] * len(fits), rows))
+    held_out_errors = HeldOutErrors(error, variance, known, rows.weights.double())
+    trained, levels = learnt_of(
+        request, held_out_errors, rows.inputs, hyper.dispersion, options, honest=True, quick=False
+    )
+    return levels if trained is None else with_tails(trained).model
 
 
 @dataclass(frozen=True)
 class _Passes:
     """Result of the passes over the rows: fits under the last noise model, and scores and errors of held-out rows."""
 
-    networks: Sequence[Network]
     fits: Sequence[LaplaceFit]
-    scores: JointScores
-    hyper: Hyper
+    scores: Sequence[HeldOutScores]  # (K,), those of a net
+    hypers: Sequence[Hyper]
     errors: tuple[Tensor, Tensor, Tensor]
     under: PreparedData
     trained: TrainedNoise | None
@@ -193,19 +171,18 @@ def _two_passes(
     under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:
         under = data.under_noise(noise.cpu().numpy())
-    begun, stream = clock.elapsed, request.stream
+    begun, stream, known = clock.elapsed, request.stream, fixed_dispersion(options, data.scale)
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
     fits, held_out = fits_on_rows(networks, joint_nets, under, options, copies)
-    scores, hyper = _scored(fits, held_out, None)
-    errors = _errors(joint_nets, fits, held_out, hyper, rows)
+    scores, hypers = _scored(fits, held_out, joint_nets.n_exact, known, None)
+    errors = _errors(joint_nets, fits, held_out, hypers, rows)
     learns = learns_noise(data, options)
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
-        error, variance, known = (torch.tensordot(joint_nets.repeat_shares, part, 1) for part in errors)
-        held_out_errors = HeldOutErrors(error, variance, known, weights)
-        trained, levels = learnt_of(
-            request, held_out_errors, rows.inputs, hyper.dispersion, options, honest=True, quick=is_short
-        )
+        error, variance, of_rows = (torch.tensordot(joint_nets.repeat_shares, part, 1) for part in errors)
+        held_out_errors = HeldOutErrors(error, variance, of_rows, weights)
+        level = float(joint_nets.repeat_shares @ _levels(joint_nets, hypers))
+        trained, levels = learnt_of(request, held_out_errors, rows.inputs, level, options, honest=True, quick=is_short)
         model = levels if trained is None else trained.model
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
@@ -217,20 +194,27 @@ def _two_passes(
         if stream is not None and not clock.lacks((clock.elapsed - started) * curvature_rows(stream) / len(rows)):
             fits = fits_of_stream(fits, joint_nets.places, stream, options, model, rows.weights)
         if model is None or not is_short:
-            scores, hyper = _scored(fits, held_out, hyper)
-            errors = _errors(joint_nets, fits, held_out, hyper, rows)
-    return _Passes(networks, fits, scores, hyper, errors, under, trained, model)
+            scores, hypers = _scored(fits, held_out, joint_nets.n_exact, known, hypers)
+            errors = _errors(joint_nets, fits, held_out, hypers, rows)
+    return _Passes(fits, scores, hypers, errors, under, trained, model)
 
 
-def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRows) -> tuple[HeldOutRepeats, Tensor]:
-    """Held-out errors of a sample of rows for the calibration, and positions of these rows."""
-    (error, variance, noise), hyper, weights = passes.errors, passes.hyper, rows.weights.double()
-    repeats = HeldOutRepeats(error, variance, hyper.dispersion * noise, None, weights, joint_nets.repeat_shares)
+def _levels(joint_nets: JointMembers, hypers: Sequence[Hyper]) -> Tensor:
+    """Noise level φ of the nets of each repeat, shape (D,)."""
+    repeat_of = joint_nets.repeat_of
+    values = torch.tensor([hyper.dispersion for hyper in hypers], dtype=torch.float64, device=repeat_of.device)
+    return torch.zeros_like(values[: joint_nets.n_repeats]).scatter(0, repeat_of, values)
+
+
+def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRows) -> HeldOutRepeats:
+    """Held-out errors of a sample of rows for the calibration."""
+    (error, variance, noise), weights = passes.errors, rows.weights.double()
+    levels = _levels(joint_nets, passes.hypers)[:, None, None]
+    repeats = HeldOutRepeats(error, variance, levels * noise, None, weights, joint_nets.repeat_shares)
     if passes.trained is None:
-        scored = some_rows(len(rows), MOST_ROWS).to(weights.device)
-        return repeats.taken(scored), scored
+        return repeats.taken(some_rows(len(rows), MOST_ROWS).to(weights.device))
     known = passes.trained.some(MOST_ROWS)
-    return repeats.under(known.chosen, hyper.dispersion, known.left_out()), known.chosen
+    return repeats.under(known.chosen, levels, known.left_out())
 
 
 def initialised(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
@@ -258,14 +242,18 @@ def traced(nets: Sequence[Any], rows: TrainingRows) -> list[Network]:
 
 
 def results_of(
-    joint_nets: JointMembers, nets: Sequence[Any], fits: Sequence[LaplaceFit], hyper: Hyper, rows: TrainingRows
+    joint_nets: JointMembers,
+    nets: Sequence[Any],
+    fits: Sequence[LaplaceFit],
+    hypers: Sequence[Hyper],
+    rows: TrainingRows,
 ) -> tuple[tuple[MapResult, LaplaceFit], ...]:
     n_steps, dtype = joint_nets.n_steps, rows.inputs.dtype
 
-    def result(net: Any, fit: LaplaceFit) -> MapResult:
+    def result(net: Any, fit: LaplaceFit, hyper: Hyper) -> MapResult:
         return MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], n_steps, joint_nets.is_small, dtype)
 
-    return tuple((result(net, fit), fit) for net, fit in zip(nets, fits, strict=True))
+    return tuple((result(net, fit, hyper), fit) for net, fit, hyper in zip(nets, fits, hypers, strict=True))
 
 
 def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
@@ -275,48 +263,64 @@ def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
     )
 
 
-def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[JointScores, Hyper]:
-    """Scores of prior precisions and noises on held-out rows, and the hyperparameters that they select."""
-    fit = fits[0]
-    start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])) if before is None else before
-    start = replace(start, dispersion=_mean_square(fits, held_out))
-    start = maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
-    parts = []
-    for k, (member_fit, rows) in enumerate(zip(fits, held_out, strict=True)):
-        few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
-        parts.append((member_fit, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
-    plain = held_out_scores(parts, start, density_for(fit.likelihood))
-    scores = JointScores(plain.unit, plain.ridge, plain.squares, plain.constants, plain.freedom, plain.bounds)
-    return scores, scores.chosen(start, free_prior=True, free_dispersion=True)
+def _scored(
+    fits: Sequence[LaplaceFit], held_out: _Unseen, n_exact: int, known: float | None, before: Sequence[Hyper] | None
+) -> tuple[list[HeldOutScores], list[Hyper]]:
+    """Scores of prior precisions and noises on held-out rows, and the hyperparameters that they select, for each net.
+
+    Those of the first ``n_exact`` nets, which have another shape, are selected apart. ``known`` is a fixed φ.
+    """
+    listed = list(zip(fits, held_out, strict=True))
+    scores: list[HeldOutScores] = []
+    hypers: list[Hyper] = []
+    for first, group in ((0, listed[:n_exact]), (n_exact, listed[n_exact:])):
+        if not group:
+            continue
+        fit = group[0][0]
+        start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])) if before is None else before[first]
+        start = replace(start, dispersion=_mean_square(group) if known is None else known)
+        start = maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
+        parts = []
+        for k, (member_fit, rows) in enumerate(group, first):
+            few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
+            parts.append((member_fit, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
+        of_group = held_out_scores(parts, start, density_for(fit.likelihood))
+        scores += [of_group] * len(group)
+        hypers += [of_group.chosen(start, free_prior=True, free_dispersion=known is None)] * len(group)
+    return scores, hypers
 
 
-def _mean_square(fits: Sequence[LaplaceFit], held_out: _Unseen) -> float:
+def _mean_square(parts: Sequence[tuple[LaplaceFit, TrainingRows]]) -> float:
     """Weighted mean of squared errors over known noise variances, on held-out rows; within the bounds of φ."""
-    total = weight = torch.zeros((), dtype=torch.float64, device=fits[0].theta.device)  # read once, at the end
-    for fit, rows in zip(fits, held_out, strict=True):
+    total = weight = torch.zeros((), dtype=torch.float64, device=parts[0][0].theta.device)  # read once, at the end
+    for fit, rows in parts:
         for x, targets, weights in rows.chunks(8 * CHUNK):
             y, noise = without_noise(targets.double(), fit.n_outputs)
             squares = ((y - fit.network(x).double()).square() / noise).mean(1)
             total, weight = total + weights.double() @ squares, weight + weights.double().sum()
-    low, high = fits[0].likelihood.dispersion_bounds
+    low, high = parts[0][0].likelihood.dispersion_bounds
     return min(max(float(total / weight), low), high)
 
 
 def _errors(
-    joint_nets: JointMembers, fits: Sequence[LaplaceFit], held_out: _Unseen, hyper: Hyper, rows: TrainingRows
+    joint_nets: JointMembers,
+    fits: Sequence[LaplaceFit],
+    held_out: _Unseen,
+    hypers: Sequence[Hyper],
+    rows: TrainingRows,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Held-out errors, variances of predictions, and noise in units of φ, for each repeat and row; (D, n, C) each."""
-    per_repeat = len(fits) // joint_nets.n_repeats
+    repeat_of = joint_nets.repeat_of.tolist()
     shape = (joint_nets.n_repeats, len(rows), fits[0].n_outputs)
     zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)
     for k, (fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
-        posterior, parts = fit.posterior(hyper), []
+        posterior, parts = fit.posterior(hypers[k]), []
         for part in linear_rows(fit.network, unseen.chunks(CHUNK)):
             y, noise = without_noise(part.targets.double(), fit.n_outputs)
             variance = posterior.covariance(part.jacobian).diagonal(dim1=1, dim2=2)
             parts.append((y - part.outputs, variance, noise))
         places = joint_nets.held_out[k].nonzero()[:, 0]
         for whole, values in zip(zeros, zip(*parts, strict=True), strict=True):
-            whole[k // per_repeat, places] = torch.cat(values).double()
+            whole[repeat_of[k], places] = torch.cat(values).double()
     error, variance, noise = zeros
     return error, variance, noise

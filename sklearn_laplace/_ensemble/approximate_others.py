@@ -12,14 +12,13 @@ import numpy as np
 import torch
 
 from .._approximation.choose import SelectionState
-from .._approximation.held_out import CrossFit
-from .._host.rows import TrainingRows, some_rows
+from .._host.rows import CHUNK, TrainingRows, some_rows
 from .._options.resolve import DEFAULT_LINK
 from .._runtime.progress import Clock
 from ..distributions.densities import density_for
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.selection import log_densities, maximise_evidence, prior_factors
-from .approximate_members import CHUNK, JointFits, JointScores, fits_on_rows, initialised, pieces_of, results_of, traced
+from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
+from .approximate_members import JointFits, fits_on_rows, initialised, pieces_of, results_of, traced
 from .joint_members import JointMembers
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
@@ -48,35 +47,32 @@ def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clo
     )
     scores = _scored(fits, joint_nets, rows, start, most)
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
-    cross = CrossFit(torch.zeros(0, dtype=torch.int64), scores)
     return JointFits(
-        members=results_of(joint_nets, nets, fits, hyper, rows),
-        hyper=hyper,
-        origin=SelectionState(start, fit.prior.names, networks[0].parameter_names, None, cross),
+        members=results_of(joint_nets, nets, fits, [hyper] * len(fits), rows),
+        origins=(SelectionState(start, fit.prior.names, networks[0].parameter_names, None, scores),) * len(fits),
         noise_model=None,
         data=data,
         held_out=joint_nets.held_out.cpu().numpy(),
         n_bins=pieces_of(joint_nets),
         shares=np.array(joint_nets.shares),
-        scored=np.zeros(0, dtype=np.int64),
-        densities=None,
     )
 
 
 def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int
-) -> JointScores:
+) -> HeldOutScores:
     """Log density of some rows under the mixture of the members that hold out a row, for factors of the precision."""
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
     chosen = some_rows(len(rows), most).to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
+    repeat_of = joint_nets.repeat_of.tolist()
     precisions, density = factors[:, None] * start.prior_precision, density_for(likelihood, DEFAULT_LINK)
     logs = torch.zeros(n_repeats, len(factors), len(chosen), dtype=torch.float64, device=chosen.device)
     for k, (fit, mask) in enumerate(zip(fits, held_out, strict=True)):
         places = mask.nonzero()[:, 0]
         batches = few.taken(places).chunks(CHUNK)
-        logs[k * n_repeats // len(fits), :, places] = log_densities(fit, batches, precisions, density)
+        logs[repeat_of[k], :, places] = log_densities(fit, batches, precisions, density)
     weights = likelihood.score_weights(few.weights).double()
     mixed = (logs + joint_nets.repeat_shares.log()[:, None, None]).logsumexp(0) @ weights
     unit, none = start.prior_precision, torch.zeros_like(factors)
-    return JointScores(unit, factors, none, mixed, 0.0, likelihood.dispersion_bounds)
+    return HeldOutScores(unit, factors, none, mixed, 0.0, likelihood.dispersion_bounds)

@@ -6,7 +6,6 @@ Under ``device="auto"``, a fit with built-in nets takes a GPU if there is one an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 from .._data.summary import TableShape
@@ -15,10 +14,8 @@ from .._options.prior import previous_of
 from .._runtime.group import Group
 from .._runtime.torch_state import AVAILABLE
 from .._training.built_in import of_one_net
-from .._training.fit_map import ROWS_FOR_MEMBERS
 from .._training.recipe import recipes_for
-from .._training.repeats import LEAST_ROWS
-from .._validation.values import kinds
+from .._training.repeats import LEAST_OF_OTHERS, LEAST_ROWS
 from ..errors import UnsupportedCombinationError
 from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
@@ -36,15 +33,14 @@ def trains_jointly(
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    least_rows = LEAST_ROWS if likelihood.has_dispersion else ROWS_FOR_MEMBERS
+    least_rows = LEAST_ROWS if likelihood.has_dispersion else LEAST_OF_OTHERS
     many = shape.n_rows >= least_rows and parameters["prior"] is None and not shape.has_copies
-    # Held-out rows select one factor of the prior precision for all weights, and the noise level.
+    # Held-out rows select one factor of the prior precision for all weights, and the noise level unless it is known.
     by_prior, by_noise = options.by_held_out
-    by_held_out = by_prior and (by_noise or not likelihood.has_dispersion)
+    by_held_out = by_prior and (by_noise or not (likelihood.has_dispersion and options.sigma_noise.free))
     by_held_out = by_held_out and options.map_precision is None and options.grouping.each == "net"
     of_one = (
         is_number(parameters["n_members"])
-        or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
         or parameters["max_epochs"] is not None
         or bool(options.prior_mean)
         or not isinstance(options.temperature, float)
@@ -108,5 +104,6 @@ def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool)
         automatic = (recipe.n_bins,)
         if is_auto(parameters["hidden_layer_sizes"]):
             layers = {"hidden_layer_sizes": recipe.hidden_layer_sizes}
-    n_bins = max(count or 1 for count in kinds("n_bins", parameters["n_bins"], automatic))
+    n_bins = parameters["n_bins"]
+    n_bins = max(count or 1 for count in automatic) if is_auto(n_bins) else n_bins or 1
     return sum(block.size for block in blocks_of(layers, shape, n_bins))

@@ -1,4 +1,4 @@
-"""Kinds of nets in a fit: nets of standardised numbers, and nets with a piecewise linear encoding (``n_bins``)."""
+"""Encodings of nets with exact steps: standardised numbers, or a piecewise linear encoding (``n_bins``)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 from .._data.summary import TableShape
+from .._options.options import is_auto
 from .._runtime.budget import SMALL_ROWS, exact_cost
-from .._validation.values import kinds
 from ..laplace.curvatures import GGN
 from ..laplace.jacobian.jacobian import ParameterBlock
 from ..laplace.likelihoods._base import Likelihood
 
 AUTOMATIC = (None, 8)
-"""Kinds of nets with exact steps in place of a joint ensemble: numbers, and an encoding with eight pieces."""
+"""Encodings of nets with exact steps for targets almost free of noise: numbers, and eight pieces."""
 MOST_STEP = 2e9
 """Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets in place of a joint ensemble."""
 MOST_ADDED = 9e8
@@ -27,14 +27,14 @@ def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Li
     ``parameters`` have the layers of a net that is trained alone.
     """
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
-    allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
+    allowed = (AUTOMATIC if pieces else (None,)) if is_auto(parameters["n_bins"]) else (parameters["n_bins"],)
     return tuple(kind for kind in allowed if _step(parameters, shape, likelihood, kind) <= MOST_STEP)
 
 
 def affords_exact_net(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
     """True if a net with exact steps costs little beside the members of a joint ensemble."""
-    (first, *_) = kinds_of_nets(parameters)
-    return likelihood.has_dispersion and _step(parameters, shape, likelihood, first) <= MOST_ADDED
+    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
+    return likelihood.has_dispersion and _step(parameters, shape, likelihood, n_bins) <= MOST_ADDED
 
 
 def _step(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood, n_bins: int | None) -> float:
@@ -42,11 +42,6 @@ def _step(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likeliho
     n_dual = shape.n_rows * GGN().n_columns(likelihood, shape.n_outputs)
     cost, _ = exact_cost(blocks_of(parameters, shape, n_bins), n_dual)
     return cost
-
-
-def kinds_of_nets(parameters: Mapping[str, Any]) -> tuple[int | None, ...]:
-    """Numbers of pieces of nets that train one after the other; None, also for "auto", is a net without encoding."""
-    return kinds("n_bins", parameters["n_bins"], (None,))
 
 
 def _by_name(parameters: Mapping[str, Any]) -> list[str]:

@@ -13,11 +13,9 @@ from torch import Tensor
 from .._options.options import Options
 from .._options.training import WEIGHTINGS
 from .._runtime.memory import held
-from ..laplace.fit import Hyper
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.predictives import GLM
 from .member import Member
-from .request import FitRequest
 from .stacked import Together
 from .weights import by_evidence, by_stacking
 
@@ -29,20 +27,19 @@ class Ensemble:
     members: tuple[Member, ...]
     weights: np.ndarray  # (K,), with sum 1
     shares: np.ndarray | None = None  # (K,), for ``Members(weights="uniform")``; None for equal weights
-    factor: float = 1.0  # of all variances
 
     @classmethod
-    def of(cls, members: Sequence[Member], shares: np.ndarray | None = None, factor: float = 1.0) -> Ensemble:
+    def of(cls, members: Sequence[Member], shares: np.ndarray | None = None) -> Ensemble:
         """Ensemble with the shares as weights, or with equal weights."""
         equal = np.full(len(members), 1 / len(members))
-        return cls(tuple(members), equal if shares is None else shares, shares, factor)
+        return cls(tuple(members), equal if shares is None else shares, shares)
 
     @property
     def first(self) -> Member:
         return self.members[0]
 
     def of_one(self, member: Member) -> Ensemble:
-        return Ensemble.of([member], factor=self.factor)
+        return Ensemble.of([member])
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """Weighted mean over the members of a function's values."""
@@ -119,7 +116,7 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     """Ensemble with the member weights of a rule; unchanged if the rule needs rows that are not stored."""
     members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:
-        return Ensemble.of(members, ensemble.shares, ensemble.factor)
+        return Ensemble.of(members, ensemble.shares)
     if not left_out:
         return replace(ensemble, weights=by_evidence(np.array([member.log_evidence for member in members])))
     kept = [member.kept.weights for member in members if member.kept is not None]
@@ -129,25 +126,3 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     densities = np.stack([member.left_out_densities(options, purpose) for member in members])
     row_weights = members[0].fit.likelihood.score_weights(torch.from_numpy(np.max(kept, axis=0)))
     return replace(ensemble, weights=by_stacking(densities, row_weights.numpy()))
-
-
-def mixture_of_kinds(
-    request: FitRequest,
-    kinds: Sequence[Sequence[Member]],
-    weights: np.ndarray | None = None,
-    factor: float = 1.0,
-) -> Ensemble:
-    """Ensemble of members of several kinds with weights (K,), by default equal, and all variances multiplied by a
-    factor.
-    """
-    options, members = request.resolved, [member for kind in kinds for member in kind]
-    if factor != 1:
-        members = [one.with_hyper(one.fit, mixed(one.hyper, factor, options), options) for one in members]
-    return Ensemble.of(members, weights, factor)
-
-
-def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
-    """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
-    if factor == 1 or not (all(options.by_held_out) and options.likelihood.has_dispersion):
-        return hyper
-    return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._runtime.budget import SINGLE_THREAD_PASS
 from ..errors import NonFiniteLossError
+from ..laplace.fit import Hyper
 
 LEAST_REPEAT = 0.1
 """Minimum weight of a repeat."""
@@ -31,6 +32,8 @@ class JointMembers:
     noise: tuple[Tensor, ...]  # variances (n, C) up to a factor; empty for constant noise
     n_steps: int
     places: tuple[int, ...]  # folds of the nets among those of all repeats
+    n_exact: int = 0  # number of nets with exact steps, which are the first ones
+    lead: Hyper | None = None  # hyperparameters of the training of these nets
 
     @classmethod
     def of_repeats(cls, repeats: Sequence[JointMembers], shares: Sequence[float]) -> JointMembers:
@@ -50,6 +53,7 @@ class JointMembers:
             tuple(chain.from_iterable(repeat.noise for repeat, _ in kept)),
             max(repeat.n_steps for repeat, _ in kept),
             tuple(chain.from_iterable(repeat.places for repeat, _ in kept)),
+            sum(repeat.n_exact for repeat, _ in kept),
         )
 
     def sharpened(self, factor: float) -> JointMembers:
@@ -66,6 +70,11 @@ class JointMembers:
         return self.held_out.shape[1] * n_weights <= SINGLE_THREAD_PASS
 
     @property
+    def are_exact(self) -> list[bool]:
+        """True for each net with exact steps, whose posterior has the structure of a net that is trained alone."""
+        return [k < self.n_exact for k in range(len(self.states))]
+
+    @property
     def n_repeats(self) -> int:
         """Number of repeats, which is the number of members from which each row was held out."""
         return int(self.held_out[:, 0].sum())
@@ -74,7 +83,15 @@ class JointMembers:
     def repeat_shares(self) -> Tensor:
         """Weight of each repeat in the mixture, shape (D,), float64."""
         shares = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
-        return shares.view(self.n_repeats, -1).sum(1)
+        return torch.zeros(self.n_repeats, dtype=shares.dtype, device=shares.device).index_add(
+            0, self.repeat_of, shares
+        )
+
+    @property
+    def repeat_of(self) -> Tensor:
+        """Repeat of each member, (K,), int64; the folds of a repeat are a partition of the rows."""
+        before: Tensor = self.held_out.sum(1).cumsum(0) - 1
+        return before // self.held_out.shape[1]
 
     @property
     def average_noise(self) -> Tensor | None:

@@ -1,6 +1,6 @@
 """Model of noise that varies with the inputs or between targets, learnt from errors on held-out rows.
 
-For a net that is trained alone, these come from cross-fitted nets or from leave-one-out. A net with many rows per
+For a net that is trained alone, these are leave-one-out errors, if its curvature is exact. A net with many rows per
 effective parameter has hardly overfitted. Its training errors, averaged over the posterior, can be used instead.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 
-from .._approximation.choose import SelectionState
 from .._approximation.learnt_noise import FAILURES, learnt_noise
 from .._approximation.left_out import LeftOut
 from .._approximation.noise_model import NoiseModel
@@ -23,6 +22,7 @@ from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
+from ..laplace.structures import Full, Functional
 from .request import FitRequest
 
 FEW_FEATURES = 20
@@ -33,15 +33,13 @@ def fitted_noise(
     request: FitRequest,
     fit: LaplaceFit,
     hyper: Hyper,
-    origin: SelectionState,
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> NoiseModel | TargetNoise | None:
     """A model of varying noise, or else the levels of several targets; None if the data do not support them.
 
-    ``origin`` has the cross-fitted nets if there are any, ``options`` are in the units of the rows, and ``left_out``
-    maps the name of the option that needs the rows to a LeftOut. Varying noise is refused under given noise ratios, and
-    under a prior that is a previous posterior.
+    ``options`` are in the units of the rows, and ``left_out`` maps the name of the option that needs the rows to a
+    LeftOut. Varying noise is refused under given noise ratios, and under a prior that is a previous posterior.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or options.previous is not None:
@@ -56,19 +54,18 @@ def fitted_noise(
     if not (has_levels or varies):
         return None
     with suppress(*(() if options.varying_noise else FAILURES)):
-        honest = origin.cross is not None and bool(origin.cross.parts)
-        held_out = _errors(request, fit, hyper, origin, options, left_out)
-        if held_out is None:
+        found = _errors(request, fit, hyper, options, left_out)
+        if found is None:
             return None
+        held_out, tails = found
         levels = target_noise(held_out, hyper.dispersion) if has_levels else None
         if not varies:
             return levels
-        rows = data if honest or request.kept is None else request.kept.in_order()
+        rows = data if request.kept is None else request.kept.in_order()
         of_each = () if levels is None else levels.levels
         net = noise_net(parameters, data, options.likelihood, request.seeds[0], of_each)
-        inputs, tails = torch.from_numpy(rows.X), honest or bool(options.varying_noise)  # averaged errors have no tails
-        level, seed = hyper.dispersion, request.seeds[0]
-        trained = learnt_noise(net, inputs, held_out, level, options, seed, honest=honest, with_own_tails=tails)
+        inputs, level, seed = torch.from_numpy(rows.X), hyper.dispersion, request.seeds[0]
+        trained = learnt_noise(net, inputs, held_out, level, options, seed, honest=False, with_own_tails=tails)
         return levels if trained is None else trained.model
     return None
 
@@ -77,17 +74,17 @@ def _errors(
     request: FitRequest,
     fit: LaplaceFit,
     hyper: Hyper,
-    origin: SelectionState,
     options: Options,
     left_out: Callable[..., LeftOut],
-) -> HeldOutErrors | None:
-    if origin.cross is not None and origin.cross.parts:
-        return origin.cross.held_out(hyper)
+) -> tuple[HeldOutErrors, bool] | None:
+    """Errors, and True if they have the tails of the noise; averaged errors have none."""
     if options.varying_noise:
-        return left_out("likelihood='heteroscedastic'").errors(fit, hyper)
+        return left_out("likelihood='heteroscedastic'").errors(fit, hyper), True
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0
     if request.kept is None or not is_deep:
         return None  # linear nets have constant noise, as Bayesian linear regression
+    if isinstance(fit.curvature, Full | Functional):
+        return left_out().errors(fit, hyper), True
     if request.data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):
         return None
-    return left_out().expected_errors(fit, hyper)
+    return left_out().expected_errors(fit, hyper), False

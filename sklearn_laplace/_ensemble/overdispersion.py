@@ -17,6 +17,7 @@ from .._approximation.choose import choose
 from .._approximation.fixed_weights import approximate_given
 from .._approximation.overdispersion import best_overdispersion, has_settled
 from .._data.rows import PreparedData
+from .._options.options import is_auto
 from .._runtime.progress import Task
 from .._runtime.torch_state import single_thread
 from .._training.built_in import of_one_net
@@ -24,7 +25,6 @@ from .._training.cache import cached_training
 from .._training.plan import GivenNet
 from .._training.train import TRAINING_STAGES, train
 from ..laplace.likelihoods import NegativeBinomial
-from .encodings import kinds_of_nets
 from .request import FitRequest
 
 FIRST, ROUNDS, CHANGE = 0.05, 3, 1.2
@@ -32,7 +32,7 @@ FIRST, ROUNDS, CHANGE = 0.05, 3, 1.2
 A first value of 0.5 is often confirmed with few rows, whatever the true α: the means then differ too little."""
 MANY_ROWS = 2_000
 """Number of rows above which all trainings but the last use so many of them, evenly spaced. The last uses all rows,
-since better means leave less overdispersion, and no cross-fitted nets, which many rows do not need."""
+since better means leave less overdispersion."""
 
 
 def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
@@ -40,8 +40,9 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
     data, parameters = request.data, of_one_net(request.parameters)
     few = _some(data)
     mean = np.average(data.targets, axis=0, weights=data.weights)
-    parameters = {**parameters, "n_bins": kinds_of_nets(parameters)[0], "overdispersion": (FIRST,)}
-    short = replace(request, parameters=parameters, is_candidate=True, is_quick=True)
+    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
+    parameters = {**parameters, "n_bins": n_bins, "overdispersion": (FIRST,)}
+    short = replace(request, parameters=parameters, is_quick=True)
     short = short if few is data else replace(short, data=few, kept=few)
     has_ended = False
     for place in range(ROUNDS):
@@ -61,7 +62,7 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
                 fit, origin = approximate(trained, short.data, options, built_in=built_in)
             hyper = choose(fit, origin, options, None, partial(short.left_out, fit, trained.input_dtype))
             rows = short.data.training_rows(options.dtype, options.device, built_in=built_in)
-            chosen = best_overdispersion(fit, hyper, origin, rows)
+            chosen = best_overdispersion(fit, hyper, rows)
         assert isinstance(fit.likelihood, NegativeBinomial)
         before = fit.likelihood.overdispersion
         of_short = {**short.parameters, "overdispersion": chosen}

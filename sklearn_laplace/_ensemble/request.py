@@ -24,7 +24,6 @@ class FitRequest(TrainingRequest):
 
     resolved: Options  # in the units of y
     kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
-    is_candidate: bool = False  # of a fit that is only scored, without diagnostic warnings
 
     @property
     def training(self) -> TrainingRequest:

@@ -9,6 +9,7 @@ with almost no weight, or with much larger errors, is omitted. ``approximate_mem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._approximation.held_out import LEAST_LEVEL
 from .._approximation.learnt_noise import FAILURES, learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._approximation.target_noise import TargetNoise, target_noise
@@ -57,7 +57,8 @@ from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
 from ..nets import TableMLP
-from .encodings import exact_kinds
+from .encodings import affords_exact_net, exact_kinds
+from .exact_members import exact_alone, exact_repeat
 from .joint_members import JointMembers, average
 from .linear import leaves_layers_open
 from .weights import by_stacking
@@ -78,16 +79,22 @@ MOST_SCORED = 10_000
 """Maximum number of rows that the best cycle of a training is chosen by."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
+WORTH_OF_FACTOR = 1.0
+"""Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
+that are all classified correctly would ask for the largest factor."""
+LEAST_EXACT, LEAST_LEVEL = 0.2, 1e-100
+"""Minimum weight of nets with exact steps: held-out rows have no information about regions without rows, where members
+with pieces are overconfident. Last: minimum of a weight, for its logarithm."""
 PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
 It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
 
 
-def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers | None:
+def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
-    None if nets with exact steps are affordable and the targets are almost free of noise: exact Gauss–Newton steps are
-    more accurate there.
+    If the targets are almost free of noise, and exact steps are affordable, all nets take such steps: they are more
+    accurate there.
     """
     options, data, stream, clock = request.options(resolved), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -110,9 +117,10 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
         prior, error = request.saved.result("prior", partial(trial.prior, progress))
         if loss.has_noise:  # errors of classes and counts are in nats
-            of_one = of_one_net(request.parameters)
-            if error < PILOT_NOISELESS and stream is None and exact_kinds(of_one, data.shape(), options.likelihood):
-                return None
+            kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
+            if error < PILOT_NOISELESS and stream is None and kinds:
+                with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
+                    return exact_alone(request, resolved, kinds, stage)
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
         for together in _programs(recipes):
@@ -125,10 +133,15 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     by_repeat, outputs = zip(*repeats, strict=True)
     if isinstance(loss, NegativeLog):
         return _sharpened(by_repeat, torch.stack(outputs), rows, loss)
+    noise, least = average([variances for joint_nets in by_repeat for variances in joint_nets.noise]), 0.0
+    of_one = of_one_net(request.parameters)
+    if stream is None and not clock.is_over() and affords_exact_net(of_one, data.shape(), options.likelihood):
+        with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
+            more, of_more = exact_repeat(request, resolved, len(recipes) * n_members, noise, stage)
+            by_repeat, outputs, least = (more, *by_repeat), (of_more, *outputs), LEAST_EXACT
     if len(by_repeat) == 1:
         return by_repeat[0]
-    noise = average([variances for joint_nets in by_repeat for variances in joint_nets.noise])
-    return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise))
+    return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise, least))
 
 
 def _held_out(data: PreparedData, n_repeats: int, n_folds: int, stream: RowStream | None) -> np.ndarray:
@@ -300,7 +313,7 @@ def _noise_so_far(
 def learns_noise(data: PreparedData, options: Options) -> bool:
     """True if noise is unknown, and may vary with the inputs or between targets."""
     varies = options.varying_noise is not False or data.n_outputs > 1
-    return data.noise is None and options.likelihood.has_dispersion and varies
+    return data.noise is None and options.likelihood.has_dispersion and options.sigma_noise.free and varies
 
 
 def learnt_of(
@@ -364,12 +377,12 @@ def _in_time(
     return clock.group.of_first([n_repeats, part])
 
 
-def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
+def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
     """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking, by EM).
 
     Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
     factor as variances. A repeat has weight zero if the geometric mean of its squared errors is more than
-    ``MOST_ERROR_RATIO`` times the smallest one.
+    ``MOST_ERROR_RATIO`` times the smallest one. The first repeat has at least the weight ``least``.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -386,7 +399,10 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
         part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
         share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL) * alike
         level = (part * distances).sum() / (weights.sum() * n_outputs)
-    return (share / share.sum()).tolist()
+    share = share / share.sum()
+    if share[0] < least:
+        share = torch.cat([share.new_tensor([least]), (1 - least) * share[1:] / share[1:].sum()])
+    return share.tolist()
 
 
 def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog) -> JointMembers:
@@ -399,7 +415,9 @@ def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingR
     weights = rows.weights.double().expand(len(outputs), -1)
 
     def factor_for(outputs: Tensor, weights: Tensor) -> float:
-        return loss.factors[int(loss.of_mixture(outputs, rows.targets, weights).argmin())]
+        losses, factors = loss.of_mixture(outputs, rows.targets, weights), torch.tensor(loss.factors).to(weights)
+        near = len(rows) * (losses - losses.min()) <= WORTH_OF_FACTOR
+        return loss.factors[int(torch.where(near, factors.log().abs(), math.inf).argmin())]
 
     factors = [factor_for(of_one[None], weights[:1]) for of_one in outputs]
     outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
@@ -426,8 +444,12 @@ def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -
     return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **changed) for recipe in recipes)
 
 
-def fit_of(network: Network, rows: TrainingRows, options: Options) -> LaplaceFit:
-    selected, structure, n_dual, used = layout_of(network, rows, options)
+def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: bool = False) -> LaplaceFit:
+    """Pass over the rows of a member; an ``exact`` one has the structure of a net that is trained alone."""
+    layout = (
+        partial(posterior_layout, network, rows.inputs, Sizes.of(rows)) if exact else partial(layout_of, network, rows)
+    )
+    selected, structure, n_dual, used = layout(options)
     prior = grouped(selected, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))
     structure_options = options.structure_options.options_of(structure)

@@ -18,7 +18,7 @@ from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
 from .diagnose import diagnose
-from .ensemble import Ensemble, mixed
+from .ensemble import Ensemble
 from .member import Member
 
 Copies = Callable[[PreparedData, int], PreparedData]
@@ -32,14 +32,13 @@ def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
         with single_thread(member.is_small):
             settled = replace(options, likelihood=member.fit.likelihood)
             settled = fixed_for_one_row(settled, member.fit.total_weight, member.scale)
-            changed = _refitted(member, settled, options, ensemble.factor)
-            members.append(changed)
+            members.append(_refitted(member, settled, options))
     changed_ensemble = replace(ensemble, members=tuple(members))
     diagnose(changed_ensemble, options)
     return changed_ensemble
 
 
-def _refitted(member: Member, settled: Options, options: Options, factor: float) -> Member:
+def _refitted(member: Member, settled: Options, options: Options) -> Member:
     fit = replace(member.fit, prior=grouped(member.fit.network, member.origin.tensors, settled))
     dispersion = fixed_dispersion(settled, member.scale)
 
@@ -47,7 +46,7 @@ def _refitted(member: Member, settled: Options, options: Options, factor: float)
         return left_out_of(member.kept, member.input_dtype, member.seed, fit, options, in_order=True)
 
     hyper = choose(fit, member.origin, settled, dispersion, left_out)
-    return member.with_hyper(fit, mixed(hyper, factor, options), options)
+    return member.with_hyper(fit, hyper, options)
 
 
 def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
@@ -73,7 +72,7 @@ def without_rows(member: Member, data: PreparedData, options: Options, copies: C
     data = data.without(member.unseen).present()
     data = member.under_noise(data) if len(data.X) else data
     changed = _changed(member, data, options, copies, added=False)
-    return replace(changed, origin=replace(changed.origin, cross=None), kept=None)
+    return replace(changed, origin=replace(changed.origin, scores=None), kept=None)
 
 
 def _changed(member: Member, data: PreparedData, options: Options, copies: Copies, *, added: bool) -> Member:

@@ -28,8 +28,9 @@ from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
 from .._ensemble.conditions import device_of_fit
 from .._ensemble.diagnose import diagnose
-from .._ensemble.encodings import check_one_kind, kinds_of_nets
+from .._ensemble.encodings import check_one_kind
 from .._ensemble.ensemble import Ensemble, reweighted
+from .._ensemble.exact_members import EXACT_FOLDS
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
 from .._ensemble.overdispersion import ROUNDS
@@ -50,7 +51,6 @@ from .._sources.sample import Sample, Tally
 from .._sources.source import Block, RowSource
 from .._storage.stored import set_state, state_of, stored
 from .._training.checkpoint import NoCheckpoint, checkpoint_of
-from .._training.folds import N_CROSS_FITTED
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -191,10 +191,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         parameters = expanded(self.get_params(deep=False))
         options = self._options()
         check_net(self.net)
-        n_folds = N_CROSS_FITTED if options.cross_fits and self.net is None else 0
         n_given = len(self.net) if is_list(self.net) else 1
-        most = n_given if is_list(self.net) else number_of_members(parameters["n_members"], n_folds)
-        n_fits = (1 + len(kinds_of_nets(parameters))) * most + options.likelihood.is_overdispersed * ROUNDS * n_given
+        most = n_given if is_list(self.net) else max(number_of_members(parameters["n_members"]), EXACT_FOLDS)
+        n_fits = 2 * most + options.likelihood.is_overdispersed * ROUNDS * n_given
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock(Group() if sample is None else Group.current())
         cached = parameters["memory"] is not None and parameters["max_time"] is None
@@ -242,7 +241,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         """
         parameters = self._parameters()
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
-        selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.cross_fits
+        selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.leaves_prior_open
         return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
 
     def _is_saved(self, sample: Sample | None) -> bool:

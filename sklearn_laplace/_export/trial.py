@@ -171,7 +171,7 @@ def _twin(model: Any, tried: list[Member]) -> Any:
     few = {name: clone(value).set_params(n_samples=FEW_SAMPLES) for name, value in sampled.items()}
     ensemble = model._ensemble
     if len(tried) < len(ensemble.members):
-        ensemble = Ensemble.of(tried, factor=ensemble.factor)
+        ensemble = Ensemble.of(tried)
     twin = model._around(ensemble, **few, n_jobs=None)
     if "feature_names_in_" in vars(twin):
         del twin.feature_names_in_

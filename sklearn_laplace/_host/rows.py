@@ -11,6 +11,9 @@ from torch import Tensor
 from ..laplace.fit import Rows
 from ..laplace.likelihoods._base import with_noise
 
+CHUNK = 512
+"""Number of rows whose Jacobians are computed at a time."""
+
 
 @dataclass(frozen=True)
 class TrainingRows:

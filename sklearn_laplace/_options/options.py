@@ -93,18 +93,20 @@ class Options:
 
     @property
     def by_held_out(self) -> tuple[bool, bool]:
-        """True for each of prior precision and noise level that held-out rows select, if cross-fitted nets exist."""
+        """True for each of prior precision and noise level that held-out rows select, if nets have not seen them."""
         no_loo = not any(self.by_loo)
         return no_loo and self.prior_precision.rule == AUTO, no_loo and self.sigma_noise.rule == AUTO
 
     @property
     def leaves_noise_open(self) -> bool:
         """True if held-out folds select prior precision and noise level of a Gaussian likelihood."""
-        return all((self.cross_fits, *self.by_held_out, self.likelihood.has_dispersion, self.likelihood.quadratic))
+        return all(
+            (self.leaves_prior_open, *self.by_held_out, self.likelihood.has_dispersion, self.likelihood.quadratic)
+        )
 
     @property
-    def cross_fits(self) -> bool:
-        """True if cross-fitted nets would select prior precision or noise level."""
+    def leaves_prior_open(self) -> bool:
+        """True if held-out rows would select prior precision or noise level."""
         return any(self.by_held_out) and self.map_precision is None
 
     @property

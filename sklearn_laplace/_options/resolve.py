@@ -20,7 +20,7 @@ from .._data.augmentation import check_augment
 from .._data.table import categorical
 from .._host.given_net import has_own_epochs
 from .._runtime.memory import MemoryBudget
-from .._validation.values import choice, count, jobs, kinds, layer_sizes, lookup, optional_count, positive
+from .._validation.values import choice, count, jobs, layer_sizes, lookup, optional_count, positive
 from ..errors import UnsupportedCombinationError
 from ..laplace.curvatures import CURVATURES
 from ..laplace.curvatures._base import CurvatureRule
@@ -167,7 +167,10 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
     if not is_auto(parameters["hidden_layer_sizes"]):
         layer_sizes(parameters["hidden_layer_sizes"])
-    kinds("n_bins", parameters["n_bins"])
+    if isinstance(parameters["n_bins"], str):
+        lookup("n_bins", parameters["n_bins"], {AUTO: None}, "None or a whole number of at least 1")
+    else:
+        optional_count("n_bins", parameters["n_bins"], 1)
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)
     for name in ("lr", "max_time"):

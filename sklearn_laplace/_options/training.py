@@ -18,7 +18,7 @@ from .._validation.inputs import shown
 from .._validation.values import count, lookup
 from ..errors import UnsupportedCombinationError
 from ..laplace.likelihoods._base import Likelihood
-from .options import AUTO, EVIDENCE, LOO, is_auto
+from .options import AUTO, EVIDENCE, LOO, is_auto, is_number
 from .prior import check_left_out
 
 BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
@@ -124,12 +124,12 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
     """Refuse several members for nets that start from given weights and would all be equal."""
     lookup("weights of Members", parameters["member_weights"], WEIGHTINGS)
     net = parameters["net"]
-    if is_list(net) and number_of_members(parameters["n_members"], len(net) - 1) != len(net):
+    if is_list(net) and is_number(parameters["n_members"]) and parameters["n_members"] != len(net):
         raise ValueError(
             f"n_members={parameters['n_members']} is not the number of nets in net=[…], {len(net)}. Use the default "
             "'auto'."
         )
-    if number_of_members(parameters["n_members"], 0) == 1 and not is_list(net):
+    if number_of_members(parameters["n_members"]) == 1 and not is_list(net):
         return
     if WEIGHTINGS[parameters["member_weights"]]:
         check_left_out(f"n_members=Members(weights={parameters['member_weights']!r})", parameters)
@@ -143,11 +143,8 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
         )
 
 
-def number_of_members(value: object, n_folds: int) -> int:
-    """Number of ensemble members: the given count; for "auto" one per fold, and one of all rows.
-
-    ``n_folds`` is the number of folds with cross-fitted nets. Raises ``ValueError`` for any other value.
-    """
+def number_of_members(value: object) -> int:
+    """Number of nets that are trained alone; "auto" is one. Raises ``ValueError`` for any other value."""
     if isinstance(value, str):
-        return lookup("n_members", value, {AUTO: 1 + n_folds}, "a whole number of at least 1")
+        return lookup("n_members", value, {AUTO: 1}, "a whole number of at least 1")
     return count("n_members", value)

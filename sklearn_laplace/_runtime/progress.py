@@ -6,8 +6,8 @@
     ├── member                                    each ensemble member
     │   ├── training
     │   │   ├── epochs → epoch, …                 if the net trains by epochs
-    │   │   ├── mode                              Gauss–Newton and L-BFGS steps to the mode
-    │   │   └── cross-fitted nets → net, …        nets of the folds, each without a third of the rows
+    │   │   ├── nets with exact steps → net, …    nets of a joint ensemble, each without a fold of the rows
+    │   │   └── mode                              Gauss–Newton and L-BFGS steps to the mode
     │   └── posterior                             both twice if training is repeated under varying noise
     └── …
 

@@ -27,7 +27,7 @@ RANGES: dict[str, Inside] = {
 """Each range by the words of the message."""
 FIELDS: dict[str, str] = {
     "positive": """
-        JointScores.bounds JointScores.factor JointScores.unit Ensemble.factor FunctionalPosterior.scale
+        FunctionalPosterior.scale HeldOutScores.factor ValidationScores.factor
         DiagPosterior.precision DiagPosterior.total FullPosterior.precision FunctionalPosterior.precision
         Gaussian.noise HeldOutScores.bounds HeldOutScores.unit Hyper.dispersion
         Hyper.prior_precision Hyper.temperature InfBlockPosterior.precision InfBlockPosterior.total
@@ -39,8 +39,8 @@ FIELDS: dict[str, str] = {
     """,
     "positive or infinite": "Compress.width",
     "of at least 0": """
-        Affine.bias Affine.weight JointScores.freedom JointScores.ridge JointScores.squares Choice.value
-        Column.missing Column.missing_share Column.n_levels Conv.bias Conv.weight CrossFit.fold Embedding.bias
+        Affine.bias Affine.weight Choice.value
+        Column.missing Column.missing_share Column.n_levels Conv.bias Conv.weight Embedding.bias
         Embedding.weight Ensemble.shares Ensemble.weights Gaussian.target_variance Generic.sizes
         HeldOutScores.freedom HeldOutScores.ridge
         HeldOutScores.squares InfBlockPosterior.values Kron.total_weight Linear.bias Linear.weight MCFisher.seed
@@ -66,7 +66,7 @@ FIELDS: dict[str, str] = {
         TargetScale.log_slope TargetScale.mean
     """,
     "real": """
-        JointScores.constants Column.high Column.low CrossFit.parts Embedding.padding HeldOutScores.constants
+        Column.high Column.low Embedding.padding HeldOutScores.constants
         Layout.columns Layout.elements Member.gradient_norm Member.log_evidence
         Member.mode_distance Member.n_effective_parameters NoiseModel.gain PreparedData.X ValidationScores.constants
     """,

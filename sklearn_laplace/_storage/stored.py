@@ -22,7 +22,7 @@ from .registry import FITTED, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
 T = TypeVar("T")
-STATE_FORMAT = 6
+STATE_FORMAT = 7
 """Number of the format of a description, in pickles and in files."""
 MOST_MEMBERS = 1000
 """Largest number of members in a description."""

@@ -15,8 +15,8 @@ from .._data.statistics import ROUNDING, robust, spread, weighted_quantiles
 from .._options.options import is_auto
 from .._options.prior import previous_of
 from ..laplace.likelihoods._base import Likelihood
-from ..nets import MLP, TableMLP
-from ..nets.mlp import Pieces, Standardise
+from ..nets import ACTIVATIONS, MLP, TableMLP
+from ..nets.mlp import Compress, NumbersAndPieces, Pieces, Standardise
 
 ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Values of "auto" for a net that is trained alone."""
@@ -33,39 +33,56 @@ STATISTICS_ROWS = 100_000
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters with "auto" layers and activation replaced by those of a previous posterior's net or a single net."""
+    """Parameters with "auto" layers, activation and pieces replaced: those of a previous net, or of a single one."""
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
     previous = previous_of(parameters.get("prior"))
-    if "hidden_layer_sizes" in defaults and previous is not None and isinstance(previous.module, MLP | TableMLP):
-        defaults["hidden_layer_sizes"] = previous.module.hidden_layer_sizes
+    if previous is not None and isinstance(module := previous.module, MLP | TableMLP):
+        types = {type(layer) for layer in module.modules()}
+        names = [name for name, activation in ACTIVATIONS.items() if activation in types]  # none in a linear net
+        known: dict[str, Any] = {"activation": (*names, ALONE["activation"])[0]}
+        known |= {"hidden_layer_sizes": module.hidden_layer_sizes, "n_bins": None}
+        if isinstance(module, TableMLP) and isinstance(module.standardise, Pieces):
+            known["n_bins"] = max(*module.standardise.counts, 1)
+        defaults = {name: value for name, value in known.items() if is_auto(parameters[name])}
     return {**parameters, **defaults}
 
 
 def built_in_net(
-    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
+    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int, *, as_table: bool = False
 ) -> tuple[type[nn.Module], dict[str, Any]]:
     """Class and arguments of the built-in net: an MLP on standardised numbers, or a ``TableMLP``.
 
     The latter has embeddings of categories, missing-value indicators, and with ``n_bins`` a piecewise linear encoding.
+    It is also that of a previous posterior with such a net, and the only one ``as_table``.
     """
     table, (X, columns) = data.table, _numbers(data)
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
-    n_bins = parameters["n_bins"]
-    if n_bins is None:
+    n_bins, previous = parameters["n_bins"], previous_of(parameters["prior"])
+    before = None if previous is None else previous.module
+    if isinstance(before, TableMLP) and (n_bins is not None) == isinstance(before.standardise, Pieces):
+        arguments |= _encoding_like(before.standardise)
+    elif n_bins is None:
         arguments |= _statistics_of_numbers(X, data.weights, columns)
-        if table is None or not (any(table.levels) or any(column.has_missing or column.cycles for column in columns)):
+        is_table = as_table or (table is not None and any(table.levels))
+        if not (is_table or any(column.has_missing or column.cycles for column in columns)):
             return MLP, {"in_features": data.X.shape[1], **arguments}
     else:
-        previous = previous_of(parameters["prior"])
-        before = None if previous is None else previous.module
-        if isinstance(before, TableMLP) and isinstance(before.standardise, Pieces):
-            # All other statistics are buffers, and are loaded with the weights.
-            arguments["input_edges"] = before.standardise.edges
-        else:
-            arguments |= _statistics_of_pieces(X, data.weights, columns, n_bins)
+        arguments |= _statistics_of_pieces(X, data.weights, columns, n_bins)
     return TableMLP, {**_coding(data), **arguments, "input_cycles": _cycles(columns)}
+
+
+def _encoding_like(layer: Standardise) -> dict[str, Any]:
+    """Arguments of an encoding of the same shape; all other statistics are buffers, and are loaded with the weights."""
+    arguments: dict[str, Any] = {}
+    if isinstance(layer, Compress):
+        arguments |= {"input_centre": layer.centre.tolist(), "input_width": layer.width.tolist()}
+    if isinstance(layer, Pieces):
+        arguments["input_edges"] = [edges or [0.0] for edges in layer.edges]
+    if isinstance(layer, NumbersAndPieces):
+        arguments["input_quartiles"] = layer.median.tolist(), layer.quartile.tolist()
+    return arguments
 
 
 def noise_net(

@@ -41,15 +41,13 @@ from ..laplace.previous import PreviousPosterior
 from ..laplace.prior import Prior
 from ..laplace.prior_groups import ColumnsModule, unit_of
 from ..laplace.selection import maximise_evidence
-from ..laplace.structures import Diag, Full, Functional, Kron
+from ..laplace.structures import Diag, Kron
 from ..laplace.structures._base import Curvature
 from .evidence_epochs import train_epochs
 from .plan import MapResult, Plan
 
 QUICK_STEPS = 14
-"""Gauss–Newton steps of a net that is only scored; equal to those of a cross-fitted net."""
-ROWS_FOR_MEMBERS = 100
-"""Minimum number of rows for joint training of ensemble members, and for shorter trainings of noisy targets."""
+"""Gauss–Newton steps of a net that is only scored."""
 START_STEPS, START_REFINE_STEPS = 8, 10
 """Gauss–Newton and L-BFGS steps of a net with noisy targets that has been trained by gradients before."""
 MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 6, 6, 14
@@ -76,7 +74,7 @@ def fit_map(
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.previous)
     exact = cost <= budget.exact_step
-    # With the hyperparameters of an earlier training, cross-fitted nets and further members use full-batch steps.
+    # With the hyperparameters of an earlier training, full-batch steps suffice.
     goes_on = not exact and plan.again is not None
     if not (exact or goes_on or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
@@ -139,21 +137,6 @@ def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
 def _is_noiseless_of_many_rows(plan: Plan, budget: Budget) -> bool:
     """True for many rows and a likelihood with dispersion; callers have excluded noisy targets and cold starts."""
     return plan.likelihood.has_dispersion and budget is LARGE
-
-
-def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:
-    """Continue a training to the mode under its prior precisions times ``factor``, which stay fixed afterwards."""
-    fit, hyper = trained.mode.fit, trained.mode.hyper
-    budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood)
-    problem = problem_of(fit.network, fit.prior, rows, n_dual, plan)
-    hyper = replace(hyper, prior_precision=factor * hyper.prior_precision)
-    steps = budget.gauss_newton_steps // 4
-    start = alternate(problem, fit, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
-    refine_steps = budget.refine_steps if isinstance(fit.curvature, Full | Functional) else KRON_REFINE_STEPS
-    mode = _converge(problem, start.fit, start.hyper, plan, refine_steps, start.damping)
-    mode = replace(mode, n_steps=trained.n_steps + start.n_steps + mode.n_steps)
-    net = finish(trained.net, mode.fit.network)
-    return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
 
 
 def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, damping: float) -> Mode:

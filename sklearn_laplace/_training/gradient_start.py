@@ -1,4 +1,4 @@
-r"""Start of exact Gauss–Newton steps: joint gradient training of a net and its cross-fitted nets.
+r"""Start of exact Gauss–Newton steps: joint gradient training of nets of one shape.
 
 A few hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. A
 fixed prior precision δ adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error, where
@@ -9,20 +9,21 @@ one encoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .._host.rows import TrainingRows
+from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Steps
 from .._runtime.torch_state import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
 from .batched import Training, mean_errors
-from .fit_map import has_groups
+from .fit_map import has_groups, is_exact
 from .losses import Squares
-from .plan import Plan
+from .plan import NOISELESS, Plan
 from .recipe import Schedule
 from .stacked import Stacked
 
@@ -30,49 +31,58 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 """Schedule of the gradient training."""
 
 
-@dataclass(frozen=True)
-class GradientStart:
-    """Result of the gradient training: the state dict of each net."""
+def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> bool:
+    """True if gradient training precedes exact steps: normal noise, more than ``SMALL_ROWS`` rows, hidden layers.
 
-    states: tuple[dict[str, Tensor], ...]
-    dispersion: float  # mean squared error of held-out rows, in the network's units
+    The noise level has to be free, the prior precision fixed or a single one. A previous posterior determines the start
+    itself.
+    """
+    is_open = plan.free_dispersion and plan.previous is None and plan.likelihood.quadratic
+    if not is_open or len(rows) <= SMALL_ROWS or not is_exact(network, rows, plan):
+        return False
+    is_deep = isinstance(network.module, MLP | TableMLP) and len(network.module.hidden_layer_sizes) > 0
+    return is_deep and not (plan.precision is None and has_groups(network, plan.prior(network)))
 
 
 def gradient_start(
-    modules: Sequence[MLP] | Sequence[TableMLP],
-    rows: TrainingRows,
-    held_out: Sequence[Tensor],
-    prior: float,
-    seed: int,
-    steps: Steps | None = None,
-) -> GradientStart:
-    """Train a net on all rows, and one net per fold without its ``held_out`` rows, jointly by gradients.
+    modules: Sequence[MLP] | Sequence[TableMLP], rows: TrainingRows, seen: Tensor, prior: float, seed: int, steps: Steps
+) -> float | None:
+    """Train nets of the same shape in place; return the mean squared error of rows that a net does not see.
 
-    ``modules`` have the same shape, the net for all rows first; ``prior`` is the prior precision δ.
+    ``seen`` (K, n) is 1 for the rows of a net, else 0, for some rows of one net at least; ``prior`` is the prior
+    precision δ. For targets almost free of noise, return None and the initial weights: gradient training leads to worse
+    modes there.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
-    seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
-    for mask, places in zip(seen[1:], held_out, strict=True):
-        mask[places] = 0.0
-    steps = Steps() if steps is None else steps
-    unseen = (1 - seen[1:]) * rows.weights
-    training = Training.of(stacked, loss, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
+    training = Training.of(stacked, loss, rows, seen, [SCHEDULE], seed % 2**31, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
+    judges = (seen < 1).any(1)  # nets that have not seen some rows
+    unseen = ((1 - seen) * rows.weights)[judges]
     with single_thread(stacked.is_small(SCHEDULE)):
         for begin, end in SCHEDULE.cycles:
             training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), steps)
             outputs = training.outputs()
-            steps.score(mean_errors(loss, rows, outputs[1:], unseen, precision), rows.n_outputs)
+            steps.score(mean_errors(loss, rows, outputs[judges], unseen, precision), rows.n_outputs)
             noise = mean_errors(loss, rows, outputs, seen * rows.weights, precision)
             training.noise = torch.minimum(training.noise, noise.to(training.noise))
-    errors = mean_errors(loss, rows, outputs[1:], unseen, precision)
-    return GradientStart(tuple(stacked.written()), float((errors * unseen.sum(1)).sum() / unseen.sum()))
+    errors = mean_errors(loss, rows, outputs[judges], unseen, precision)
+    error = float((errors * unseen.sum(1)).sum() / unseen.sum())
+    if error < NOISELESS:
+        return None
+    for module, state in zip(modules, stacked.written(), strict=True):
+        module.load_state_dict(state)
+    return error
 
 
-def may_start_by_gradients(network: Network, plan: Plan) -> bool:
-    """True if gradient training can precede exact steps: a Gaussian likelihood, and a fixed or a single prior
-    precision.
-    """
-    normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
-    several = plan.precision is None and has_groups(network, plan.prior(network))
-    return normal and not several
+def started(
+    modules: Sequence[MLP] | Sequence[TableMLP],
+    network: Network,
+    rows: TrainingRows,
+    seen: Tensor,
+    plan: Plan,
+    seed: int,
+    steps: Steps,
+) -> Plan:
+    """Train nets by gradients in place, and return the plan of the exact steps that follow."""
+    prior = float(plan.start(network, plan.prior(network)).prior_precision.mean())
+    return replace(plan, begun=gradient_start(modules, rows, seen, prior, seed, steps))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._host.epochs import Annealing, EpochTasks, Watch, finish, hold_out, run_epochs
 from .._host.given_net import copied
-from .._host.rows import TrainingRows
+from .._host.rows import CHUNK, TrainingRows
 from .._options.options import Options
 from .._runtime.budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
 from .._runtime.progress import Steps, Task
@@ -36,8 +36,6 @@ MODULE_LR = 0.02
 """Initial learning rate of a module without a skorch net."""
 OF_CLASSES = 0.3
 """Prior precision of a module's training for classes and counts, in units of the natural one. See docs/decisions.md."""
-CHUNK = 512
-"""Rows of a chunk in the search for a layer that is not finite."""
 LINEARITY = 1e-9, 1e-4
 """Second differences of the outputs relative to the outputs, up to which a net is linear: float64 and float32."""
 

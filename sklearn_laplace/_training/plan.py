@@ -36,14 +36,12 @@ class WarmStart:
 
     theta: np.ndarray | None  # (P,), float64; None for a new initialisation
     prior_precision: np.ndarray  # (G,)
-    dispersion: float  # φ; after a gradient training the held-out mean squared error
-    folds: tuple[np.ndarray, ...]  # weights (P,) of the cross-fitted nets
+    dispersion: float  # φ
     by_evidence: bool = True  # the prior precisions maximise the evidence
-    by_gradients: bool = False  # gradient_start.py; the prior precisions are not selected yet
 
-    def for_fold(self, fold: int) -> WarmStart:
-        """Warm start of a further member from a cross-fitted net's weights; without weights beyond the last fold."""
-        return replace(self, theta=self.folds[fold] if fold < len(self.folds) else None, folds=())
+    def of_member(self) -> WarmStart:
+        """Warm start of a further member: the same hyperparameters, and its own initial weights."""
+        return replace(self, theta=None)
 
     @property
     def hyper(self) -> Hyper:
@@ -63,17 +61,15 @@ class Plan:
     memory: MemoryBudget
     previous: PreviousPosterior | None = None  # posterior of earlier rows
     again: Hyper | None = None  # start: hyperparameters of an earlier training on the same rows
-    softens: bool = False  # held-out rows may weaken the prior
     quick: bool = False  # the net is only scored: a few Gauss–Newton steps
     begun: float | None = None  # held-out mean squared error after a gradient training
-    many: bool = False  # at least ROWS_FOR_MEMBERS rows
     is_over: Callable[[], bool] = bool  # never
 
     @property
     def is_noisy(self) -> bool:
-        """True if there are many rows and an earlier training has found a noise variance of ``NOISELESS`` or more."""
+        """True if an earlier training has found a noise variance of ``NOISELESS`` or more."""
         noise = self.begun if self.again is None else self.again.dispersion
-        return self.many and self.likelihood.has_dispersion and noise is not None and noise >= NOISELESS
+        return self.likelihood.has_dispersion and noise is not None and noise >= NOISELESS
 
     @property
     def first_dispersion(self) -> float:
@@ -110,18 +106,6 @@ class Plan:
         return replace(hyper, dispersion=self.update_dispersion(fit, hyper).dispersion)
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A cross-fitted net: a net trained without one fold of the rows."""
-
-    theta: Tensor  # (P,), float64
-    held_out: Tensor  # (m,), int64, indices of the held-out rows
-
-    def seen(self, n_rows: int) -> Tensor:
-        """Indices of the rows that the net is trained on."""
-        return other_rows(self.held_out, n_rows)
-
-
 def other_rows(index: Tensor, n_rows: int) -> Tensor:
     kept = torch.ones(n_rows, dtype=torch.bool, device=index.device)
     kept[index] = False
@@ -139,12 +123,10 @@ class MapResult:
     is_small: bool  # too small to benefit from several threads
     input_dtype: torch.dtype
     by_evidence: bool = True  # the prior precisions maximise the evidence
-    folds: tuple[Fold, ...] = ()
 
     def warm_start(self) -> WarmStart:
-        tensors = self.mode.fit.network.theta, self.mode.hyper.prior_precision, *(fold.theta for fold in self.folds)
-        theta, precision, *folds = (tensor.cpu().numpy() for tensor in tensors)
-        return WarmStart(theta, precision, self.mode.hyper.dispersion, tuple(folds), self.by_evidence)
+        theta, precision = self.mode.fit.network.theta, self.mode.hyper.prior_precision
+        return WarmStart(theta.cpu().numpy(), precision.cpu().numpy(), self.mode.hyper.dispersion, self.by_evidence)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,7 +154,7 @@ class GivenNet:
 
     def warm_start(self) -> WarmStart:
         """No weights: a further member starts anew."""
-        return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion, ())
+        return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +164,7 @@ class TrainingRequest:
     data: PreparedData  # a sample of the table if there is a stream
     seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module
     warm_start: WarmStart | None = None
-    is_member: bool = False  # later member: no cross-fitted nets, prior precisions of its warm start
+    is_member: bool = False  # later member: prior precisions of its warm start
     is_quick: bool = False  # the net is only scored: a few steps
     stream: RowStream | None = None
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process

@@ -13,8 +13,9 @@ from .._data.rows import rehashed, row_keys
 N_REPEATS, FOLDS_OF_MANY, FOLDS_OF_FEW = 2, 4, 8
 """Number of repeats, which show what a mixture gains; of folds per repeat; and of those for few rows with normal noise.
 """
-LEAST_ROWS, FEW_ROWS = 40, 1000
-"""Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Maximum number
+LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS = 40, 100, 1000
+"""Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
+classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
 of few rows, for which all repeats have the same number of steps. Few rows with normal noise have ``FOLDS_OF_FEW``
 folds and linear members."""
 

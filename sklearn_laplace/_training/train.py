@@ -1,4 +1,4 @@
-"""Training of one net together with its cross-fitted nets; an optional gradient training precedes exact steps.
+"""Training of one net to its mode, or of a given net by its own epochs; gradient training may precede exact steps.
 
 :func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached.
 """
@@ -23,33 +23,32 @@ from .._host.rows import Sizes, TrainingRows
 from .._host.standardised import first_layers, standardise_layers, statistic_of
 from .._options.options import DISPERSION_RULES, Options
 from .._options.resolve import verbosity
-from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Task
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import copy_of, trace
 from ..laplace.prior import Prior
 from .built_in import built_in_net, statistics_of
-from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact
-from .folds import N_CROSS_FITTED, cross_fitted, fold_rows
-from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
+from .fit_map import fit_map, is_exact
+from .gradient_start import SCHEDULE, started, starts_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
-from .plan import NOISELESS, GivenNet, MapResult, Plan, TrainingRequest, WarmStart
+from .plan import GivenNet, MapResult, Plan, TrainingRequest
 from .previous import check_same_net, load
 from .random_weights import fixed_dispersion, grouped, posterior_layout
+from .repeats import FOLDS_OF_MANY, held_out_rows
 
 STANDARD = 1e-6
 """Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""
-TRAINING_STAGES = 3
-"""Maximum number of subtasks of a training: epochs, mode search, cross-fitted nets."""
+TRAINING_STAGES = 2
+"""Maximum number of subtasks of a training: epochs and mode search."""
 
 
 def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult | GivenNet:
-    """Train a net and its cross-fitted nets; a given net by its own epochs only, unless it is linear.
+    """Train a net to its mode; a given net by its own epochs only, unless it is linear.
 
     The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES``
     subtasks.
     """
-    options, rows, plan = _planned(request, resolved, task)
+    options, rows, plan = planned(request, resolved, task)
     parameters, seeds = request.parameters, request.seeds
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
@@ -63,46 +62,11 @@ def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult 
         return _train_net(request, rows, plan, options, task)
 
 
-def may_begin(request: TrainingRequest, options: Options) -> bool:
-    """True if the parameters permit gradient training before exact steps.
-
-    This requires the built-in net, a Gaussian likelihood, more than ``SMALL_ROWS`` rows and no warm start.
-    """
-    normal = options.likelihood.has_dispersion and options.likelihood.quadratic
-    is_new = request.parameters["net"] is None and request.warm_start is None
-    return is_new and normal and len(request.data.X) > SMALL_ROWS
-
-
-def begin(request: TrainingRequest, resolved: Options, task: Task) -> WarmStart | None:
-    """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps; None if that does not apply.
-
-    For targets almost free of noise, the warm start has no weights: gradient training leads to worse modes there.
-    """
-    options, rows, plan = _planned(request, resolved, task)
-    nets = _Nets.of(request, rows, options)
-    network = nets.network
-    may_start = nets.cross_fits and may_start_by_gradients(network, plan)
-    if not (may_start and is_exact(network, rows, plan)):
-        return None
-    modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
-    with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), request.data.scale.log_volume) as steps:
-        held_out = fold_rows(rows, N_CROSS_FITTED)
-        start = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, steps)
-    if start.dispersion < NOISELESS:
-        return WarmStart(None, np.ones(1), start.dispersion, (), by_gradients=True)
-    thetas = []
-    for module, state in zip(modules, start.states, strict=True):
-        module.load_state_dict(state)
-        thetas.append(network.vector(dict(module.named_parameters())).detach().cpu().numpy().astype(float))
-    return WarmStart(thetas[0], np.ones(1), start.dispersion, tuple(thetas[1:]), by_gradients=True)
-
-
-def _planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
+def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
     options, data, start = request.options(resolved), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
     fixed_noise = options.map_precision is not None
-    by_gradients = start is not None and start.by_gradients
     plan = Plan(
         options.likelihood,
         lambda network: _training_prior(network, options),
@@ -112,11 +76,8 @@ def _planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[O
         natural_start=is_ours,
         memory=options.memory,
         previous=options.previous,
-        again=None if start is None or by_gradients else start.hyper,
-        begun=start.dispersion if start is not None and by_gradients and start.theta is not None else None,
+        again=None if start is None else start.hyper,
         quick=request.is_quick,
-        softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
-        many=len(rows) >= ROWS_FOR_MEMBERS,
         is_over=task.clock.is_over,
     )
     return options, rows, plan
@@ -124,13 +85,11 @@ def _planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[O
 
 @dataclass(frozen=True)
 class _Nets:
-    """A net and its cross-fitted nets before the training."""
+    """A net before the training."""
 
     net: NeuralNet
     network: Network  # trace of the initialised net
-    others: tuple[nn.Module, ...]  # cross-fitted nets at new initial weights; none with a warm start
     own_epochs: bool  # the user sets the number of epochs
-    cross_fits: bool  # cross-fitted nets are to be trained
 
     @classmethod
     def of(cls, request: TrainingRequest, rows: TrainingRows, options: Options) -> _Nets:
@@ -166,14 +125,7 @@ class _Nets:
             check_module(module, rows.inputs[:2], sizes)
         network = _trace(module, rows, options, verbose=level)
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
-        # A linear net has a single mode, which its evidence describes without cross-fitting.
-        pays = is_ours and len(parameters["hidden_layer_sizes"]) > 0
-        separable = options.previous is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-        cross_fits = pays and separable and options.cross_fits and not (own_epochs or request.is_member)
-        others = []
-        if cross_fits and (request.warm_start is None or not request.warm_start.folds):
-            others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_CROSS_FITTED)]
-        return cls(net, network, tuple(others), own_epochs, cross_fits)
+        return cls(net, network, own_epochs)
 
 
 def _train_net(
@@ -198,16 +150,15 @@ def _train_net(
                 prepare_module(net, network, rows, plan, by_rows=not nets.own_epochs)
             return train_given(net, network, rows, plan, options, task, seed=request.seeds[1], level=level)
         net.module_.to(rows.weights.dtype)
+    elif start is None and not (nets.own_epochs or options.prior_mean) and starts_by_gradients(network, rows, plan):
+        # A copy of the net that has not seen a fold shows the error.
+        fold = held_out_rows(request.data.X, request.data.targets, 1, FOLDS_OF_MANY)[0]
+        seen = torch.stack([torch.ones(len(rows)), torch.from_numpy(~fold)]).to(rows.weights)
+        modules, log_volume = [net.module_, copy.deepcopy(net.module_)], request.data.scale.log_volume
+        with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), log_volume) as steps:
+            plan = started(modules, network, rows, seen, plan, request.seeds[1], steps)
     trained = fit_map(net, network, rows, plan, task, own_epochs=nets.own_epochs)
-    if request.is_member:
-        return replace(trained, by_evidence=start is None or start.by_evidence)
-    if not nets.cross_fits:
-        return trained
-    if start is not None and start.folds:
-        initial = [torch.from_numpy(fold).to(network.theta) for fold in start.folds]
-    else:
-        initial = [network.vector(dict(other.named_parameters())).to(network.theta) for other in nets.others]
-    return cross_fitted(trained, rows, plan, initial, task)
+    return replace(trained, by_evidence=start is None or start.by_evidence) if request.is_member else trained
 
 
 def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None:

@@ -125,19 +125,6 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     raise ValueError(f"{option}={shown(value)} has to be None or a whole number of at least {least}{below(value)}.")
 
 
-def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
-    """Check for a count or None, or different ones in a sequence; "auto" becomes ``automatic``; else ``ValueError``."""
-    if isinstance(value, str):
-        return lookup(option, value, {"auto": automatic}, "None, a whole number of at least 1, or a tuple of these")
-    if not isinstance(value, list | tuple):
-        return (optional_count(option, value, 1),)
-    counts = tuple(optional_count(option, entry, 1) for entry in value)
-    if not counts or len(set(counts)) < len(counts):
-        expected = "'auto', None, a whole number of at least 1, or a tuple of these, all different"
-        raise ValueError(f"{option}={shown(value)} has to be {expected}.")
-    return counts
-
-
 def jobs(option: str, value: object) -> int | None:
     """Check for a number of jobs as in joblib: None or a non-zero integer; else ``ValueError``."""
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):

@@ -154,8 +154,9 @@ def test_a_previous_posterior_keeps_its_edges():
     first = LaplaceRegressor(**FIXED, n_bins=4).fit(X[:40], y[:40])
     later = LaplaceRegressor(**FIXED, n_bins=4, prior=FrozenEstimator(first)).fit(X[40:], y[40:])
     assert edges_of(later) == edges_of(first)
+    assert edges_of(LaplaceRegressor(**FIXED, prior=FrozenEstimator(first)).fit(X[40:], y[40:])) == edges_of(first)
     with pytest.raises(ValueError, match="not that of the previous posterior"):
-        LaplaceRegressor(**FIXED, prior=FrozenEstimator(first)).fit(X[40:], y[40:])
+        LaplaceRegressor(**FIXED, n_bins=None, prior=FrozenEstimator(first)).fit(X[40:], y[40:])
 
 
 def test_rows_that_come_later_go_through_the_same_pieces():

@@ -6,20 +6,19 @@ import functools
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._approximation.calibration import HeldOutDensities, HeldOutRepeats
+from sklearn_laplace._approximation.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble import fit as ensemble_fit
-from sklearn_laplace._ensemble import parts as ensemble_parts
 from sklearn_laplace._ensemble import train_members as ensemble_train
-from sklearn_laplace._ensemble.weights import of_kinds
+from sklearn_laplace._ensemble.exact_members import EXACT_FOLDS, ExactNets
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded
@@ -27,7 +26,6 @@ from sklearn_laplace._training.losses import Squares
 from sklearn_laplace._training.recipe import Schedule, recipes_for
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import NotPositiveDefiniteError
-from sklearn_laplace.laplace.selection import HeldOutErrors
 from sklearn_laplace.nets import TableMLP
 
 
@@ -52,16 +50,46 @@ def fitted() -> LaplaceRegressor:
 # ---------------------------------------------------------------------- members
 
 
-def test_nets_that_have_seen_all_rows_come_first(fitted):
-    """One net trained by exact steps on all rows, then repeats of eight members that hold out an eighth each."""
+def test_nets_with_exact_steps_come_first(fitted):
+    """Four nets that hold out a quarter each, then repeats of eight members that hold out an eighth each."""
     ensemble = fitted._ensemble
-    held_out = [0 if member.unseen is None else len(member.unseen) for member in ensemble.members]
-    n_repeats = len(held_out) // 8
+    held_out = [len(member.unseen) for member in ensemble.members]
+    n_repeats = (len(held_out) - EXACT_FOLDS) // 8
     assert n_repeats >= 1
-    assert held_out == [0, *[19, 19, 19, 19, 19, 19, 18, 18] * n_repeats]
+    assert held_out == [38, 38, 37, 37, *[19, 19, 19, 19, 19, 19, 18, 18] * n_repeats]
     assert ensemble.weights.sum() == pytest.approx(1)
-    assert ensemble.weights[0] >= ensemble_parts.LEAST_EXACT - 1e-12
-    assert fitted.mode_distance_ < 1, "the estimator's attributes are those of a net at its mode"
+    assert ensemble.weights[:EXACT_FOLDS].sum() >= ensemble_train.LEAST_EXACT - 1e-12
+
+
+def test_their_hyperparameters_are_their_own(fitted):
+    """Prior precision and noise level are common to the nets with exact steps, and to the others."""
+    members = fitted._ensemble.members
+    for name in ("prior_precision", "dispersion"):
+        values = [float(getattr(member.hyper, name)) for member in members]
+        assert len(set(values[:4])) == len(set(values[4:])) == 1 and values[0] != values[4]
+
+
+def test_no_net_learns_from_its_rows_held_out(monkeypatch):
+    """Other targets of the held-out rows do not change any net."""
+    recorded, original = [], ExactNets.without_folds
+
+    def spied(self, *args, **options):
+        recorded.append(self)
+        return original(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactNets, "without_folds", spied)
+        LaplaceRegressor(random_state=0).fit(*waves(80))
+    (nets,) = recorded
+    masks = np.stack([np.arange(80) % 3 == 0] * 2)
+    moved = nets.rows.targets.clone()
+    moved[torch.from_numpy(masks[0])] = 5.0
+    other = replace(nets, rows=replace(nets.rows, targets=moved))
+    (plain, outputs), (changed, of_changed) = (each.without_folds(masks, 0, lead=False) for each in (nets, other))
+    torch.testing.assert_close(outputs, of_changed)
+    for state, of_changed_net in zip(plain.states, changed.states, strict=True):
+        torch.testing.assert_close(of_changed_net, state)
+    assert not torch.allclose(plain.states[0]["first.weight"], plain.states[1]["first.weight"])
 
 
 @pytest.mark.parametrize("n", [20, 39])
@@ -82,7 +110,7 @@ def test_targets_almost_without_noise_have_nets_of_exact_steps_alone(n):
 def test_nets_whose_exact_steps_are_dear_are_left_out(monkeypatch):
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.MOST_ADDED", 1e3)
     model = LaplaceRegressor(random_state=0).fit(*waves(150))
-    assert all(member.unseen is not None for member in model._ensemble.members)
+    assert {len(member.unseen) for member in model._ensemble.members} == {18, 19}
 
 
 def test_a_net_that_cannot_be_trained_is_left_out(monkeypatch):
@@ -91,11 +119,11 @@ def test_a_net_that_cannot_be_trained_is_left_out(monkeypatch):
     def failing(*args, **options):
         raise NotPositiveDefiniteError("a matrix is not positive definite.")
 
-    monkeypatch.setattr(ensemble_fit, "fit_member", failing)
+    monkeypatch.setattr(ensemble_train, "exact_repeat", failing)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = LaplaceRegressor(random_state=0).fit(*waves(150))
-    assert all(member.unseen is not None for member in model._ensemble.members)
+    assert {len(member.unseen) for member in model._ensemble.members} == {18, 19}
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(waves, {None}), (zigzag, {8})])
@@ -114,34 +142,15 @@ def test_a_given_number_of_pieces_is_that_of_all():
 # ---------------------------------------------------------------------- weights
 
 
-def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
-    """Compared with a direct search over the weight, then over the common variance factor."""
-    calls = []
-
-    def spied(kinds, weights):
-        calls.append((kinds, weights))
-        return of_kinds(kinds, weights)
-
-    monkeypatch.setattr(ensemble_parts, "of_kinds", spied)
-    monkeypatch.setattr(ensemble_parts, "LEAST_EXACT", 0.0)
-    counts = np.random.default_rng(5).uniform(0.5, 2, 150)
-    model = LaplaceRegressor(random_state=0).fit(*waves(150, noise=0.4), sample_weight=counts)
-    (((other, one), weights),), ensemble = calls, model._ensemble
-    first, second = (np.exp(kind.scaled(1.0)) for kind in (one, other))
-
-    def loss(share):
-        return -np.average(np.log((1 - share) * first + share * second), weights=weights)
-
-    share = float(ensemble.weights[[member.unseen is None for member in ensemble.members]].sum())
-    best = minimize_scalar(loss, bounds=(0, 1), method="bounded").x
-    assert 0.02 < best < 0.98, "the optimum has to be interior for the comparison to mean anything"
-    assert share == pytest.approx(best, abs=1e-2)
-    grid = np.linspace(0.25, 1, 400)
-    along = [
-        np.average(np.log((1 - share) * np.exp(one.scaled(f)) + share * np.exp(other.scaled(f))), weights=weights)
-        for f in grid
-    ]
-    assert ensemble.factor == pytest.approx(grid[int(np.argmax(along))], abs=4e-3)
+def test_nets_with_exact_steps_have_at_least_their_share():
+    """Errors of the first repeat are much larger; the other repeats share the rest in the same proportions."""
+    random = np.random.default_rng(0)
+    targets = torch.from_numpy(random.normal(size=(60, 1)))
+    rows = TrainingRows(torch.zeros(60, 1), targets, torch.ones(60, dtype=torch.float64))
+    outputs = [targets + scale * torch.from_numpy(random.normal(size=(60, 1))) for scale in (9.0, 1.0, 1.0)]
+    free, bounded = (ensemble_train._shares(rows, outputs, None, least) for least in (0.0, 0.2))
+    assert free[0] < 1e-6 and bounded[0] == pytest.approx(0.2) and sum(bounded) == pytest.approx(1)
+    assert bounded[1] / bounded[2] == pytest.approx(free[1] / free[2])
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.8])
@@ -153,36 +162,16 @@ def test_densities_are_those_of_a_mixture_of_normals(spread):
     shares = np.array([0.3, 0.7])
     noise = np.repeat(level, 2, 0)
     tensors = (torch.from_numpy(part) for part in (errors, variance, noise, known, np.ones(6), shares))
-    logs = HeldOutDensities(HeldOutRepeats(*tensors), spread, 0.8, 1.3).scaled(0.5)
+    repeats = HeldOutRepeats(*tensors)
+    logs = (repeats.log_densities(0.4, spread)[..., 0] + repeats.shares.log()[:, None]).logsumexp(0)
+    logs = logs - 0.5 * math.log(2 * math.pi)
     nodes = np.linspace(-8, 8, 4001)
     weights = norm.pdf(nodes) * (nodes[1] - nodes[0])
     for row in range(6):
         std = math.sqrt(known[row, 0] + spread**2)
         total = 0.4 * (variance[:, row] + noise[:, row] * np.exp(std * nodes - spread**2 / 2))
         density = norm.pdf(errors[:, row], scale=np.sqrt(total)) @ weights
-        assert logs[row] == pytest.approx(math.log(shares @ density), abs=2e-3)
-
-
-def test_densities_of_another_net_have_its_errors_and_their_own_best_factor():
-    random = np.random.default_rng(4)
-    uniform = (torch.from_numpy(random.uniform(0.5, 1, size=(2, 9, 1))) for _ in range(3))
-    repeats = HeldOutRepeats(*uniform, None, *parts(9))
-    chosen = np.array([0, 2, 3, 5, 6, 7, 8, 10, 11])
-    errors, variance = random.normal(size=(12, 1)), random.uniform(0.1, 0.5, size=(12, 1))
-    held_out = HeldOutErrors(*(torch.from_numpy(part) for part in (errors, variance, np.ones((12, 1)), np.ones(12))))
-    densities = HeldOutDensities(repeats, 0.0, 1.0, 0.5).of_net(held_out, 0.25, chosen)
-    total = variance[chosen] + 0.5 * repeats.noise[0].numpy()
-
-    def loss(log_factor):
-        return -norm.logpdf(errors[chosen], scale=np.sqrt(np.exp(log_factor) * total)).sum()
-
-    best = math.exp(minimize_scalar(loss, bounds=(-3, 1.5), method="bounded").x)
-    expected = norm.logpdf(errors[chosen], scale=np.sqrt(0.7 * best * total))[:, 0]
-    np.testing.assert_allclose(densities.scaled(0.7), expected, atol=1e-3)
-
-
-def parts(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.ones(n, dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+        assert float(logs[row]) == pytest.approx(math.log(shares @ density), abs=2e-3)
 
 
 # ---------------------------------------------------------------------- training in one batch
@@ -237,7 +226,7 @@ def test_few_rows_have_one_program_and_many_have_two():
 
 
 def test_a_gap_stays_a_gap_where_pieces_are_more_accurate():
-    """Binned nets are overconfident in a gap; the net with exact steps, of weight ``LEAST_EXACT`` or more, is not."""
+    """Binned nets are overconfident in a gap; nets with exact steps, of weight ``LEAST_EXACT`` or more, are not."""
     for curve in (lambda x: x**3 / 20, np.abs):
         random = np.random.default_rng(0)
         x = np.concatenate([random.uniform(-4, -1, 100), random.uniform(1.5, 4, 100)])

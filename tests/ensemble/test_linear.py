@@ -11,7 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss, roc_auc_score
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._ensemble.parts import LEAST_EXACT
+from sklearn_laplace._ensemble.train_members import LEAST_EXACT
 from sklearn_laplace.nets import MLP, TableMLP
 
 N_NEW = 4000
@@ -112,7 +112,7 @@ def joint() -> tuple[LaplaceRegressor, LaplaceRegressor, tuple[np.ndarray, ...]]
 
 
 def test_a_linear_function_is_learnt_as_by_a_linear_net(joint):
-    """The linear members have most of the weight, and the net with exact steps has ``LEAST_EXACT`` at least."""
+    """The linear members have most of the weight, and nets with exact steps have ``LEAST_EXACT`` at least."""
     default, linear, (_, _, X, y) = joint
     weights = {}
     for one, weight in zip(default.members_, default.member_weights_, strict=True):
@@ -155,11 +155,10 @@ def test_without_a_signal_little_is_lost():
 
 
 def test_separable_classes_have_learnt_something():
-    """Their effective parameters are few too, but a linear net has .230 as log loss, and the default .092."""
+    """A net that separates the classes is kept: a linear net has .230 as log loss."""
     X, y = load_wine(return_X_y=True)
     rows = np.random.default_rng(0).permutation(np.flatnonzero(y < 2))[:40]
     model = LaplaceClassifier(random_state=0).fit(X[rows], y[rows])
-    assert model.n_effective_parameters_ < 2
     assert layers(model) == {(50,)}
 
 

@@ -440,8 +440,9 @@ def test_rows_measured_again_count_again():
     X = np.repeat(random.normal(size=(20, 2)), 2, axis=0)
     y = X[:, 0] + 0.3 * random.normal(size=40)
     weights = np.tile([3.0, 1.0], 20)
-    assert LaplaceRegressor(random_state=0).fit(X, y, sample_weight=weights).laplace_.total_weight == 80
-    known_noise = LaplaceRegressor(sigma_noise=0.3, random_state=0).fit(X[::2], y[::2], sample_weight=weights[::2])
+    one = LaplaceRegressor(n_members=1, random_state=0)
+    assert one.fit(X, y, sample_weight=weights).laplace_.total_weight == 80
+    known_noise = one.set_params(sigma_noise=0.3).fit(X[::2], y[::2], sample_weight=weights[::2])
     assert known_noise.laplace_.total_weight == 60
 
 

@@ -396,18 +396,18 @@ def test_a_curvature_exists_after_the_advice(operation, cause):
     fit(**given, **offered(message))
 
 
-# ------------------------------------------------------------------------------ selections and kinds
+# ------------------------------------------------------------------------------ several encodings
 
 
 def test_names_of_weights_are_unique_after_each_advice():
     """Nets with and without an encoding have different names."""
     rows, targets = make_friedman1(80, noise=1.0, random_state=0)
-    options = {"hidden_layer_sizes": (8,), "sigma_noise": 1.0, "n_members": 1, "random_state": 0}
-    model = LaplaceRegressor(**options, n_bins=(None, 6)).fit(rows, targets)
-    message = refusal(lambda: model.refit_laplace(temperature={"2": 0.5}))
+    options = {"hidden_layer_sizes": (8,), "random_state": 0}
+    model = LaplaceRegressor(**options).fit(rows, targets)
+    message = refusal(lambda: model.refit_laplace(temperature={"first": 0.5}))
     assert "Fit with n_members=1 and a single value of n_bins, or change a single one of members_." in message
-    model.members_[0].refit_laplace(temperature={"2": 0.5})
-    LaplaceRegressor(**options, n_bins=None).fit(rows, targets).refit_laplace(temperature={"2": 0.5})
+    model.members_[0].refit_laplace(temperature={"first": 0.5})
+    LaplaceRegressor(**options, n_members=1, n_bins=6).fit(rows, targets).refit_laplace(temperature={"first": 0.5})
 
 
 # ------------------------------------------------------------------------------ curvatures

@@ -98,7 +98,7 @@ def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_fitted_in_a_mode_is_the_same(mode):
-    """A default fit with cross-fitted nets, then partial_fit and forget."""
+    """A default fit, then partial_fit and forget."""
     options = {**SMALL, "hessian_structure": "full", "prior_precision": 1.0, "sigma_noise": 0.1}
     expected = (
         LaplaceRegressor(**SMALL).fit(X, Y),

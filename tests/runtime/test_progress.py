@@ -102,7 +102,6 @@ def test_callbacks_hear_of_the_stages_in_order(watched):
     below = ("fit", "member", "training")
     assert begun[1:4] == [("fit", "member"), below, (*below, "mode")]
     first = [path for path in recorder.begun() if path[:2] == ("fit 0", "member 0")]
-    assert without_ids(first).count((*below, "cross-fitted nets", "net")) == 3
     assert without_ids(first)[-1] == ("fit", "member", "posterior")
 
 
@@ -310,11 +309,10 @@ def test_verbose_prints_the_steps_of_members_that_train_together(capsys):
 
 
 def test_verbose_prints_the_steps_of_exact_trainings_and_the_epochs_of_short_ones(capsys):
-    """Gauss–Newton steps with the mean loss, for the net and its cross-fitted nets; epochs if their number is given."""
+    """Gauss–Newton steps with the mean loss; epochs if their number is given."""
     LaplaceRegressor(**SMALL, n_members=4, verbose=2).fit(X, Y)
     lines = lines_of(capsys.readouterr().out)
     assert [step for stage, step, _ in lines if stage == "mode"][:3] == [1, 2, 3]
-    assert sum(step == 1 for stage, step, _ in lines if stage == "cross-fitted nets, net") == 3
     assert all(re.fullmatch(r", loss [\d.e-]+", rest) for _, _, rest in lines)
     LaplaceClassifier(**SMALL, n_members=1, prior_precision=1.0, max_epochs=3, verbose=2).fit(X, Y > 0)
     out = capsys.readouterr().out
@@ -322,7 +320,7 @@ def test_verbose_prints_the_steps_of_exact_trainings_and_the_epochs_of_short_one
 
 
 def test_verbose_prints_the_place_of_each_member_and_the_time_that_is_left(capsys):
-    """The first member takes longer than the others, because of its cross-fitted nets; no time is left at the end."""
+    """No time is left at the end."""
     LaplaceRegressor(**ONE | {"n_members": 4}, verbose=1).fit(X, Y)
     ends = re.findall(r" s  (member[^,]*) \([\d.]+ s(.*)\)", capsys.readouterr().out)
     names, rests = zip(*ends, strict=True)

@@ -18,7 +18,6 @@ from nets import regressor as template
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import approximate_members as approximate
-from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble import in_time, train_members
 from sklearn_laplace._estimator import base as _estimator
 from sklearn_laplace._runtime.progress import Clock, Task
@@ -135,7 +134,7 @@ def test_members_that_train_together_have_a_schedule_that_ends_in_time():
 def test_a_table_for_which_the_time_is_too_short_is_sampled(monkeypatch):
     """Passes over all rows would exceed the limit. Leave-one-out treats the omitted rows as new ones."""
     monkeypatch.setattr(in_time, "seconds_of_step", lambda *args: 10.0)
-    monkeypatch.setattr(ensemble_fit, "affords_exact_net", lambda *args: False)
+    monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
     random = np.random.default_rng(1)
     x = random.uniform(size=(3 * in_time.FEWEST_ROWS, 2))
     y = x[:, 0] + 0.1 * random.normal(size=len(x))
@@ -151,7 +150,7 @@ def test_a_table_for_which_the_time_is_too_short_is_sampled(monkeypatch):
 def test_in_a_short_time_few_members_are_trained(monkeypatch):
     """Half of the members with twice as many steps predict better."""
     monkeypatch.setattr(train_members, "seconds_of_step", lambda *args: 0.01)
-    monkeypatch.setattr(ensemble_fit, "affords_exact_net", lambda *args: False)
+    monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
     with pytest.warns(CutWarning):
         model = LaplaceRegressor(max_time=2.0, random_state=0).fit(X[:1200], Y[:1200])
     assert len(model.members_) == 4
@@ -255,9 +254,8 @@ def test_a_second_ctrl_c_stops_at_once():
 def test_verbose_prints_a_line_for_each_stage(capsys):
     LaplaceRegressor(n_members=4, verbose=1, random_state=0).fit(X[:60], Y[:60])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" s  ")[1].split(" (")[0] for line in lines[:5]] == [
+    assert [line.split(" s  ")[1].split(" (")[0] for line in lines[:4]] == [
         "member, training, mode",
-        "member, training, cross-fitted nets",
         "member, training",
         "member, posterior",
         "member",

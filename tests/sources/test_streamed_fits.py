@@ -143,7 +143,7 @@ def test_predictions_read_a_source_block_by_block(fitted, monkeypatch):
     [
         ({"n_members": 3}, {}, r"X is a source of 4,000 rows, and these options need all rows in memory"),
         ({"hidden_layer_sizes": ()}, {}, r"leave net, n_members"),
-        ({"sigma_noise": 0.5}, {}, r"Only the default ensemble"),
+        ({"prior_precision": 0.5}, {}, r"Only the default ensemble"),
         ({"hessian_structure": "low_rank"}, {}, r"'low_rank' is no sum over rows"),
         ({"hessian_structure": "functional"}, {}, r"'functional' stores all rows"),
         ({}, {"sample_noise_variance": np.ones(N)}, r"sample_noise_variance is not supported for rows that are read"),

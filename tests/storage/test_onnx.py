@@ -94,7 +94,6 @@ def test_the_posterior_of_every_structure_is_exported(structure):
         {"prior": "ard"},
         {"n_members": Members(3, weights="evidence"), "map_prior_precision": 1.0},
         {"n_bins": 3},
-        {"n_bins": (None, 4), "prior_precision": "auto", "n_members": 2},
     ],
     ids=lambda options: "-".join(options),
 )
@@ -103,15 +102,14 @@ def test_options_of_the_posterior_are_in_the_graph(options):
     assert_same_regressor(regressor(**options).fit(X, Y), Y)
 
 
-@pytest.mark.parametrize("n_bins", [None, (None, 5)], ids=["one kind", "two kinds"])
+@pytest.mark.parametrize("n_bins", [None, 5])
 def test_a_noise_that_varies_is_in_the_graph(n_bins):
-    """Heteroscedastic noise: a noise net with its own posterior and quadrature, one for each encoding."""
+    """Heteroscedastic noise: a noise net with its own posterior and quadrature."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(150, 3))
     targets = 100 * (np.abs(rows[:, 0]) + np.exp(rows[:, 2] - 1) * rng.normal(size=150))
     model = LaplaceRegressor(hidden_layer_sizes=(5,), likelihood="heteroscedastic", n_members=2, random_state=0)
     model.set_params(n_bins=n_bins).fit(rows, targets)
-    assert len({member.n_bins for member in model.members_}) == (1 if n_bins is None else 2)
     assert np.ptp(model.predict_std(rows[:9], kind="aleatoric")) > 30
     predictions = outputs_of(to_onnx(model), rows[:9])
     for kind, name in (("total", "std"), ("epistemic", "std_epistemic")):

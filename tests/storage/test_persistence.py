@@ -250,11 +250,11 @@ def test_a_local_class_cannot_be_pickled():
         ({"weights": 1, "bias": 2}, r"not the state of a LaplaceRegressor: found \['bias', 'weights'\]"),
         (
             {"format": 99},
-            "written in format 99 and .* reads format 6: load it with the version that wrote it, or fit and",
+            "written in format 99 and .* reads format 7: load it with the version that wrote it, or fit and",
         ),
         (
             {"format": 3},
-            r"written in format 3 and .* reads format 6: load it with the version that",
+            r"written in format 3 and .* reads format 7: load it with the version that",
         ),
         ([1, 2], "found 'list'. Fit again"),
     ],

@@ -426,18 +426,16 @@ def test_a_member_is_held_once(models, path):
         {"weights": lambda n: np.full(n, 1j / n)},
         {"shares": lambda n: np.full(n + 1, 1 / (n + 1))},
         {"shares": lambda n: np.full(n, 1.0)},
-        {"factor": lambda n: 0.0},
-        {"factor": lambda n: float("nan")},
         {"members": lambda n: ()},
     ],
 )
 def test_weights_of_members_are_weights(changed, models, path):
-    """Finite, non-negative, with sum one; and a positive factor of the variances."""
+    """Finite, non-negative, with sum one."""
     model = copy.copy(models["mixture"])
     values = {name: make(len(model._ensemble.members)) for name, make in changed.items()}
     model._ensemble = dataclasses.replace(model._ensemble, **values)
     save(model, path)
-    with pytest.raises(StateError, match=r"a weight for each|'(weights|factor)' of Ensemble|needs 1 to 1000"):
+    with pytest.raises(StateError, match=r"a weight for each|'weights' of Ensemble|needs 1 to 1000"):
         load(path)
 
 

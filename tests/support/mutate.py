@@ -540,17 +540,10 @@ MUTATIONS = (
         "leave_one_out",
     ),
     Mutation(
-        "held-out rows judged by the next net",
-        "_approximation/held_out.py",
-        "fold_of_row[part.held_out] = k",
-        "fold_of_row[part.held_out] = (k + 1) % 3",
-        "held_out",
-    ),
-    Mutation(
-        "a wider prior of classes believed in full",
+        "noise left to a weak prior",
         "laplace/selection/held_out.py",
-        "torch.where(factor < 1, factor**WIDER, factor)",
-        "torch.where(factor < 1, factor, factor)",
+        "WEAKEST = 0.3",
+        "WEAKEST = 0.0",
         "held_out",
     ),
     Mutation(
@@ -600,13 +593,6 @@ MUTATIONS = (
         "_ensemble/weights.py",
         "weights, before = np.exp(joint - mixed) @ shares, now",
         "weights, before = np.exp(joint - mixed).mean(1), now",
-        "encodings",
-    ),
-    Mutation(
-        "factor of the variances without noise",
-        "_ensemble/weights.py",
-        "if minimum.fun < loss(0.0) else 1.0",
-        "if minimum.fun <= loss(0.0) else 1.0",
         "encodings",
     ),
     Mutation(
@@ -695,9 +681,9 @@ MUTATIONS = (
     ),
     Mutation(
         "an exact net that may lose all weight",
-        "_ensemble/parts.py",
-        "max(float(shares[0]), LEAST_EXACT)",
-        "float(shares[0])",
+        "_ensemble/train_members.py",
+        "if share[0] < least:",
+        "if share[0] < 0:",
         "linear exact_members",
     ),
     Mutation(

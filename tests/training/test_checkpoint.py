@@ -31,7 +31,7 @@ def few_steps(monkeypatch):
     """Short trainings without nets with exact steps, and a state after each step."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (60, 40))
     monkeypatch.setattr(recipe, "STEPS_OF_FEW", 50)
-    monkeypatch.setattr("sklearn_laplace._ensemble.fit.affords_exact_net", lambda *args: False)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.affords_exact_net", lambda *args: False)
     monkeypatch.setattr(checkpoint, "EVERY", -1.0)
 
 

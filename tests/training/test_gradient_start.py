@@ -13,11 +13,11 @@ import torch
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._runtime.budget import SMALL_ROWS
+from sklearn_laplace._runtime.progress import Steps
 from sklearn_laplace._training.batches import Encoded
-from sklearn_laplace._training.gradient_start import gradient_start, may_start_by_gradients
-from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan, WarmStart
+from sklearn_laplace._training.gradient_start import gradient_start, started, starts_by_gradients
+from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan
 from sklearn_laplace._training.stacked import Stacked
-from sklearn_laplace._training.train import begin
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.nets import MLP
@@ -39,7 +39,9 @@ def rows_of(y: np.ndarray, weights: np.ndarray | None = None) -> TrainingRows:
     return TrainingRows(*(torch.from_numpy(part) for part in parts))
 
 
-HELD_OUT = [torch.arange(0, N, 2), torch.arange(1, N, 2)]
+SEEN = torch.ones(2, N, dtype=torch.float64)
+"""Each net is trained on one half of the rows."""
+SEEN[0, ::2] = SEEN[1, 1::2] = 0
 
 
 def plan_of(**options: object) -> Plan:
@@ -51,7 +53,6 @@ def plan_of(**options: object) -> Plan:
         lambda fit, hyper: hyper,
         natural_start=True,
         memory=None,
-        many=True,
         **options,
     )
 
@@ -60,11 +61,14 @@ def network_of(module: MLP) -> Network:
     return trace(copy.deepcopy(module), torch.from_numpy(X))
 
 
-def outputs(module: MLP, state: dict) -> torch.Tensor:
-    trained = copy.deepcopy(module)
-    trained.load_state_dict(state)
+def outputs(module: MLP) -> torch.Tensor:
     with torch.no_grad():
-        return trained(torch.from_numpy(X))[:, 0]
+        return module(torch.from_numpy(X))[:, 0]
+
+
+def trained(rows: TrainingRows, prior: float = 1.0, seen: torch.Tensor = SEEN) -> tuple[list[MLP], float | None]:
+    modules = nets(len(seen))
+    return modules, gradient_start(modules, rows, seen, prior, 0, Steps())
 
 
 @pytest.mark.parametrize("shift", [None, [0.7]])
@@ -76,92 +80,62 @@ def test_nets_side_by_side_are_the_nets(shift):
     torch.testing.assert_close(together, torch.stack([module(x) for module in modules]))
 
 
-def test_the_dispersion_is_the_error_of_rows_that_a_net_has_not_seen():
-    modules, rows = nets(), rows_of(NOISY, RNG.uniform(0.5, 2.0, size=N))
-    start = gradient_start(modules, rows, HELD_OUT, 1.0, 0)
-    squares = [
-        rows.weights[part] * (outputs(module, state)[part] - rows.targets[part, 0]).square()
-        for module, state, part in zip(modules[1:], start.states[1:], HELD_OUT, strict=True)
-    ]
-    weights = torch.cat([rows.weights[part] for part in HELD_OUT])
-    assert start.dispersion == pytest.approx(float(torch.cat(squares).sum() / weights.sum()), rel=1e-5)
-    assert start.dispersion < 0.35  # 0.07 of it is noise; a constant prediction would have 1
+def test_the_error_is_that_of_rows_that_a_net_has_not_seen():
+    rows = rows_of(NOISY, RNG.uniform(0.5, 2.0, size=N))
+    modules, error = trained(rows)
+    unseen = (1 - SEEN) * rows.weights
+    squares = torch.stack([outputs(module) - rows.targets[:, 0] for module in modules]).square()
+    assert error == pytest.approx(float((unseen * squares).sum() / unseen.sum()), rel=1e-5)
+    assert error < 0.35  # 0.07 of it is noise; a constant prediction would have 1
+
+
+def test_a_net_of_all_rows_is_judged_by_its_copy():
+    rows, seen = rows_of(NOISY), torch.ones(2, N, dtype=torch.float64)
+    seen[1, ::4] = 0
+    (_, other), error = trained(rows, seen=seen)
+    squares = (outputs(other) - rows.targets[:, 0]).square()
+    assert error == pytest.approx(float(squares[::4].mean()), rel=1e-5)
 
 
 def test_no_net_learns_from_its_rows_held_out():
     """Other targets of the held-out rows leave the net unchanged; the net trained on these rows changes."""
     rows = rows_of(NOISY)
     moved = rows.targets.clone()
-    moved[HELD_OUT[0]] = 100.0
-    plain, other = (
-        gradient_start(nets(), replace(rows, targets=targets), HELD_OUT, 1.0, 0) for targets in (rows.targets, moved)
-    )
-    for name, value in plain.states[1].items():
-        torch.testing.assert_close(other.states[1][name], value, rtol=1e-6, atol=1e-6)
-    assert not torch.allclose(other.states[2]["2.weight"], plain.states[2]["2.weight"], atol=0.01)
+    moved[::2] = 100.0
+    (plain, _), (other, _) = (trained(replace(rows, targets=targets)) for targets in (rows.targets, moved))
+    for name, value in plain[0].state_dict().items():
+        torch.testing.assert_close(other[0].state_dict()[name], value, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(other[1].state_dict()["2.weight"], plain[1].state_dict()["2.weight"], atol=0.01)
 
 
 def test_a_stronger_prior_makes_smaller_weights():
-    weak, strong = (gradient_start(nets(), rows_of(NOISY), HELD_OUT, prior, 0) for prior in (0.1, 100.0))
-    sizes = [float(start.states[0]["5.weight"].square().sum()) for start in (weak, strong)]
-    assert sizes[1] < 0.5 * sizes[0]
+    (weak, *_), (strong, *_) = (trained(rows_of(NOISY), prior)[0] for prior in (0.1, 100.0))
+    assert strong.state_dict()["5.weight"].square().sum() < 0.5 * weak.state_dict()["5.weight"].square().sum()
 
 
-ONE_KIND = {"n_bins": None, "n_members": 2, "random_state": 0}
+def test_targets_almost_without_noise_keep_initial_weights():
+    modules, error = trained(rows_of(X[:, 0] + 0.1 * X[:, 1]))
+    assert error is None
+    for module, new in zip(modules, nets(2), strict=True):
+        torch.testing.assert_close(outputs(module), outputs(new))
 
 
-def fit_and_starts(X: np.ndarray, y: np.ndarray) -> tuple[LaplaceRegressor, list[WarmStart]]:
-    """Fitted model, and the start points that its fit got from first-order training."""
-    starts = []
-
-    def spied(*args):
-        starts.append(begin(*args))
-        return starts[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sklearn_laplace._ensemble.fit.begin", spied)
-        return LaplaceRegressor(**ONE_KIND).fit(X, y), starts
+def test_a_start_by_gradients_leaves_prior_and_noise_open():
+    """The initial dispersion is a fraction of the squared error; no prior precision is carried over."""
+    modules = nets(2)
+    plan = started(modules, network_of(modules[0]), rows_of(NOISY), SEEN, plan_of(), 0, Steps())
+    assert plan.again is None and plan.is_noisy and plan.begun > NOISELESS
+    assert plan.first_dispersion == pytest.approx(BEGUN_DISPERSION * plan.begun)
 
 
-@pytest.fixture(scope="module")
-def noisy() -> tuple[LaplaceRegressor, list[WarmStart]]:
-    return fit_and_starts(X, NOISY)
-
-
-def test_targets_with_noise_begin_by_gradients(noisy):
-    """One net of all rows and three cross-fitted ones; the exact steps continue from there."""
-    model, (start,) = noisy
-    assert start.by_gradients and start.dispersion > NOISELESS
-    mode = model._ensemble.first.fit.theta.numpy()
-    assert [len(start.theta), *map(len, start.folds)] == [len(mode)] * 4
-    assert np.linalg.norm(mode - start.theta) < np.linalg.norm(start.theta)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
-def test_targets_almost_without_noise_start_from_initial_weights():
-    _, (start,) = fit_and_starts(X[:310], X[:310, 0] + 0.1 * X[:310, 1])
-    assert start.dispersion < NOISELESS
-    assert start.theta is None and start.folds == ()
-
-
-def test_a_start_by_gradients_leaves_prior_and_noise_open(noisy):
-    """The initial dispersion is a fraction of the held-out squared error; no prior precision is carried over."""
-    _, starts = noisy
-    plan = plan_of(begun=starts[0].dispersion)
-    assert plan.again is None and plan.is_noisy
-    assert plan.first_dispersion == pytest.approx(BEGUN_DISPERSION * starts[0].dispersion)
-
-
-def test_few_rows_start_from_initial_weights():
-    _, starts = fit_and_starts(X[:SMALL_ROWS], NOISY[:SMALL_ROWS])
-    assert starts == []
-
-
-def test_only_normal_noise_begins_by_gradients():
-    network = network_of(nets()[0])
-    assert may_start_by_gradients(network, plan_of())
-    assert not may_start_by_gradients(network, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
-    assert not may_start_by_gradients(network, replace(plan_of(), prior=lambda network: network.tensor_prior()))
+def test_only_normal_noise_of_many_rows_begins_by_gradients():
+    network, rows = network_of(nets()[0]), rows_of(NOISY)
+    assert starts_by_gradients(network, rows, plan_of())
+    assert not starts_by_gradients(network, rows.taken(torch.arange(SMALL_ROWS)), plan_of())
+    assert not starts_by_gradients(network, rows, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
+    assert not starts_by_gradients(network, rows, replace(plan_of(), prior=lambda network: network.tensor_prior()))
+    linear = trace(MLP(3, 1, (), input_mean=X.mean(0), input_scale=X.std(0)).double(), torch.from_numpy(X))
+    assert not starts_by_gradients(linear, rows, plan_of())
 
 
 @pytest.mark.parametrize(

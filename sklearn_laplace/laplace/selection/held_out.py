@@ -1,4 +1,4 @@
-r"""Selection by held-out rows: the predictive density of nets on rows that they were not trained on (cross-fitting).
+r"""Selection by held-out rows: the predictive density of nets on rows that they were not trained on.
 
 .. math:: L(\delta, \varphi) = \sum_k \sum_{n \in \text{fold } k} w_n \log p(y_n \mid D_{-k}, \delta, \varphi)
 
@@ -26,8 +26,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..._warn import warn_user
-from ...errors import BoundWarning
 from ..evidence import PRECISION_BOUNDS
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
@@ -39,15 +37,11 @@ DECADES = 3
 """The common factor of the precisions ranges over this many powers of ten on either side of 1."""
 POINTS, DEAR_POINTS = 49, 13
 """Number of grid points if one eigendecomposition serves all of them, and if each needs its own factorisation."""
-WORTH = 1.0
-"""Loss of log density, in nats, accepted for a prior precision closer to the training's. See docs/decisions.md."""
-TRUSTED = math.log(1.05)
-"""Largest change of the noise standard deviation from the training's, as a logarithm. See docs/decisions.md."""
-WIDER = 0.5
-"""Exponent of a factor below 1 for likelihoods without dispersion (classes and counts). See docs/decisions.md.
-
-A net of part of the rows has larger errors than a net of all, and each net larger ones than the mixture.
-"""
+TOLERANCE = 0.002
+"""Difference of log densities, in nats per row, within which prior precisions are equivalent; at least 1 nat in all."""
+WEAKEST = 0.3
+"""Minimum factor of the prior precision of largest evidence, for targets with noise. Under a weaker prior the wide
+posterior would explain varying noise, and nothing would be left for a noise model."""
 PROPORTIONAL = 1e-9
 """Relative difference up to which precisions count as a common multiple of the training's."""
 
@@ -75,56 +69,30 @@ class HeldOutScores:
     constants: Tensor  # −½ Σ w log |V|, (k,)
     freedom: float  # C Σ w
     bounds: tuple[float, float] = (0.0, math.inf)  # search interval of φ
+    factor: float = 1.0  # of all variances, for a mixture of the nets
 
     def suits(self, hyper: Hyper) -> bool:
-        """True if the precisions are a multiple of the training's and at least one decade from the ends of the grid."""
-        ratio = float(hyper.prior_precision[0] / self.unit[0])
-        return self.is_multiple(hyper) and abs(math.log10(ratio)) <= DECADES - 1
-
-    def is_multiple(self, hyper: Hyper) -> bool:
         """True if the precisions are a multiple of the training's."""
         if hyper.prior_precision.shape != self.unit.shape:
             return False
         ratio = hyper.prior_precision / self.unit
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
-    def around(self, hyper: Hyper) -> HeldOutScores:
-        """Return the scores for another net of the same rows, whose training ended at other precisions and noise."""
-        ratio = hyper.dispersion / math.sqrt(float(self.ridge[0] * self.ridge[-1])) if self.freedom else 1.0
-        return replace(self, unit=hyper.prior_precision, ridge=ratio * self.ridge, squares=ratio * self.squares)
-
-    def warn_at_end(self, hyper: Hyper) -> None:
-        """Issue a BoundWarning if the precisions are at an end of the grid, for a likelihood with dispersion."""
-        factor = float(hyper.prior_precision[0] / self.unit[0])
-        if self.freedom and abs(math.log10(factor)) > DECADES - 1e-6:
-            warn_user(
-                f"the density of held-out rows is largest at the end of the search, at {factor:.0e} times the "
-                "prior_precision of the training. A sigma_noise far from the true noise level causes this. Use "
-                "sigma_noise='auto', or give prior_precision as a number.",
-                BoundWarning,
-            )
-
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        r"""Return the point of largest density; of points equal within ``WORTH``, the prior closest to the training's.
+        """Prior precision and noise of largest density; all variances times ``factor`` if both are free.
 
-        The noise moves only a part of the way from the training's :math:`\varphi` to the best :math:`\hat\varphi`, and
-        the prior by the same part. Each net is trained on fewer rows, so its errors overestimate the noise; the
-        evidence of one basin underestimates it. With :math:`q = \tfrac12 \log(\hat\varphi / \varphi)` and :math:`q_0` =
-        ``TRUSTED``, the part is :math:`\tanh(q/q_0)\,q_0/q`: the noise standard deviation changes by a factor of at
-        most :math:`e^{q_0} = 1.05`. Without dispersion, a factor of the prior precision below 1 is raised to the power
-        ``WIDER``. Hyperparameters that are not free keep their value.
+        Of precisions equal within ``TOLERANCE``, the one closest to the unit.
         """
-        if not self.freedom:
-            factor = self.ridge[_closest(self.constants, self.ridge)]
-            precision = torch.where(factor < 1, factor**WIDER, factor) * self.unit
-            return replace(hyper, prior_precision=precision) if free_prior else hyper
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
-        best = _closest(density, factors) if free_prior else int(density.argmax())
-        away = 0.5 * math.log(float(noise[best]) / hyper.dispersion) / TRUSTED
-        part = math.tanh(away) / away if abs(away) > 1e-6 else 1.0
-        values = factors[best] ** part * self.unit if free_prior else hyper.prior_precision
-        values = values.clamp(*PRECISION_BOUNDS) if free_prior else values
-        return replace(hyper, prior_precision=values, dispersion=hyper.dispersion * math.exp(2 * TRUSTED * part * away))
+        if free_prior and self.freedom:
+            density = torch.where(factors >= WEAKEST, density, -math.inf)
+        near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
+        best = int(torch.where(near, factors.log().abs(), math.inf).argmin()) if free_prior else int(density.argmax())
+        values = factors[best] * self.unit if free_prior else hyper.prior_precision
+        dispersion = float(noise[best])
+        if free_prior and free_dispersion:
+            values, dispersion = values / self.factor, dispersion * self.factor
+        return replace(hyper, prior_precision=values.clamp(*PRECISION_BOUNDS), dispersion=dispersion)
 
     def points(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> tuple[Tensor, Tensor, Tensor]:
         """φ, the log density under it, and the factor of the precisions at the grid points: three tensors (k,)."""
@@ -220,12 +188,6 @@ def log_densities(fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, 
         scored = fit.likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
         found[place].append(density(*scored, 1.0))
     return torch.stack([torch.cat(part) for part in found])
-
-
-def _closest(density: Tensor, factors: Tensor) -> int:
-    """Index of the point whose factor is closest to 1, of the points within WORTH of the largest density."""
-    near = density >= density.max() - WORTH
-    return int(torch.where(near, factors.log().abs(), math.inf).argmin())
 
 
 def covariances(
