@@ -128,15 +128,15 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
     )
 
 
-def noise_of_folds(joint_nets: JointMembers, request: FitRequest) -> NoiseModel | TargetNoise | None:
+def noise_of_folds(
+    joint_nets: JointMembers, networks: Sequence[Network], hyper: Hyper, rows: TrainingRows, request: FitRequest
+) -> NoiseModel | TargetNoise | None:
     """Noise model of the rows that nets with exact steps hold out, under the hyperparameters of their training."""
     options, data = request.options_for_rows(), request.data
-    if joint_nets.lead is None or not learns_noise(data, options):
+    if not learns_noise(data, options):
         return None
-    rows = data.training_rows(options.dtype, options.device, built_in=True)
-    networks = traced(initialised(joint_nets, rows, options, request.seeds[0]), rows)
     fits, held_out = fits_on_rows(networks, joint_nets, data, options)
-    hyper = replace(joint_nets.lead, prior_precision=joint_nets.lead.prior_precision[: fits[0].prior.n_groups])
+    hyper = replace(hyper, prior_precision=hyper.prior_precision[: fits[0].prior.n_groups])
     error, variance, known = (part[0] for part in _errors(joint_nets, fits, held_out, [hyper] * len(fits), rows))
     held_out_errors = HeldOutErrors(error, variance, known, rows.weights.double())
     trained, levels = learnt_of(

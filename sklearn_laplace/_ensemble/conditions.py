@@ -65,11 +65,11 @@ def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) ->
             "Use 'kron', 'block_diagonal', 'diag' or 'full', or read the rows into memory."
         )
     if not is_joint:
-        noise = "sigma_noise, " if options.likelihood.has_dispersion else ""
+        noise = " and sigma_noise 'auto' or a number" if options.likelihood.has_dispersion else ""
         raise UnsupportedCombinationError(
             f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
             "default ensemble trains while it reads: leave net, n_members, prior, prior_precision, "
-            f"{noise}max_epochs and augment at their defaults, or read the rows into memory."
+            f"max_epochs and augment at their defaults{noise}, or read the rows into memory."
         )
 
 

@@ -215,7 +215,7 @@ def _fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         with stages.subtask("training", JOINT_STAGES) as training:
             joint_nets = cached_training(train_jointly, request.training, request.resolved, training)
         if joint_nets.lead is not None:
-            return _fit_further(joint_nets, request, n_stages, task)
+            return _fit_further(joint_nets, joint_nets.lead, request, n_stages, task)
         with stages.subtask("posterior") as stage, single_thread(joint_nets.is_small):
             normal = request.resolved.likelihood.has_dispersion
             joint_fits = (approximate_jointly if normal else approximate_others)(joint_nets, request, task.clock)
@@ -235,15 +235,17 @@ def _fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     return Ensemble.of(members, joint_fits.shares)
 
 
-def _fit_further(joint_nets: JointMembers, request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Go on with all rows from nets that were trained without a fold, under the noise of their held-out rows."""
-    assert joint_nets.lead is not None
-    model = noise_of_folds(joint_nets, request)
+def _fit_further(joint_nets: JointMembers, lead: Hyper, request: FitRequest, n_stages: int, task: Task) -> Ensemble:
+    """Go on with all rows from nets that were trained without a fold, under the noise of their held-out rows.
+
+    ``lead`` are the hyperparameters of the training.
+    """
     options = request.options_for_rows()
     rows = request.data.training_rows(options.dtype, options.device, built_in=True)
     networks = traced(initialised(joint_nets, rows, options, request.seeds[0]), rows)
-    precision, dispersion = joint_nets.lead.prior_precision.cpu().numpy(), joint_nets.lead.dispersion
-    starts = tuple(WarmStart(network.theta.cpu().numpy().astype(float), precision, dispersion) for network in networks)
+    model = noise_of_folds(joint_nets, networks, lead, rows, request)
+    precision = lead.prior_precision.cpu().numpy()
+    starts = tuple(WarmStart(net.theta.cpu().numpy().astype(float), precision, lead.dispersion) for net in networks)
     of_one = of_one_net(request.parameters)
     parameters = {**of_one, "lr": None, "batch_size": None, "n_bins": pieces_of(joint_nets)[0]}
     under = request if model is None else request.under_noise(model)

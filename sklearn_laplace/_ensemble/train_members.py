@@ -445,11 +445,11 @@ def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -
 
 
 def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: bool = False) -> LaplaceFit:
-    """Pass over the rows of a member; an ``exact`` one has the structure of a net that is trained alone."""
-    layout = (
-        partial(posterior_layout, network, rows.inputs, Sizes.of(rows)) if exact else partial(layout_of, network, rows)
-    )
-    selected, structure, n_dual, used = layout(options)
+    """Pass over the rows of a member. The structure of an ``exact`` one is that of a net that is trained alone."""
+    if exact:
+        selected, structure, n_dual, used = posterior_layout(network, rows.inputs, Sizes.of(rows), options)
+    else:
+        selected, structure, n_dual, used = layout_of(network, rows, options)
     prior = grouped(selected, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))
     structure_options = options.structure_options.options_of(structure)

@@ -64,6 +64,21 @@ def test_the_fit_is_as_good_as_that_in_memory(fitted):
     assert model.noise_model_ is not None
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_known_noise_is_kept_by_all_members(fitted, monkeypatch, streamed):
+    """Held-out rows select the prior precision alone; varying noise is not learnt."""
+    _, X, y = fitted
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE)
+    quick = {"hidden_layer_sizes": (8,), "random_state": 0, "sigma_noise": 0.3}
+    model = LaplaceRegressor(**quick).fit(X if streamed else np.array(X[:400]), y if streamed else y[:400])
+    assert len(model.members_) >= 4 and model.noise_model_ is None
+    assert {round(float(member.sigma_noise_), 12) for member in model.members_} == {0.3}
+    again = model.predict_std(np.array(X[:20]))
+    np.testing.assert_allclose(model.refit_laplace().predict_std(np.array(X[:20])), again, rtol=1e-12)
+    assert model.score(np.array(X), y) > 0.5
+
+
 def test_the_curvature_is_the_sum_over_all_rows_that_a_member_has_seen(fitted):
     """Against one dense pass over these rows, found by their hashes."""
     model, X, y = fitted
