@@ -116,23 +116,45 @@ def _reason(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     if next(iter(parameters), None) in ("self", "cls"):
         del parameters[next(iter(parameters))]
         owner, args = args[0] if isinstance(args[0], type) else type(args[0]), args[1:]
-        if name != "__init__" and issubclass(owner, BaseEstimator):
-            constructor = dict(inspect.signature(owner).parameters)
+        constructor = _constructor_parameters(owner, name)
         name = owner.__name__ if name == "__init__" else f"{owner.__name__}.{name}"
     if unknown := [key for key in kwargs if key not in parameters]:
         key, value = unknown[0], kwargs[unknown[0]]
         cure = _cure(key, value, parameters, constructor)
         return f"{name}() got an unexpected keyword argument {key!r} ({key}={outlined(value)}). {cure}"
-    ordered = [key for key, parameter in parameters.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
-    if len(args) > len(ordered):
-        free = next((key for key in parameters if key not in ordered), None)
-        advice = f"Pass further ones with their names, such as {_assigned(free, args[-1])}" if free else "Omit the rest"
-        return (
-            f"{name} was given {len(args)} arguments without a name, the last {outlined(args[-1])}; expected at most "
-            f"{len(ordered)}: {', '.join(ordered)}. {advice}."
-        )
+    if len(args) > len(_positional(parameters)):
+        return _too_many(name, args, parameters)
+    return _missing_or_twice(name, args, kwargs, parameters)
+
+
+def _constructor_parameters(owner: type, method: str) -> dict[str, Any]:
+    """Parameters of an estimator's constructor, for a call of another method; else empty."""
+    if method == "__init__" or not issubclass(owner, BaseEstimator):
+        return {}
+    return dict(inspect.signature(owner).parameters)
+
+
+def _positional(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    return [key for key, parameter in parameters.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+
+def _too_many(name: str, args: tuple[Any, ...], parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Message for too many arguments without a name."""
+    ordered = _positional(parameters)
+    free = next((key for key in parameters if key not in ordered), None)
+    advice = f"Pass further ones with their names, such as {_assigned(free, args[-1])}" if free else "Omit the rest"
+    return (
+        f"{name} was given {len(args)} arguments without a name, the last {outlined(args[-1])}; expected at most "
+        f"{len(ordered)}: {', '.join(ordered)}. {advice}."
+    )
+
+
+def _missing_or_twice(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> str:
+    """Message for required arguments that are missing, or an argument that is given twice."""
     required = [key for key in parameters if parameters[key].default is inspect.Parameter.empty]
-    present = {**dict(zip(ordered, args, strict=False)), **kwargs}
+    present = {**dict(zip(_positional(parameters), args, strict=False)), **kwargs}
     missing = [key for key in required if key not in present]
     shown = ", ".join(f"{key}={outlined(value)}" for key, value in present.items()) or "nothing"
     problem = f"needs {' and '.join(missing)}" if missing else "was given an argument twice"
@@ -147,18 +169,27 @@ def _assigned(name: str, value: Any) -> str:
 
 def _cure(key: str, value: Any, parameters: Mapping[str, Any], constructor: Mapping[str, Any]) -> str:
     """What to do about an unknown keyword argument."""
-    entries = [key, *(entry for entry, names in OTHER_NAMES.items() if key in names.split())]
+    entries = [key, *_entries(OTHER_NAMES, key)]
     ours, others = ([e for e in entries if e.partition("=")[0] in known] for known in (parameters, constructor))
-    advice = [text for text, names in ADVICE.items() if key in names.split()]
+    advice = _entries(ADVICE, key)
     if not ours and advice:
         return advice[0]
     if entry := next(iter(ours or others), None):
-        text = entry if "=" in entry else _assigned(entry, value)
-        source = " of sklearn_laplace.options" if "(…)" in entry else ""
-        return f"Use {text}{source}." if ours else f"Pass {text}{source} to the constructor."
+        text = _replacement(entry, value)
+        return f"Use {text}." if ours else f"Pass {text} to the constructor."
     if close := difflib.get_close_matches(key, parameters, n=1):
         return f"Did you mean {close[0]!r}?"
     return f"Its arguments are {', '.join(parameters)}."
+
+
+def _entries(table: Mapping[str, str], name: str) -> list[str]:
+    """Keys of a table whose space-separated names include one."""
+    return [entry for entry, names in table.items() if name in names.split()]
+
+
+def _replacement(entry: str, value: Any) -> str:
+    text = entry if "=" in entry else _assigned(entry, value)
+    return f"{text} of sklearn_laplace.options" if "(…)" in entry else text
 
 
 class Absent:

@@ -35,6 +35,14 @@ def readable(value: Any, name: str) -> Any:
         raise TypeError(f"{name} is of type {kind}, which holds no rows. Pass the resulting table.")
     if value is None or isinstance(value, np.ndarray | list | tuple | Real) or issparse(value) or _is_frame(value):
         return value
+    _refuse_collections(value, name)
+    array = _array_from(value, name)
+    return array if isinstance(value, Tensor) else value
+
+
+def _refuse_collections(value: Any, name: str) -> None:
+    """``TypeError`` for an iterator, a mapping, text or a set."""
+    kind = type(value).__name__
     if isinstance(value, Iterator):
         raise TypeError(f"{name} is of type {kind}, which can be read only once. Pass list({name}).")
     if isinstance(value, Mapping):
@@ -43,13 +51,18 @@ def readable(value: Any, name: str) -> Any:
         raise TypeError(f"{name} is of type {kind}. Pass an array, or {frame}.")
     if isinstance(value, str | bytes | Set):
         raise TypeError(f"{name}={shown(value)} is of type {kind}. Pass a list, an array or a dataframe.")
+
+
+def _array_from(value: Any, name: str) -> np.ndarray:
+    """Array of a tensor or a type of another package; ``TypeError`` if there are no rows."""
+    kind = type(value).__name__
     try:
         array = _array_of(value) if isinstance(value, Tensor) else np.asarray(value)
     except Exception as error:  # conversions of third-party types may raise anything
         raise TypeError(f"{name} is of type {kind}, which numpy cannot read ({error}). Pass an array.") from error
     if array.ndim == 0 and array.dtype.kind == "O":
         raise TypeError(f"{name} is of type {kind}, which holds no rows. Pass a list, an array or a dataframe.")
-    return array if isinstance(value, Tensor) else value
+    return array
 
 
 def unmasked(name: str, values: Any) -> Any:
@@ -77,27 +90,37 @@ def no_table(X: Any) -> str | None:
     try:
         cells = np.asarray(X)
     except ValueError:
-        lengths = [len(row) if isinstance(row, Sized) else 1 for row in X]
-        first = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
-        if first is None:
-            return None
-        return f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Make all rows equally long."
-    if cells.ndim == 1 and len(cells) and isinstance(cells[0], Mapping):
-        return "Expected 2D array, got 1D array instead: X is a list of dicts. Pass pandas.DataFrame(X)."
+        return _unequal_rows(X)
     if cells.dtype.kind == "V":
         return "X is a structured array. Pass its fields as columns, for example pandas.DataFrame(X)."
     if cells.ndim == 1:
-        is_series = type(X).__module__.startswith("pandas")
-        row, column = ("X.to_frame().T", "X.to_frame()") if is_series else ("[list(X)]", "[[value] for value in X]")
-        return (
-            f"Expected 2D array, got 1D array instead: X has the shape {cells.shape}. Reshape your data: pass {row} "
-            f"for one row, {column} for one column."
-        )
+        return _one_axis(X, cells)
     if cells.ndim not in (0, 2):
         return f"Expected 2D array, got {cells.ndim}D array instead: X has the shape {cells.shape}. Reshape your data."
     if cells.dtype.kind == "c":
         return "Complex data not supported. Pass the real and imaginary parts as separate columns of X."
     return None
+
+
+def _unequal_rows(X: Any) -> str | None:
+    """Error message with the first row that is not as long as row 0."""
+    lengths = [len(row) if isinstance(row, Sized) else 1 for row in X]
+    first = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
+    if first is None:
+        return None
+    return f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Make all rows equally long."
+
+
+def _one_axis(X: Any, cells: np.ndarray) -> str:
+    """Error message for one-dimensional input."""
+    if len(cells) and isinstance(cells[0], Mapping):
+        return "Expected 2D array, got 1D array instead: X is a list of dicts. Pass pandas.DataFrame(X)."
+    is_series = type(X).__module__.startswith("pandas")
+    row, column = ("X.to_frame().T", "X.to_frame()") if is_series else ("[list(X)]", "[[value] for value in X]")
+    return (
+        f"Expected 2D array, got 1D array instead: X has the shape {cells.shape}. Reshape your data: pass {row} "
+        f"for one row, {column} for one column."
+    )
 
 
 def _array_of(tensor: Tensor) -> np.ndarray:
@@ -154,8 +177,13 @@ def as_numbers(value: Any, name: str) -> Any:
     numbers = np.full(cells.shape, np.nan)
     for place, cell in np.ndenumerate(cells):
         if not is_missing(cell):
-            numbers[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
+            numbers[place] = as_float(cell, with_row(name, place))
     return numbers
+
+
+def with_row(name: str, place: tuple[int, ...]) -> str:
+    """Name of an input with the row of a cell, for a message."""
+    return f"{name} in row {place[0]}" if place else name
 
 
 def shown(value: Any) -> str:

@@ -6,7 +6,7 @@ to scikit-learn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -16,7 +16,7 @@ from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_array
 
-from .inputs import NUMBERS, as_float, as_numbers, as_text, is_missing, readable, shown, unmasked
+from .inputs import NUMBERS, as_float, as_numbers, as_text, is_missing, readable, shown, unmasked, with_row
 
 WEIGHTS = (1e-100, 1e15)
 """Smallest and largest allowed value of the largest weight, and upper limit of their sum.
@@ -39,32 +39,35 @@ def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
     if y is None:
         return y
     cells = _cells(y, "US" if numeric else "USf")
-    if cells.dtype.kind in "ST" or (cells.dtype.kind == "O" and _are_bytes(cells)):
+    if _are_bytes(cells):
         y = cells = _as_text(cells)
     if cells.ndim > 2:
         raise ValueError(f"{name} has shape {cells.shape}; expected one target, or a row of them, for each row of X.")
-    if numeric and cells.dtype.kind == "c":
+    _check_present(cells, name)
+    if numeric:
+        _check_numeric(cells, name)
+    if cells.dtype.kind not in "OV":
+        return y if isinstance(y, list | tuple | np.ndarray) else cells
+    return _as_numbers(cells, name) if numeric else _as_labels(y, cells.astype(object, copy=False), name)
+
+
+def _check_numeric(cells: np.ndarray, name: str) -> None:
+    """``ValueError`` for infinite numbers and for data types of which no value is a real number."""
+    kind = cells.dtype.kind
+    if kind == "c":
         raise ValueError(f"Complex data not supported: {name} holds {cells.flat[0]}. Pass the parts as two targets.")
-    if cells.dtype.kind in "fmM":
-        _check_present(cells, np.isnat(cells) if cells.dtype.kind in "mM" else np.isnan(cells), name)
-    if numeric and cells.dtype.kind == "f" and (infinite := np.isinf(cells)).any():
+    if kind == "f" and (infinite := np.isinf(cells)).any():
         raise ValueError(
             f"Input {name} contains infinity or a value too large for dtype('float64'), the first in row "
             f"{np.argwhere(infinite)[0, 0] if cells.ndim else 0}. Drop these rows, or use a finite number."
         )
-    if numeric and cells.dtype.kind in "mM":
+    if kind in "mM":
         raise ValueError(
             f"{name} holds times such as {cells.flat[0]}; a regressor needs numbers. Convert them, for example to "
             f"days: ({name} - {name}.min()) / numpy.timedelta64(1, 'D')."
         )
-    if numeric and cells.dtype.kind in "USV":
+    if kind in "USV":
         _refuse_labels(cells.ravel()[:1].tolist()[0], name)
-    if cells.dtype.kind == "V":
-        cells = cells.astype(object)
-    if cells.dtype.kind != "O":
-        return y if isinstance(y, list | tuple | np.ndarray) else cells
-    _check_present(cells, np.array([is_missing(cell) for cell in cells.flat]).reshape(cells.shape), name)
-    return _as_numbers(cells, name) if numeric else _as_labels(y, cells, name)
 
 
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
@@ -185,7 +188,9 @@ def _cells(y: Any, mixed: str) -> np.ndarray:
 
 
 def _are_bytes(cells: np.ndarray) -> bool:
-    """True if all values that are not missing are bytes, and there is one."""
+    """True for bytes or NumPy's StringDType; of objects, if those that are not missing are bytes, and there is one."""
+    if cells.dtype.kind != "O":
+        return cells.dtype.kind in "ST"
     kinds = {type(cell) for cell in cells.flat if not is_missing(cell)}
     return bool(kinds) and all(issubclass(kind, bytes) for kind in kinds)
 
@@ -197,7 +202,8 @@ def _as_text(cells: np.ndarray) -> np.ndarray:
     return np.array([*texts, ""], dtype=kind)[:-1].reshape(cells.shape)
 
 
-def _check_present(cells: np.ndarray, missing: np.ndarray, name: str) -> None:
+def _check_present(cells: np.ndarray, name: str) -> None:
+    missing = _missing(cells)
     if missing.any():
         first = tuple(place[0] for place in missing.nonzero())
         value = cells[first]
@@ -207,12 +213,21 @@ def _check_present(cells: np.ndarray, missing: np.ndarray, name: str) -> None:
         raise ValueError(f"Input {name} contains {text}: {count}. {rows}.")
 
 
+def _missing(cells: np.ndarray) -> np.ndarray:
+    """True for each missing value; a structured array has none."""
+    if cells.dtype.kind == "O":
+        return np.array([is_missing(cell) for cell in cells.flat]).reshape(cells.shape)
+    if cells.dtype.kind in "fmM":
+        return cells != cells
+    return np.zeros(cells.shape, dtype=bool)
+
+
 def _as_numbers(cells: np.ndarray, name: str) -> np.ndarray:
     numbers = np.empty(cells.shape)
     for place, cell in np.ndenumerate(cells):
         if not isinstance(cell, NUMBERS):
             _refuse_labels(cell, name)
-        numbers[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
+        numbers[place] = as_float(cell, with_row(name, place))
     return numbers
 
 
@@ -227,12 +242,27 @@ def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
     examples: dict[type, Any] = {}
     for cell in cells.flat:
         examples.setdefault(type(cell), cell)
+    _check_label_types(examples, name)
+    _check_one_type(examples, name)
+    if any(issubclass(kind, NUMBERS) for kind in examples):
+        return _numeric_labels(cells, name)
+    texts = {kind for kind in examples if issubclass(kind, str)}
+    if not texts <= {str, np.str_}:  # NumPy converts an enum to its name, not its value
+        return np.array([str.__str__(cell) for cell in cells.flat]).reshape(cells.shape)
+    return y
+
+
+def _check_label_types(examples: Mapping[type, Any], name: str) -> None:
+    """``ValueError`` unless each type of labels, given with an example, is that of text or numbers."""
     for kind, cell in examples.items():
         if not issubclass(kind, str | bytes) and not issubclass(kind, NUMBERS):
             raise ValueError(
                 f"{name} holds labels of the type {kind.__name__}, such as {shown(cell)}; expected strings, whole "
                 f"numbers or booleans. Convert them, for example with .astype(str)."
             )
+
+
+def _check_one_type(examples: Mapping[type, Any], name: str) -> None:
     groups = [[kind for kind in examples if issubclass(kind, base)] for base in (NUMBERS, str, bytes)]
     present = [group[0] for group in groups if group]
     if len(present) > 1:
@@ -241,10 +271,10 @@ def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
             f"{_and([shown(examples[kind]) for kind in present])}. Convert all of them to strings, "
             "for example with .astype(str), or all of them to numbers."
         )
-    if groups[1] and not {*groups[1]} <= {str, np.str_}:  # NumPy converts an enum to its name, not its value
-        return np.array([str.__str__(cell) for cell in cells.flat]).reshape(cells.shape)
-    if not groups[0]:
-        return y
+
+
+def _numeric_labels(cells: np.ndarray, name: str) -> np.ndarray:
+    """Numbers of dtype object as a numeric array; ``ValueError`` if float64 cannot hold a label exactly."""
     values = [as_float(cell, name) if isinstance(cell, Decimal | Fraction) else cell for cell in cells.flat]
     numbers = np.array(values)
     largest = max(values, key=abs)

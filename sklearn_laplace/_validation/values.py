@@ -173,16 +173,22 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
     if isinstance(value, str) and rules:
         lookup(option, value, dict.fromkeys(rules), "a finite number above zero")
         return Choice(None, value)
-    try:
-        numbers = np.asarray(value, dtype=float)
-    except (TypeError, ValueError, OverflowError):
-        numbers = np.asarray(math.nan)
-    if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
-        numbers = np.asarray(math.nan)
+    numbers = _float_array(value, 1 if array else 0)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise ValueError(f"{option}={shown(value)} has to be a finite number above zero{alternative}.")
     _check_size(option, numbers)
     return Choice(numbers, "")
+
+
+def _float_array(value: object, most_axes: int) -> np.ndarray:
+    """Numbers as an array of at most so many axes; NaN for other input."""
+    if isinstance(value, bool):
+        return np.asarray(math.nan)
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        return np.asarray(math.nan)
+    return numbers if numbers.size and numbers.ndim <= most_axes else np.asarray(math.nan)
 
 
 SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5", ".safetensors")
