@@ -28,16 +28,20 @@ def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[
         values = np.array([*map(as_text, values.tolist()), None], dtype=object)[:-1]
     if keep_times or not any(map(_time_kind, types)):
         return values, None
+    return _as_times(values)
+
+
+def _as_times(values: np.ndarray) -> tuple[np.ndarray, bool | None]:
+    """Times of one kind as NumPy times, and whether they have a time zone; other values unchanged."""
     present = [None if is_missing(value) else value for value in values.tolist()]
-    kinds = {_time_kind(type(value)) for value in present if value is not None}
-    zones = {value.tzinfo is not None for value in present if isinstance(value, datetime)}
-    zones |= {False for value in present if value is not None and not isinstance(value, datetime)}
+    known = [value for value in present if value is not None]
+    kinds = {_time_kind(type(value)) for value in known}
+    zones = set(map(_is_zoned, known))
     if len(kinds) != 1 or kinds == {""} or len(zones) != 1:
         return values, None
-    kind = kinds.pop()
-    if kind == MOMENTS:
-        return np.array([_moment(value) for value in present], dtype="datetime64[us]"), zones.pop()
-    return np.array([_duration(value) for value in present], dtype="timedelta64[us]"), None
+    if kinds == {MOMENTS}:
+        return np.array(list(map(_moment, present)), dtype="datetime64[us]"), zones.pop()
+    return np.array(list(map(_duration, present)), dtype="timedelta64[us]"), None
 
 
 def _time_kind(kind: type) -> str:
@@ -46,11 +50,14 @@ def _time_kind(kind: type) -> str:
     return DURATIONS if issubclass(kind, timedelta | np.timedelta64) else CLOCK if issubclass(kind, time) else ""
 
 
+def _is_zoned(value: Any) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None
+
+
 def _moment(value: Any) -> Any:
     if type(value).__name__ == "Period":
         return value.start_time.to_datetime64()
-    zoned = isinstance(value, datetime) and value.tzinfo is not None
-    return value.astimezone(UTC).replace(tzinfo=None) if zoned else value
+    return value.astimezone(UTC).replace(tzinfo=None) if _is_zoned(value) else value
 
 
 def _duration(value: Any) -> Any:

@@ -69,6 +69,16 @@ class Column:
         """True if the column has an indicator of missing values."""
         return self.has_missing and not self.is_empty
 
+    @property
+    def level_kinds(self) -> set[str]:
+        """Kinds of the levels in the training rows: "text", "numbers" or both."""
+        return {"text" if isinstance(level, str) else "numbers" for level, _ in self.codes}
+
+    @property
+    def kind_of_text(self) -> str:
+        """What text of later rows is read as: "dates", "numbers", or an empty string."""
+        return self.of_text or (DATES if self.zoned is not None else "")
+
 
 def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     """Encoding of a text column: dates, numbers or categories."""
@@ -122,20 +132,7 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool
     """
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
-    weights_of: dict[Any, list[float]] = {}
-    some_missing = False
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        if weight > 0 and is_missing(value):
-            some_missing = True
-        elif weight > 0:
-            level = _level(value, name)
-            if isinstance(level, int | float) and EXACT <= abs(level) < math.inf:
-                raise ValueError(
-                    f"{name} of X holds numbers of 2**53 or more as categories, such as {level:g}, which float64 "
-                    f"may not tell apart. Convert them to text: {in_pandas(name, 'X[k].astype(str)')}."
-                )
-            weights_of.setdefault(level, []).append(weight)
-    totals = {level: math.fsum(parts) for level, parts in weights_of.items()}  # independent of the order of rows
+    totals, some_missing = _weights_of_levels(name, values, weights)
     ordered = sorted(totals, key=lambda level: (isinstance(level, str), level))
     frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
     code_of = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
@@ -149,14 +146,32 @@ def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool
     return Column(name, n_levels, codes, missing, missing_share=max(share, 0.0), spread=spread)
 
 
+def _weights_of_levels(name: str, values: np.ndarray, weights: np.ndarray) -> tuple[dict[Any, float], bool]:
+    """Total weight of each level, and whether a value is missing, in the rows with positive weight."""
+    weights_of: dict[Any, list[float]] = {}
+    some_missing = False
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        if weight > 0 and is_missing(value):
+            some_missing = True
+        elif weight > 0:
+            level = _level(value, name)
+            if isinstance(level, int | float) and EXACT <= abs(level) < math.inf:
+                raise ValueError(
+                    f"{name} of X holds numbers of 2**53 or more as categories, such as {level:g}, which float64 "
+                    f"may not tell apart. Convert them to text: {in_pandas(name, 'X[k].astype(str)')}."
+                )
+            weights_of.setdefault(level, []).append(weight)
+    # independent of the order of rows
+    return {level: math.fsum(parts) for level, parts in weights_of.items()}, some_missing
+
+
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes of the levels (n,), float64, and the unknown values; ``ValueError`` for text if all levels are numbers.
 
     Numbers are refused likewise if all levels are text.
     """
     values, known = as_levels(values), dict(column.codes)
-    mixed = len({isinstance(level, str) for level in known}) > 1
-    kinds = _kinds(values, column.name, mixed=mixed)
+    kinds = _kinds(values, column.name, mixed=len(column.level_kinds) > 1)
     _check_level_types(column, values, kinds)
     absent = -1  # a missing level may have the code of unknown ones
 
@@ -196,16 +211,16 @@ def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, r
 
 def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:
     """Refuse numbers if all training levels were text, and the reverse: no value could equal a level."""
-    levels = [level for level, _ in column.codes]
-    if not kinds or not levels or any(isinstance(level, str) != isinstance(levels[0], str) for level in levels):
+    if not kinds or len(column.level_kinds) != 1:
         return
-    if (kinds == {str}) != isinstance(levels[0], str):
+    [before] = column.level_kinds
+    now = "text" if kinds == {str} else "numbers"
+    if now != before:
         example = next(value for value in values.tolist() if not is_missing(value))
-        target = "str" if isinstance(levels[0], str) else "float"
+        target = {"text": "str", "numbers": "float"}[before]
         raise ValueError(
-            f"{column.name} of X holds {'text' if kinds == {str} else 'numbers'}, such as {shown(example)}, and the "
-            f"training rows had {'text' if target == 'str' else 'numbers'}, such as {shown(levels[0])}. Convert it: "
-            f"{in_pandas(column.name, f'X[k].astype({target})')}."
+            f"{column.name} of X holds {now}, such as {shown(example)}, and the training rows had {before}, such as "
+            f"{shown(column.codes[0][0])}. Convert it: {in_pandas(column.name, f'X[k].astype({target})')}."
         )
 
 

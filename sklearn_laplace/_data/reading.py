@@ -147,8 +147,12 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
     is_known = str(error).startswith(KNOWN) and (isinstance(X, np.ndarray) or not str(error).startswith("Expected"))
     if not is_known and (reason := no_table(X)):
         raise ValueError(reason) from error
-    if tables or (is_plain(X) and not str(error).startswith("Input X contains NaN")):
-        return
+    if not tables and (not is_plain(X) or str(error).startswith("Input X contains NaN")):
+        _explain_columns(X, error)
+
+
+def _explain_columns(X: Any, error: Exception) -> None:
+    """Raise a clearer ``ValueError`` if columns hold text, times or missing values, which a given net cannot read."""
     names, text, incomplete = column_names(X), [], []
     for place, (column, zone) in enumerate(zip(*read_columns(X)[::2], strict=True)):
         label = _label(names, place)
@@ -200,11 +204,7 @@ def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.nd
     Columns marked in ``text`` were text in the training: they stay text, even if they look like numbers or times. The
     zone is True for times with one, False for times without, None for other columns.
     """
-    if column_names(X) is None:
-        array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
-        arrays, types = [array[:, k] for k in range(_width(array))], [None] * _width(array)
-    else:
-        arrays, types = map(list, zip(*_arrays(X), strict=True))
+    arrays, types = _arrays_and_types(X)
     kept = text or [False] * len(arrays)
     values, zoned = [], list[bool | None]()
     for column, kind, is_text in zip(arrays, types, kept, strict=True):
@@ -216,6 +216,15 @@ def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.nd
         values.append(column.astype(object) if is_text and column.dtype.kind == "U" else _plain(column))
         zoned.append(zone)
     return values, [_is_category(kind) for kind in types], zoned
+
+
+def _arrays_and_types(X: Any) -> tuple[list[np.ndarray], list[Any]]:
+    """Columns of a table as arrays (n,), and their data types, None for those of an array."""
+    if column_names(X) is None:
+        array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
+        return [array[:, k] for k in range(_width(array))], [None] * _width(array)
+    arrays, types = map(list, zip(*_arrays(X), strict=True))
+    return arrays, types
 
 
 def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
@@ -312,19 +321,30 @@ def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
     """
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
-    kinds = {type(value) for value in values if not is_missing(value)}
-    text = {kind for kind in kinds if issubclass(kind, str)}
-    numbers = {kind for kind in kinds if issubclass(kind, NUMBERS) and not issubclass(kind, np.timedelta64)}
-    if other := kinds - text - numbers:
-        _refuse_objects(values, other, name)
-    if text and numbers and not mixed:
-        examples = [next(v for v in values if type(v) in kinds) for kinds in (numbers, text)]
+    types_of: dict[type, set[type]] = {}
+    for kind in {type(value) for value in values if not is_missing(value)}:
+        types_of.setdefault(_kind(kind), set()).add(kind)
+    if object in types_of:
+        _refuse_objects(values, types_of[object], name)
+    if len(types_of) > 1 and not mixed:
+        number, text = _first(values, types_of[Real]), _first(values, types_of[str])
         raise ValueError(
-            f"{name} of X holds numbers and strings, such as {examples[0]!r} and {examples[1]!r}. Convert all of "
+            f"{name} of X holds numbers and strings, such as {number!r} and {text!r}. Convert all of "
             f"them to numbers, and others to NaN: {in_pandas(name, AS_NUMBERS)}. Or read all of them as categories: "
             f"{in_pandas(name, 'X[k].astype(str)')}."
         )
-    return {kind for kind, present in ((str, text), (Real, numbers)) if present}
+    return set(types_of)
+
+
+def _kind(kind: type) -> type:
+    """``str`` for types of text, ``Real`` for those of numbers, ``object`` for others."""
+    if issubclass(kind, str):
+        return str
+    return Real if issubclass(kind, NUMBERS) and not issubclass(kind, np.timedelta64) else object
+
+
+def _first(values: np.ndarray, types: set[type]) -> Any:
+    return next(value for value in values if type(value) in types)
 
 
 def _refuse_objects(values: np.ndarray, kinds: set[type], name: str) -> None:

@@ -36,7 +36,7 @@ from .column import (
 )
 from .fillings import Fillings, order
 from .reading import NAMED, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
-from .text import DATES, converted
+from .text import converted
 
 FROM_DTYPE = "from_dtype"
 """Value of ``categorical_features`` that selects the categorical columns by their type."""
@@ -59,29 +59,30 @@ class Categorical:
                     "per column."
                 )
             return {place for place, chosen in enumerate(columns) if chosen}
-        positions = set()
-        for column in columns:
-            if isinstance(column, str | tuple):
-                if names is None:
-                    raise ValueError(
-                        f"categorical_features names {column!r}, and X has no column names; pass positions or a mask."
-                    )
-                if column not in names:
-                    raise ValueError(f"categorical_features names {column!r}; the columns of X are {_few(names, 20)}.")
-                positions.add(list(names).index(column))
-            elif names is not None and column in names and list(names).index(column) != int(column) % d:
-                raise ValueError(
-                    f"categorical_features holds the position {column!r}, and X has a column named {column!r} at "
-                    f"position {list(names).index(column)}. Pass a mask: X.columns.isin([{column!r}]) for the name, "
-                    f"numpy.arange({d}) == {int(column) % d} for the position."
-                )
-            elif not -d <= int(column) < d:
-                raise ValueError(
-                    f"categorical_features holds position {column!r}, and X has {d} columns; expected 0 to {d - 1}."
-                )
-            else:
-                positions.add(int(column) % d)
-        return positions
+        return {_position(column, names, d) for column in columns}
+
+
+def _position(column: Any, names: Sequence[Any] | None, d: int) -> int:
+    """Position of a column given by its name or by a position, which may be negative."""
+    if isinstance(column, str | tuple):
+        if names is None:
+            raise ValueError(
+                f"categorical_features names {column!r}, and X has no column names; pass positions or a mask."
+            )
+        if column not in names:
+            raise ValueError(f"categorical_features names {column!r}; the columns of X are {_few(names, 20)}.")
+        return list(names).index(column)
+    if names is not None and column in names and list(names).index(column) != int(column) % d:
+        raise ValueError(
+            f"categorical_features holds the position {column!r}, and X has a column named {column!r} at position "
+            f"{list(names).index(column)}. Pass a mask: X.columns.isin([{column!r}]) for the name, "
+            f"numpy.arange({d}) == {int(column) % d} for the position."
+        )
+    if not -d <= int(column) < d:
+        raise ValueError(
+            f"categorical_features holds position {column!r}, and X has {d} columns; expected 0 to {d - 1}."
+        )
+    return int(column) % d
 
 
 @dataclass(frozen=True)
@@ -160,17 +161,15 @@ class Table:
         Raises ``TypeError`` for values that are neither strings nor numbers, and ``ValueError`` for infinite numbers.
         With weights, also for missing numbers in a column that had none, except in rows of weight zero.
         """
-        if self.is_numeric and type(X) is np.ndarray and X.dtype == np.float64 and np.isfinite(X).all():
+        if self.is_numeric and _are_finite(X):
             return X.copy()
-        text = [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns]
+        text = ["text" in column.level_kinds for column in self.columns]
         values, _, zoned = read_columns(X, text)
         coded, unknown = np.empty((len(values[0]), len(values))), list[tuple[Column, np.ndarray]]()
         for place, (column, column_values) in enumerate(zip(self.columns, values, strict=True)):
-            zone = zoned[place]
-            kind = column.of_text or (DATES if column.zoned is not None else "")
+            zone, kind = zoned[place], column.kind_of_text
             if kind and column_values.dtype == object:
-                column_values, has_zone = converted(column_values, kind, column.name, weights)
-                zone = has_zone if kind == DATES else None
+                column_values, zone = converted(column_values, kind, column.name, weights)
             check_zone(column, zone, column_values)
             if column.n_levels:
                 coded[:, place], unseen = codes_of(column, column_values)
@@ -180,8 +179,8 @@ class Table:
                 check_numbers(column, coded[:, place], weights)
         if warn:
             warn_of_unknown(unknown, len(coded), self._reported)
-        if warn and weights is None:
-            self._warn_of_gaps(coded)
+            if weights is None:
+                self._warn_of_gaps(coded)
         return coded
 
     def _warn_of_gaps(self, coded: np.ndarray) -> None:
@@ -215,6 +214,11 @@ class Table:
             for column, values in zip(self.columns, coded.T, strict=True)
         ]
         return replace(self, columns=tuple(columns))
+
+
+def _are_finite(X: Any) -> bool:
+    """True for an array of float64 without missing and infinite numbers."""
+    return type(X) is np.ndarray and X.dtype == np.float64 and bool(np.isfinite(X).all())
 
 
 @contextmanager

@@ -9,9 +9,9 @@ like dates, numbers or names.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from .cells import in_pandas
 
 DATES, NUMBERS = "dates", "numbers"
 """What a text column is read as, apart from categories."""
+EXPECTED = {DATES: "a date such as 2024-05-31", NUMBERS: "a number"}
+"""What a value of such a column has to be, for messages."""
 MARKERS = {
     "",
     "?",
@@ -93,11 +95,16 @@ def read_as(texts: Collection[str], n_rows: float) -> str:
     ``n_rows`` is the number of rows, or their total weight if that is larger.
     """
     present = [text for text in texts if not is_marker(text)]
-    moments = [days(text) for text in present]
-    if moments and all(moments) and len({moment[1] for moment in moments if moment}) == 1:
+    if _are_dates(present):
         return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""
     is_numeric = 0 < len(present) < len(texts) and all(number(text) is not None for text in present)
     return NUMBERS if is_numeric else ""
+
+
+def _are_dates(texts: Sequence[str]) -> bool:
+    """True for dates that all have a time zone, or all have none."""
+    moments = [days(text) for text in texts]
+    return all(moments) and len({moment[1] for moment in moments if moment}) == 1
 
 
 def converted(
@@ -108,17 +115,18 @@ def converted(
     Raises ``ValueError`` for text that cannot be converted, and for dates of which only some have a zone. Rows of
     weight zero are exempt: such text is missing there. The zone is None without dates.
     """
-    numbers, zoned, known = np.full(len(values), np.nan), None, dict[str, Any]()
+    numbers, zoned, meaning_of = np.full(len(values), np.nan), None, cache(_meaning)
     for row, value in enumerate(values):
-        if is_missing(value) or not isinstance(value, str):
-            numbers[row] = np.nan if is_missing(value) else value
+        if is_missing(value):
             continue
-        if value not in known:
-            known[value] = days(value) if kind == DATES else number(value)
-        meaning = known[value]
+        if not isinstance(value, str):
+            numbers[row] = value
+            continue
+        meaning = meaning_of(value, kind)
+        counts = weights is None or weights[row] > 0
         if meaning is not None:
-            numbers[row], has_zone = meaning if kind == DATES else (meaning, None)
-            if weights is not None and weights[row] == 0:
+            numbers[row], has_zone = meaning
+            if not counts:
                 continue
             if zoned not in (None, has_zone):
                 raise ValueError(
@@ -127,13 +135,20 @@ def converted(
                     "pandas.to_datetime(column, format='mixed', utc=True)."
                 )
             zoned = has_zone
-        elif not is_marker(value) and (weights is None or weights[row] > 0):
-            needed = "a date such as 2024-05-31" if kind == DATES else "a number"
+        elif counts and not is_marker(value):
             raise ValueError(
                 f"{name} of X holds {shown(value)} in row {row}, and the training rows had {kind} in this column; "
-                f"expected {needed}, or a missing value (NaN or None)."
+                f"expected {EXPECTED[kind]}, or a missing value (NaN or None)."
             )
     return numbers, zoned
+
+
+def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
+    """Number, or days and whether a date has a time zone; None for text that is not of the kind."""
+    if kind == DATES:
+        return days(text)
+    value = number(text)
+    return None if value is None else (value, None)
 
 
 def concern(texts: Iterable[str], name: str) -> str:
@@ -149,11 +164,10 @@ def concern(texts: Iterable[str], name: str) -> str:
             f"{read}, and its values look like dates, such as {shown(like_dates[0])}. To read it as time, convert it: "
             f"{in_pandas(name, conversion)}{'' if in_order else ', or dayfirst=False where the month comes first'}."
         )
-    like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
-    others = [text for text in levels if number(text) is None]
-    if others and len(like_numbers) > MOST_PART * len(levels):
+    unlike = _text_among_numbers(levels)
+    if unlike is not None:
         return (
-            f"{read}, and most of its values look like numbers, but not {shown(others[0])}. Convert it, for example "
+            f"{read}, and most of its values look like numbers, but not {shown(unlike)}. Convert it, for example "
             "by pandas.read_csv with decimal=',' for decimal commas, thousands=',' for separators of thousands, "
             f"na_values=['-'] for marks of missing values; for percentages: "
             f"{in_pandas(name, OF_PERCENT)}."
@@ -165,3 +179,10 @@ def concern(texts: Iterable[str], name: str) -> str:
             "values."
         )
     return ""
+
+
+def _text_among_numbers(levels: Collection[str]) -> str | None:
+    """First level that is no number, if most levels look like numbers."""
+    like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
+    is_mostly_numbers = len(like_numbers) > MOST_PART * len(levels)
+    return next((text for text in levels if number(text) is None), None) if is_mostly_numbers else None

@@ -22,21 +22,25 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
     if class_weight is None:
         return np.ones(len(classes))
     if isinstance(class_weight, Mapping):
-        labels = classes.tolist()
-        # tolist() converts dates to other types, and a dict may have either
-        place_of = {label: place for names in (labels, classes) for place, label in enumerate(names)}
-        if unknown := [label for label in class_weight if label not in place_of]:
-            raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
-        factors = np.ones(len(classes))
-        for label, factor in class_weight.items():
-            factors[place_of[label]] = as_float(factor, "class_weight")
-        if not (np.isfinite(factors).all() and (factors >= 0).all()):
-            raise ValueError(f"class_weight={class_weight!r} has to hold finite numbers that are not negative.")
-        return factors
+        return _given_factors(class_weight, classes)
     lookup("class_weight", class_weight, {BALANCED: None}, "a dict {label: weight}, or None")
     totals = np.bincount(index, weights=weights, minlength=len(classes))
     present = totals > 0
     return np.where(present, totals.sum() / (present.sum() * np.where(present, totals, 1.0)), 1.0)
+
+
+def _given_factors(class_weight: Mapping[Any, Any], classes: np.ndarray) -> np.ndarray:
+    labels = classes.tolist()
+    # tolist() converts dates to other types, and a dict may have either
+    place_of = {label: place for names in (labels, classes) for place, label in enumerate(names)}
+    if unknown := [label for label in class_weight if label not in place_of]:
+        raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
+    factors = np.ones(len(classes))
+    for label, factor in class_weight.items():
+        factors[place_of[label]] = as_float(factor, "class_weight")
+    if not (np.isfinite(factors).all() and (factors >= 0).all()):
+        raise ValueError(f"class_weight={class_weight!r} has to hold finite numbers that are not negative.")
+    return factors
 
 
 def check_streaming_weights(class_weight: Any) -> None:

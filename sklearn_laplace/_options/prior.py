@@ -50,10 +50,7 @@ parameter tensors, such as a torch module's state_dict().
     """
     by_name = isinstance(value, Mapping)
     values: Mapping[str, object] = value if isinstance(value, Mapping) else {"": value}
-    try:
-        arrays = {str(name): np.asarray(_on_host(array), dtype=float) for name, array in values.items()}
-    except (TypeError, ValueError, OverflowError):
-        arrays = {"": np.asarray(math.nan)}
+    arrays = _float_arrays(values)
     valid = all(np.isfinite(array).all() for array in arrays.values())
     if not valid or isinstance(value, bool) or not (by_name or arrays[""].ndim == 0):
         raise ValueError(
@@ -61,6 +58,14 @@ parameter tensors, such as a torch module's state_dict().
             "names of parameter tensors, such as a torch module's state_dict()."
         )
     return {name: torch.tensor(array) for name, array in arrays.items()} if by_name else float(arrays[""])
+
+
+def _float_arrays(values: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Values as arrays; NaN if one of them is no number."""
+    try:
+        return {str(name): np.asarray(_on_host(array), dtype=float) for name, array in values.items()}
+    except (TypeError, ValueError, OverflowError):
+        return {"": np.asarray(math.nan)}
 
 
 def _on_host(value: object) -> object:
@@ -98,13 +103,15 @@ def check_grouping(
     one precision per block. Raises ``UnsupportedCombinationError`` if the structure needs equal precisions in a larger
     unit.
     """
+    if structure is None:
+        return
     tensors = GROUPINGS["tensor"] if separate_biases else None
 
     def unit(of: Grouping) -> str:
         return "layer" if of is tensors else of.unit
 
-    holds = frozenset({"layer"}) if damped or structure is None else structure.holds
-    if structure is None or unit(grouping) in holds:
+    holds = _units(structure, damped)
+    if unit(grouping) in holds:
         return
     able = sorted(name for name, other in STRUCTURES.items() if grouping.unit in other.holds)
     supported = sorted(name for name, other in GROUPINGS.items() if unit(other) in holds)
@@ -115,6 +122,11 @@ def check_grouping(
         f"{grouping.each}: its factors need equal precisions within each {within}. Use prior in {supported}, or "
         f"hessian_structure in {able}."
     )
+
+
+def _units(structure: type[Curvature], damped: bool) -> frozenset[str]:
+    """Units within which prior precisions have to be equal, for factors that √δ is added to if ``damped``."""
+    return frozenset({"layer"}) if damped else structure.holds
 
 
 def can_leave_out(parameters: Mapping[str, object]) -> bool:
@@ -154,7 +166,7 @@ def check_temperature(
     ``damped`` is as for :func:`check_grouping`. Raises ``UnsupportedCombinationError`` if the structure needs equal
     temperatures in a larger unit.
     """
-    holds = frozenset({"layer"}) if damped else structure.holds
+    holds = _units(structure, damped)
     if isinstance(temperatures, Tensor) and (unit := unit_of(blocks, temperatures)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
         able = sorted(key for key, other in STRUCTURES.items() if unit in other.holds)

@@ -214,8 +214,8 @@ def check_post_hoc(changes: Mapping[str, Any], before: Mapping[str, Any], after:
     changed = {name for name in after if name not in POST_HOC and not _is_same(before[name], after[name])}
     partly = {name: value for name, value in changes.items() if name.partition("__")[0] not in POST_HOC}
     if changed and partly:
-        at_fault = [name for name in partly if name.rpartition("__")[2] in changed]
-        name = (at_fault or list(partly))[0]
+        at_fault = (name for name in partly if name.rpartition("__")[2] in changed)
+        name = next(at_fault, next(iter(partly)))
         raise _not_post_hoc(name, partly[name])
 
 

@@ -29,28 +29,32 @@ def _subset(parameters: Mapping[str, Any]) -> Subset:
     score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
     scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed=0)
     if isinstance(value, str):
-        subsets = {name: kind if kind is Subnetwork else kind() for name, kind in SUBSETS.items()}
-        try:
-            subset: Any = lookup("subset_of_weights", value, subsets)
-        except ValueError as error:
-            raise ValueError(f"{error} Or pass a list of names of tensors or modules, or a dict of masks.") from None
-        if subset is Subnetwork:
-            return scored
-    elif isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
-        masks = {name: np.asarray(m.cpu() if isinstance(m, Tensor) else m) for name, m in value.items()}
-        if wrong := [name for name, mask in masks.items() if mask.dtype != bool]:
-            raise ValueError(
-                f"subset_of_weights has masks for {wrong} that are not boolean. Pass arrays of True and False."
-            )
-        subset = Subnetwork({name: torch.tensor(mask) for name, mask in masks.items()})
-    elif isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
-        subset = Subnetwork(dict.fromkeys(value))
-    else:
+        return _subset_of_rule(value, scored)
+    if isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
+        return Subnetwork(_masks(value))
+    if isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
+        return Subnetwork(dict.fromkeys(value))
+    raise ValueError(
+        f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of names of tensors or "
+        "modules, or a dict of masks of tensors."
+    )
+
+
+def _subset_of_rule(rule: str, scored: Scored) -> Subset:
+    try:
+        kind = lookup("subset_of_weights", rule, SUBSETS)
+    except ValueError as error:
+        raise ValueError(f"{error} Or pass a list of names of tensors or modules, or a dict of masks.") from None
+    return scored if kind is Subnetwork else kind()
+
+
+def _masks(masks: Mapping[str, Any]) -> dict[str, Tensor]:
+    arrays = {name: np.asarray(m.cpu() if isinstance(m, Tensor) else m) for name, m in masks.items()}
+    if wrong := [name for name, mask in arrays.items() if mask.dtype != bool]:
         raise ValueError(
-            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of names of "
-            "tensors or modules, or a dict of masks of tensors."
+            f"subset_of_weights has masks for {wrong} that are not boolean. Pass arrays of True and False."
         )
-    return subset
+    return {name: torch.tensor(mask) for name, mask in arrays.items()}
 
 
 def _check_subset(subset: Subset, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None) -> None:

@@ -68,23 +68,27 @@ def _standardises(parameters: Mapping[str, Any]) -> bool | None:
 
 def _check_net_options(parameters: Mapping[str, Any]) -> None:
     """Refuse options that have no effect on the given net."""
-    net = parameters["net"]
-    if net is not None:
-        # n_bins=None is allowed: a given net takes the numbers themselves.
-        ours = {name: parameters[name] for name in BUILT_IN_ONLY} | {"n_bins": parameters["n_bins"] or AUTO}
-        changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
-        if changed:
-            given = " and ".join(f"{name}={shown(parameters[name])}" for name in changed)
-            raise ValueError(
-                f"{' and '.join(changed)} can only be used with the built-in net; {given} was given. Set these options "
-                "in net= instead."
-            )
-    if is_frozen(net):
+    if parameters["net"] is not None:
+        _check_built_in_options(parameters)
+    if is_frozen(parameters["net"]):
         unused = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]
         if unused:
             raise ValueError(
                 f"{' and '.join(unused)} cannot be used with a frozen net, which is not trained. Use the default None."
             )
+
+
+def _check_built_in_options(parameters: Mapping[str, Any]) -> None:
+    """Check that options of the built-in net have their default values."""
+    # n_bins=None is allowed: a given net takes the numbers themselves.
+    ours = {name: parameters[name] for name in BUILT_IN_ONLY} | {"n_bins": parameters["n_bins"] or AUTO}
+    changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
+    if changed:
+        given = " and ".join(f"{name}={shown(parameters[name])}" for name in changed)
+        raise ValueError(
+            f"{' and '.join(changed)} can only be used with the built-in net; {given} was given. Set these options in "
+            "net= instead."
+        )
 
 
 SKEWED = 1.0

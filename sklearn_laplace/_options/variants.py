@@ -391,11 +391,7 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Raises ``ValueError`` for an object that another parameter takes, and for a former name of a value.
     """
     flat = {**DEFAULTS, **parameters}
-    counts = {variant.n_samples for variant in parameters.values() if isinstance(variant, MonteCarlo | Link)}
-    if parameters.get("predictive") == "mc":
-        counts.add(DEFAULTS["n_samples"])
-    if len(counts) > 1:
-        raise ValueError(f"predictive and link have different n_samples, {sorted(counts)}; give both the same number.")
+    _check_sample_counts(parameters)
     for name, value in parameters.items():
         if isinstance(value, Variant):
             if name not in value.parameters:
@@ -406,6 +402,14 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, str) and value in RENAMED.get(name, {}):
             raise ValueError(f"{name}={value!r} has a new name: use {name}={RENAMED[name][value]!r}.")
     return {**flat, **_prior(parameters.get("prior"))}
+
+
+def _check_sample_counts(parameters: Mapping[str, Any]) -> None:
+    counts = {variant.n_samples for variant in parameters.values() if isinstance(variant, MonteCarlo | Link)}
+    if parameters.get("predictive") == "mc":
+        counts.add(DEFAULTS["n_samples"])
+    if len(counts) > 1:
+        raise ValueError(f"predictive and link have different n_samples, {sorted(counts)}; give both the same number.")
 
 
 def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) -> None:

@@ -139,7 +139,6 @@ def _positional(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 
 
 def _too_many(name: str, args: tuple[Any, ...], parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Message for too many arguments without a name."""
     ordered = _positional(parameters)
     free = next((key for key in parameters if key not in ordered), None)
     advice = f"Pass further ones with their names, such as {_assigned(free, args[-1])}" if free else "Omit the rest"

@@ -41,7 +41,6 @@ def readable(value: Any, name: str) -> Any:
 
 
 def _refuse_collections(value: Any, name: str) -> None:
-    """``TypeError`` for an iterator, a mapping, text or a set."""
     kind = type(value).__name__
     if isinstance(value, Iterator):
         raise TypeError(f"{name} is of type {kind}, which can be read only once. Pass list({name}).")

@@ -117,7 +117,7 @@ class TransformedMixture(PredictiveDistribution):
         means, stds, shares = self.latent.means, self.latent.stds, np.broadcast_to(self.latent.weights, self._shape)
         y = np.broadcast_to(np.asarray(x, dtype=float), self._shape[:-1])
         size = (len(PIECES) * self._shape[-1] + 2) * N_PIECE_NODES * self._shape[-1]
-        (score,) = by_target(self.transforms, _scores, means, stds, shares, y[..., None], nodes=size, n_results=1)
+        (score,) = by_target(self.transforms, _scores, means, stds, shares, y[..., None], nodes=size)
         return score[..., 0]
 
     @property
@@ -139,12 +139,11 @@ def by_target(
     function: Callable[..., Any],
     *parts: np.ndarray,
     nodes: int = N_NODES,
-    n_results: int = 2,
 ) -> list[np.ndarray]:
     """Apply a function to each target and to a part of the rows at a time.
 
     ``parts`` have shape (n, J) or, with k transformations, (n, k, J). The function maps (transform, *parts) of shape
-    (rows, J) to ``n_results`` arrays (rows, ·), with ``nodes`` evaluations an entry.
+    (rows, J) to a tuple of arrays (rows, ·), with ``nodes`` evaluations an entry.
     """
     single = len(transforms) == 1
     columns = []
@@ -155,9 +154,9 @@ def by_target(
             function(transform, *(part[start : start + step] for part in ours))
             for start in range(0, max(len(ours[0]), 1), step)
         ]
-        columns.append([np.concatenate([chunk[i] for chunk in chunks]) for i in range(n_results)])
+        columns.append([np.concatenate(results) for results in zip(*chunks, strict=True)])
     if not single:
-        return [np.stack([column[i] for column in columns], 1) for i in range(n_results)]
+        return [np.stack(results, 1) for results in zip(*columns, strict=True)]
     return [result.reshape(*parts[0].shape[:-1], result.shape[-1]) for result in columns[0]]
 
 

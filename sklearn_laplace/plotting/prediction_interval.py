@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from .._data.reading import column_names
+from .._data.reading import _few, column_names
 from .._validation.arguments import explained
 from .._validation.targets import targets_like
 from .._validation.values import count, fractions
@@ -306,13 +306,19 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
         feature = 0
     columns = list(range(n)) if names is None else [*names, *range(n)]
     if feature not in columns or isinstance(feature, bool):
-        few = ", ".join(map(repr, columns[:8])) + (", …" if len(columns) > 8 else "")
+        few = _few(list(map(repr, columns)), 8)
         raise ValueError(f"feature={feature!r} is not a column of X; expected one of {few}.")
     index = columns.index(feature) % n
     values = _column(table, index)
     if not _is_numeric(values):
         raise ValueError(f"feature={feature!r} is not numeric; choose a numeric column, or feature=None.")
-    return values.astype(np.float64), str(names[index]) if names else (f"feature {index}" if n > 1 else "x")
+    return values.astype(np.float64), _axis_label(names, index, n)
+
+
+def _axis_label(names: list[Any] | None, place: int, n_columns: int) -> str:
+    if names:
+        return str(names[place])
+    return f"feature {place}" if n_columns > 1 else "x"
 
 
 def _column(table: Any, place: int) -> np.ndarray:
