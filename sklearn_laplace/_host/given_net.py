@@ -249,11 +249,15 @@ def _check_list(nets: Sequence[Any]) -> None:
         check_net(net)
     states = [{k: v.cpu() for k, v in net.estimator.module_.state_dict().items()} for net in nets]
     for (first, before), (second, after) in combinations(enumerate(states), 2):
-        if before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before):
+        if _are_equal(before, after):
             raise ValueError(
                 f"net[{first}] and net[{second}] have equal weights, so that this net would count twice. Pass each "
                 "net once."
             )
+
+
+def _are_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
@@ -271,9 +275,7 @@ def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
     if isinstance(outputs, Tensor):
         _check_repeatable(module, example[:2], outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    width = 1 if isinstance(outputs, Tensor) and outputs.ndim == 1 else None
-    width = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim == 2 else width
-    n_outputs = sizes.n_outputs
+    width, n_outputs = _width(outputs), sizes.n_outputs
     if width != n_outputs:
         classes = sizes.of_classes
         single = "one logit for two classes" if classes else "one column for each target"
@@ -283,6 +285,13 @@ def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
             f"the net's module {name} returned {shape} for {len(example[:2])} rows; expected "
             f"{(len(example[:2]), n_outputs)}: {expected}. Set its number of outputs to {n_outputs}{other}."
         )
+
+
+def _width(outputs: Any) -> int | None:
+    """Number of outputs for each row; None unless a module has returned a vector or a matrix."""
+    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
+        return None
+    return 1 if outputs.ndim == 1 else outputs.shape[1]
 
 
 def _check_cast(module: nn.Module, example: Tensor) -> None:

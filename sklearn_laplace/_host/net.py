@@ -138,7 +138,7 @@ def renewed(module: nn.Module) -> nn.Module:
     weight is out of the range of torch's initialisation, as after a training.
     """
     module = copy_of(module)
-    owners = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
+    owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
     is_open = all(parameter.requires_grad for parameter in module.parameters())
     if is_open and not isinstance(module, MLP | TableMLP) and all(map(callable, resets)) and all(map(_is_new, owners)):

@@ -126,15 +126,7 @@ class MemoryBudget:
         needed = structure.memory(blocks, n_dual, **options) + matrix
         if needed > self.size:
             name = next(key for key, value in STRUCTURES.items() if value is structure)
-            left = replace(self, size=self.size - matrix)
-            # The exact Hessian and single weights have no Kronecker factors.
-            smaller = (Diag,) if matrix or network.layout.elements else (Kron, Diag)
-            able = (kind for kind in smaller if left.fits(kind, network, n_dual, n_columns) and kind is not structure)
-            other = next(able, None)
-            advice = of_last_layer(network)
-            if other is not None:
-                alternative = next(key for key, value in STRUCTURES.items() if value is other)
-                advice = f"hessian_structure={alternative!r} ({other.memory(blocks, n_dual) / 1e9:,.3g} GB), {advice}"
+            advice = self._smaller(structure, network, n_dual, n_columns, matrix) + of_last_layer(network)
             raise MemoryBudgetError(
                 f"hessian_structure={name!r} needs about {needed / 1e9:,.3g} GB ({needed:,} bytes) for {size:,} "
                 f"weights and {n_dual:,} rows × outputs; {self}. Use {advice and advice + 'or '}a larger "
@@ -142,6 +134,18 @@ class MemoryBudget:
             )
         self.pass_rows(structure, network, n_columns, needed)
         return needed
+
+    def _smaller(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int, matrix: int) -> str:
+        """Advice to use a smaller structure, within a list; empty if none fits in addition to a matrix in bytes."""
+        left = replace(self, size=self.size - matrix)
+        # The exact Hessian and single weights have no Kronecker factors.
+        smaller = (Diag,) if matrix or network.layout.elements else (Kron, Diag)
+        able = (kind for kind in smaller if left.fits(kind, network, n_dual, n_columns) and kind is not structure)
+        other = next(able, None)
+        if other is None:
+            return ""
+        alternative = next(key for key, value in STRUCTURES.items() if value is other)
+        return f"hessian_structure={alternative!r} ({other.memory(network.blocks, n_dual) / 1e9:,.3g} GB), "
 
     def chunk_workers(self, width: int, used_bytes: int, n_jobs: int) -> int:
         """Number of workers that fit in memory with one row of ``width`` elements each."""

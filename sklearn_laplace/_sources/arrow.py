@@ -41,7 +41,7 @@ class ArrowSource(RowSource):
         unreadable file.
         """
         single = isinstance(y, str)
-        targets = () if y is None else (y,) if single else _names(y)
+        targets = _names(y)
         if sample_weight is not None and not isinstance(sample_weight, str):
             raise TypeError(
                 f"sample_weight is of type {type(sample_weight).__name__}; with files as X it has to be the name of a "
@@ -49,9 +49,7 @@ class ArrowSource(RowSource):
             )
         named = [*targets, *([] if sample_weight is None else [sample_weight])]
         columns = dataset.schema.names
-        for name in named:
-            if name not in columns:
-                raise ValueError(f"there is no column {name!r} in X; its columns are {', '.join(columns[:20])}.")
+        _check_columns(named, columns)
         counted = [part for fragment in dataset.get_fragments() for part in _parts(fragment)]
         if not counted:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the dataset has no rows.")
@@ -101,7 +99,17 @@ class ArrowSource(RowSource):
         return tuple(str(getattr(fragment, "path", "")) for fragment in self.fragments), self.counts
 
 
+def _check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
+    for name in names:
+        if name not in columns:
+            raise ValueError(f"there is no column {name!r} in X; its columns are {', '.join(columns[:20])}.")
+
+
 def _names(y: Any) -> tuple[str, ...]:
+    if y is None:
+        return ()
+    if isinstance(y, str):
+        return (y,)
     if isinstance(y, list | tuple | np.ndarray) and len(y) and all(isinstance(name, str) for name in y):
         return tuple(y)
     raise TypeError(

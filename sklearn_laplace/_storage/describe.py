@@ -130,19 +130,25 @@ class Describer:
         values = kind.attributes(value) if kind else None
         if values is None or any(name in HOOKS or shadows(type(value), name) for name in values):
             return self._refused(value, path)
-        is_of_user = isinstance(value, nn.Module) or type(value) not in self.known
-        if self.takes_objects and is_of_user and id(value) not in self._checked:
-            trial = Describer(self.known)
-            try:
-                trial(value, path)
-            except NotStorableError:
-                return self._refused(value, path)
-            self._checked |= set(trial._memo)
+        if self.takes_objects and not self._is_data(value, path):
+            return self._refused(value, path)
         node = ["object", self._reference(type(value), path)]
         for name, held in values.items():
             node += [name, self(held, f"{path}.{name}".lstrip("."))]
         self.objects.append(node)
         return [REFERENCE, len(self.objects) - 1]
+
+    def _is_data(self, value: Any, path: str) -> bool:
+        """True if an object of the user's can be described with all its parts, as those of this package can."""
+        is_of_user = isinstance(value, nn.Module) or type(value) not in self.known
+        if is_of_user and id(value) not in self._checked:
+            trial = Describer(self.known)
+            try:
+                trial(value, path)
+            except NotStorableError:
+                return False
+            self._checked |= set(trial._memo)
+        return True
 
     def items(self, values: Iterable[Any], path: str) -> list[Any]:
         return [self(value, f"{path}[{place}]") for place, value in enumerate(values)]
@@ -247,11 +253,15 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
 
 def requirements(owner: str, user_objects: Iterable[Any]) -> Requirements | None:
     """The importable classes and functions among the user's objects of :func:`pack`; None if there are none."""
-    picklers = (sys.modules.get(name) for name in ("cloudpickle", "joblib.externals.cloudpickle"))
-    by_value = (pickler.list_registry_pickle_by_value() for pickler in picklers if pickler)
-    travelling = {name.partition(".")[0] for names in by_value for name in names}
     things = [thing if isclass(thing) or isfunction(thing) else type(thing) for thing in user_objects]
     names = {(thing.__module__, thing.__qualname__) for thing in things if "<" not in thing.__qualname__}
-    away = ALWAYS_THERE | travelling
+    away = ALWAYS_THERE | _pickled_modules()
     classes = sorted(pair for pair in names if pair[0].partition(".")[0] not in away)
     return Requirements(owner, tuple(classes)) if classes else None
+
+
+def _pickled_modules() -> set[str]:
+    """Top-level modules whose code cloudpickle stores."""
+    picklers = (sys.modules.get(name) for name in ("cloudpickle", "joblib.externals.cloudpickle"))
+    by_value = (pickler.list_registry_pickle_by_value() for pickler in picklers if pickler)
+    return {name.partition(".")[0] for names in by_value for name in names}

@@ -108,8 +108,12 @@ def kind_of(kind: type) -> Kind | None:
         return Kind(_of_net, _net)
     if is_known:
         return None if fields_of(kind) is None or issubclass(kind, Enum) else Kind(_of_data, _data)
-    is_bare = kind.__dictoffset__ != 0 and kind.__new__ is object.__new__ and not _has_own_state(kind, object)
-    return Kind(vars, lambda reader, kind, values: new(kind, values)) if is_bare else None
+    return Kind(vars, lambda reader, kind, values: new(kind, values)) if _is_bare(kind) else None
+
+
+def _is_bare(kind: type) -> bool:
+    """True if instances of a class are no more than their attributes."""
+    return kind.__dictoffset__ != 0 and kind.__new__ is object.__new__ and not _has_own_state(kind, object)
 
 
 def _has_own_state(kind: type, base: type) -> bool:
@@ -183,13 +187,7 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
         raise StateError(f"the state gives a {kind.__name__} the hooks {hooks}; no description holds functions.")
     checked = {name: value for name, value in values.items() if name in MODULE or kind in tags()}
     check_types(reader, kind, checked, lambda name: MODULE.get(name, Any))
-    for name, value in checked.items():
-        _check_sizes(kind, name, value)
-        if kind in tags() and any(values.dtype.kind == "c" for values in numbers_in(value)):
-            raise StateError(f"the state holds complex numbers as {name!r:.200} of {kind.__name__}.")
-    for name, value in (values.get("_buffers") or {}).items():
-        for base in kind.__mro__ if kind in tags() else ():
-            check_range(base.__name__, name, value)
+    _check_attributes(kind, checked, values.get("_buffers") or {})
     state = vars(nn.Module()) | values
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):
@@ -198,6 +196,16 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     if isinstance(module, TableMLP):
         module.check_parts()
     return module
+
+
+def _check_attributes(kind: type, values: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        _check_sizes(kind, name, value)
+        if kind in tags() and any(numbers.dtype.kind == "c" for numbers in numbers_in(value)):
+            raise StateError(f"the state holds complex numbers as {name!r:.200} of {kind.__name__}.")
+    for name, value in buffers.items():
+        for base in kind.__mro__ if kind in tags() else ():
+            check_range(base.__name__, name, value)
 
 
 def _check_sizes(kind: type, name: str, value: Any) -> None:

@@ -60,11 +60,10 @@ FUNCTIONAL = ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
 def known() -> MappingProxyType[str, Any]:
     """Classes and functions by their tags, such as "Prior" and "nn.Linear"."""
     skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
-    layers = {kind for kind in _own(nn, "torch") if issubclass(kind, nn.Module) and not issubclass(kind, nn.RNNBase)}
     groups: dict[str, Iterable[Any]] = {
         "": (*data_classes(), *_own(mlp), *_own(table), ColumnsModule, StandardisedLinear),
         "options.": [kind for kind in _own(variants) if kind is not variants.Variant],
-        "nn.": layers | {torch.nn.modules.linear.NonDynamicallyQuantizableLinear},
+        "nn.": _layers() | {torch.nn.modules.linear.NonDynamicallyQuantizableLinear},
         "optim.": _own(torch.optim, "torch"),
         "torch.": (DataLoader,),
         "skorch.": skorch,
@@ -78,6 +77,10 @@ def known() -> MappingProxyType[str, Any]:
             if registered.setdefault(f"{prefix}{kind.__name__}", kind) is not kind:
                 raise TypeError(f"two classes have the tag {prefix}{kind.__name__}.")
     return MappingProxyType(registered)
+
+
+def _layers() -> set[type]:
+    return {kind for kind in _own(nn, "torch") if issubclass(kind, nn.Module) and not issubclass(kind, nn.RNNBase)}
 
 
 @cache

@@ -120,11 +120,8 @@ def check_format(source: str, version: Any) -> None:
 def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
     """Check names, types and ranges of fitted attributes; a user's subclass may have attributes of its own."""
     check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
-    is_own = not kind.__module__.startswith(f"{PACKAGE}.")
-    names = set(kind._get_param_names()) if issubclass(kind, tuple(ESTIMATORS)) else set()
     for name in fitted:
-        is_extra = is_own and not (_is_ours(kind, name) or name in names or not without_callbacks({name: 0}))
-        if shadows(kind, name) or not (name in FITTED or is_extra):
+        if shadows(kind, name) or not (name in FITTED or _is_extra(kind, name)):
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r:.200}, which no fit sets.")
     check_types(reader, kind, fitted, lambda name: FITTED.get(name, Any))
     for name, value in fitted.items():
@@ -132,6 +129,14 @@ def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
     if "_ensemble" in fitted:
         _check_members(kind, fitted["_ensemble"])
         _check_classes(kind, fitted["_ensemble"], fitted.get("classes_"))
+
+
+def _is_extra(kind: Any, name: str) -> bool:
+    """True if a name is free for an attribute that a user's subclass sets."""
+    if kind.__module__.startswith(f"{PACKAGE}."):
+        return False
+    names = set(kind._get_param_names()) if issubclass(kind, tuple(ESTIMATORS)) else set()
+    return not (_is_ours(kind, name) or name in names or not without_callbacks({name: 0}))
 
 
 def _is_ours(kind: type, name: str) -> bool:
@@ -158,10 +163,13 @@ def _check_classes(kind: type, held: Ensemble, classes: np.ndarray | None) -> No
         raise StateError(f"the state of a {kind.__name__} has members of {sorted(numbers)[:5]} outputs.")
     if classes is None:
         return
-    is_label = classes.dtype.kind in LABELS or (classes.dtype == object and all(type(x) is str for x in classes.flat))
     wanted = max(*numbers, 2)
-    if not is_label or classes.shape != (wanted,) or not (classes[1:] > classes[:-1]).all():
+    if not _are_labels(classes) or classes.shape != (wanted,) or not (classes[1:] > classes[:-1]).all():
         raise StateError(f"the state has classes_={classes!r:.200}; expected {wanted} labels, sorted and unique.")
+
+
+def _are_labels(values: np.ndarray) -> bool:
+    return values.dtype.kind in LABELS or (values.dtype == object and all(type(x) is str for x in values.flat))
 
 
 def _machine_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,24 +175,32 @@ def is_built_in(network: Network) -> bool:
     net: Any = network.module
     if type(net) not in (MLP, TableMLP) or network.generic is not None or network.layout.elements:
         return False
-    behind = [layer for layer in net.behind if not isinstance(layer, Shift)]
-    triples = [behind[k : k + 3] for k in range(0, len(behind), 3)]
-    for activation, *others in triples:
+    if not _are_built_in([layer for layer in net.behind if not isinstance(layer, Shift)]):
+        return False
+    sizes = {name: layer.in_features + (layer.bias is not None) for name, layer in _linear(net).items()}
+    return {block.name: block.inputs for block in network.blocks if block.factored} == sizes
+
+
+def _are_built_in(layers: Sequence[nn.Module]) -> bool:
+    """True for activations with default options, each followed by a scale and a linear layer."""
+    for activation, *others in (layers[k : k + 3] for k in range(0, len(layers), 3)):
         is_plain = type(activation) in SLOPES and repr(activation) == repr(type(activation)())
         if not is_plain or [type(layer) for layer in others] != [Scale, nn.Linear]:
             return False
-    sizes = {name: layer.in_features + (layer.bias is not None) for name, layer in _linear(net).items()}
-    return {block.name: block.inputs for block in network.blocks if block.factored} == sizes
+    return True
 
 
 def is_same_kind(one: Network, another: Network) -> bool:
     """True if two built-in nets differ in their weights, column scales and output shifts only."""
     first: Any = one.module
     other: Any = another.module
-    factors = [[m.factor for m in net.modules() if isinstance(m, Scale)] for net in (first, other)]
-    if repr(first) != repr(other) or first.factor != other.factor or factors[0] != factors[1]:
+    if repr(first) != repr(other) or first.factor != other.factor or _factors(first) != _factors(other):
         return False
     own = [f"{name}.scale" for name, layer in first.named_modules() if isinstance(layer, Standardise)]
     own += [f"{name}.values" for name, layer in first.named_modules() if isinstance(layer, Shift)]
     pairs = zip(first.named_buffers(), other.named_buffers(), strict=True)
     return all(name in own or torch.equal(a, b) for (name, a), (_, b) in pairs)
+
+
+def _factors(net: nn.Module) -> list[float]:
+    return [layer.factor for layer in net.modules() if isinstance(layer, Scale)]
