@@ -297,12 +297,16 @@ def _lines(report: CalibrationReport) -> list[str]:
         ]
     width = f"{GROUP_LEVEL:.0%} intervals {sharp.widths[GROUP_LEVEL]:.4g} wide"
     lines += [f"{'sharpness':<19}mean std {sharp.mean_std:.4g}, targets {sharp.std_of_targets:.4g}; {width}"]
+    return lines + _summary(report) + [f"- {line}" for line in advice(report)]
+
+
+def _summary(report: CalibrationReport) -> list[str]:
     n_failed = sum(pvalue < 1 - PLAUSIBLE for pvalue in report.checks.values())
     least = min(report.adjusted.values())
-    lines += [f"{n_failed} of {len(report.checks)} checks fail; smallest p adjusted for their number: {least:.2g}"]
+    lines = [f"{n_failed} of {len(report.checks)} checks fail; smallest p adjusted for their number: {least:.2g}"]
     if n_failed and not report.is_off:
         lines += ["none is below .05 after the adjustment: a failed check can be chance, which more rows will show"]
-    return lines + [f"- {line}" for line in advice(report)]
+    return lines
 
 
 def _check(report: CalibrationReport, name: str, text: str) -> str:
@@ -316,7 +320,20 @@ def _deviation(band: EcdfBand) -> float:
 
 def advice(report: CalibrationReport) -> list[str]:
     """What the failed checks mean, and what to try."""
-    spread, found = report.spread, []
+    found = _advice_on_spread(report.spread)
+    parts = [report.widths, *([] if report.groups is None else [report.groups])]
+    if any(part.is_off and part.equality_pvalue < 1 - PLAUSIBLE for part in parts):
+        found += [
+            "error bars are wrong for some rows: model noise that varies (likelihood='heteroscedastic'), or add "
+            "columns that tell these rows apart."
+        ]
+    if not found and (report.pit.is_off or report.coverage_band.is_off):
+        found += ["the shape of the distributions is wrong: try target_transform, or another likelihood."]
+    return found
+
+
+def _advice_on_spread(spread: Spread) -> list[str]:
+    found = []
     if spread.mean_is_off:
         side = "low" if spread.mean > 0 else "high"
         found += [
@@ -329,12 +346,4 @@ def advice(report: CalibrationReport) -> list[str]:
         found += [
             f"error bars are too {side} by a factor of {factor:.2f}: recalibrate with SigmaScaling on further rows."
         ]
-    parts = [report.widths, *([] if report.groups is None else [report.groups])]
-    if any(part.is_off and part.equality_pvalue < 1 - PLAUSIBLE for part in parts):
-        found += [
-            "error bars are wrong for some rows: model noise that varies (likelihood='heteroscedastic'), or add "
-            "columns that tell these rows apart."
-        ]
-    if not found and (report.pit.is_off or report.coverage_band.is_off):
-        found += ["the shape of the distributions is wrong: try target_transform, or another likelihood."]
     return found

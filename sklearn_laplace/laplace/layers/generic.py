@@ -39,13 +39,13 @@ class Generic:
 
     def factors(self, module: nn.Module, x: Tensor, cotangents: Tensor) -> tuple[DenseFactor, ...]:
         """The tensors' parts of SᵀJ for rows ``x`` and output factors S (n, C, K): n·K·p memory."""
-        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        chosen = {name: state[name].detach() for name in self.names}
-        fixed = {name: tensor.detach() for name, tensor in state.items() if name not in chosen}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        state = {name: tensor.detach() for name, tensor in tensors.items()}
+        chosen = {name: state[name] for name in self.names}
 
         def pull(row: Tensor, factor: Tensor) -> dict[str, Tensor]:
-            def outputs(tensors: dict[str, Tensor]) -> Tensor:
-                return functional_call(module, {**fixed, **tensors}, (row[None],)).reshape(-1)
+            def outputs(weights: dict[str, Tensor]) -> Tensor:
+                return functional_call(module, {**state, **weights}, (row[None],)).reshape(-1)
 
             back = vjp(outputs, chosen)[1]
             if self.batched:

@@ -45,12 +45,7 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
 
 def _settled(fit: LaplaceFit, rows: Iterable[LinearRows], batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
     hyper = replace(hyper, temperature=1.0)
-    weight = float(torch.stack([part.weights.sum() for part in rows]).sum())
-    if not math.isclose(weight, fit.total_weight, rel_tol=1e-6):
-        raise ValueError(
-            f"the batches have total weight {weight:g}, but the rows of the fit have {fit.total_weight:g}. "
-            "Leave-one-out needs all rows of the fit, including those of a previous posterior: add them to the batches."
-        )
+    _check_weight(fit, rows)
     metric = fit.posterior(hyper)
     delta = fit.prior.precision(hyper.prior_precision)
     here = _at(fit, rows, torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift)
@@ -70,6 +65,15 @@ def _settled(fit: LaplaceFit, rows: Iterable[LinearRows], batches: Iterable[Rows
     if not moved:
         return replace(here, shift=fit.shift)
     return replace(here, curvature=_curvature_at(fit, batches, here.shift))
+
+
+def _check_weight(fit: LaplaceFit, rows: Iterable[LinearRows]) -> None:
+    weight = float(torch.stack([part.weights.sum() for part in rows]).sum())
+    if not math.isclose(weight, fit.total_weight, rel_tol=1e-6):
+        raise ValueError(
+            f"the batches have total weight {weight:g}, but the rows of the fit have {fit.total_weight:g}. "
+            "Leave-one-out needs all rows of the fit, including those of a previous posterior: add them to the batches."
+        )
 
 
 def _at(fit: LaplaceFit, rows: Iterable[LinearRows], shift: Tensor) -> LaplaceFit:

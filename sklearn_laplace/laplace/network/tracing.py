@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -34,13 +35,7 @@ def trace(
     private = copy_of(module).eval()
     known = dict(private.named_parameters())
     selected = tuple(n for n, p in known.items() if p.requires_grad) if names is None else tuple(names)
-    if unknown := [name for name in selected if name not in known]:
-        raise ValueError(f"unknown parameters {unknown}; the module has {list(known)}.")
-    if not selected:
-        raise ValueError(
-            "no parameter is selected: every parameter of the module has requires_grad=False. Call requires_grad_() on "
-            "at least one."
-        )
+    _check_names(selected, known)
     private.requires_grad_(False)
     for shallow in (True, False):
         if replicas_follow(private, example[:1], shallow):
@@ -63,6 +58,16 @@ def trace(
     return _decide_batching(network, example)
 
 
+def _check_names(selected: Sequence[str], known: Mapping[str, Tensor]) -> None:
+    if unknown := [name for name in selected if name not in known]:
+        raise ValueError(f"unknown parameters {unknown}; the module has {list(known)}.")
+    if not selected:
+        raise ValueError(
+            "no parameter is selected: every parameter of the module has requires_grad=False. Call requires_grad_() on "
+            "at least one."
+        )
+
+
 def select(network: Network, names: Sequence[str], example: Tensor) -> Network:
     """Network of the same module with other selected parameters; ``network`` itself if they are the same."""
     if tuple(names) == network.parameter_names and not network.layout.elements:
@@ -73,13 +78,11 @@ def select(network: Network, names: Sequence[str], example: Tensor) -> Network:
 
 def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> tuple[FactoredLayer, ...]:
     """Layers of a supported type that are called once and do not share their tensors."""
-    owners: dict[int, int] = {}
-    for _, parameter in module.named_parameters(remove_duplicate=False):
-        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    owners = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
     layers = []
     for name, layer in module.named_modules():
-        tensors = {short for short, _ in layer.named_parameters(recurse=False)}
-        tensors = {short for short in tensors if f"{name}.{short}".lstrip(".") in selected}
+        own = [short for short, _ in layer.named_parameters(recurse=False)]
+        tensors = {short for short in own if f"{name}.{short}".lstrip(".") in selected}
         if not tensors or tape.calls.get(name) != 1 or name not in tape.inputs:
             continue
         if any(owners[id(p)] > 1 for _, p in layer.named_parameters(recurse=False)):

@@ -107,6 +107,20 @@ def warn_at_bounds(
 
     Some of several groups at the upper bound are no problem: the data do not need those weights, and they are pruned.
     """
+    at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
+    if at_bounds:
+        n_more = len(at_bounds) - LISTED
+        shown = [*at_bounds[:LISTED], f"{n_more} more"] if n_more > 1 else at_bounds
+        warn_user(
+            f"{what} is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
+            "targets). The data do not determine this value. Give it as a number, or check for targets that are "
+            "constant, noise-free or unrelated to the inputs.",
+            BoundWarning,
+        )
+
+
+def _at_bounds(fit: LaplaceFit, hyper: Hyper, free_prior: bool, free_dispersion: bool) -> list[str]:
+    """Free hyperparameters at a bound that indicates a problem, with their values."""
     at_bounds = []
     values = hyper.prior_precision.tolist()
     all_high = all(_at_bound(value, PRECISION_BOUNDS) > 0 for value in values)
@@ -117,15 +131,7 @@ def warn_at_bounds(
         bounds = fit.likelihood.dispersion_bounds
         if _at_bound(hyper.dispersion, bounds):
             at_bounds.append(f"noise variance = {hyper.dispersion / fit.likelihood.dispersion_start:.0e}")
-    if at_bounds:
-        n_more = len(at_bounds) - LISTED
-        shown = [*at_bounds[:LISTED], f"{n_more} more"] if n_more > 1 else at_bounds
-        warn_user(
-            f"{what} is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
-            "targets). The data do not determine this value. Give it as a number, or check for targets that are "
-            "constant, noise-free or unrelated to the inputs.",
-            BoundWarning,
-        )
+    return at_bounds
 
 
 def _at_bound(value: float, bounds: tuple[float, float]) -> int:

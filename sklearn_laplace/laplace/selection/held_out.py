@@ -32,6 +32,7 @@ from ..latent import LatentGaussian
 from ..leave_one_out.densities import Density, normal_terms
 from ..leave_one_out.rows import LinearRows, linear_rows
 from ..likelihoods._base import without_noise
+from ..structures._base import Eigenbasis
 
 DECADES = 3
 """The common factor of the precisions ranges over this many powers of ten on either side of 1."""
@@ -208,7 +209,13 @@ def covariances(
             for rows in row_batches:
                 yield place, rows, posterior.covariance(rows.jacobian)
         return
-    size = fit.network.n_parameters
+    yield from _covariances_in_basis(basis, row_batches, precisions, fit.network.n_parameters)
+
+
+def _covariances_in_basis(
+    basis: Eigenbasis, row_batches: Iterable[LinearRows], precisions: Tensor, size: int
+) -> Iterator[tuple[int, LinearRows, Tensor]]:
+    """The same for a single prior precision, with one projection for each batch."""
     for rows in row_batches:
         projected, outside = basis.rows(rows.jacobian), None
         if len(basis.values) < size:  # directions outside the basis have the prior variance

@@ -232,7 +232,7 @@ def _climb(
             break
     left, right = (known[round(min(max(best + side, low), high), 9)][0] for side in (-stride, stride))
     bend = left - 2 * known[best][0] + right
-    if math.isfinite(bend) and bend < 0 and low < best < high:
+    if -math.inf < bend < 0 and low < best < high:
         best = best_after([best + 0.5 * stride * (left - right) / bend])
     return best, known[best]
 
