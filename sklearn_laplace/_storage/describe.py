@@ -139,7 +139,7 @@ class Describer:
         return [REFERENCE, len(self.objects) - 1]
 
     def _is_data(self, value: Any, path: str) -> bool:
-        """True if an object of the user's can be described with all its parts, as those of this package can."""
+        """True unless an object of a user's class has a part that cannot be described."""
         is_of_user = isinstance(value, nn.Module) or type(value) not in self.known
         if is_of_user and id(value) not in self._checked:
             trial = Describer(self.known)

@@ -215,7 +215,7 @@ def covariances(
 def _covariances_in_basis(
     basis: Eigenbasis, row_batches: Iterable[LinearRows], precisions: Tensor, size: int
 ) -> Iterator[tuple[int, LinearRows, Tensor]]:
-    """The same for a single prior precision, with one projection for each batch."""
+    """:func:`covariances` for a single prior precision: one projection for each batch."""
     for rows in row_batches:
         projected, outside = basis.rows(rows.jacobian), None
         if len(basis.values) < size:  # directions outside the basis have the prior variance
