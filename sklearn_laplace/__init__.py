@@ -4,7 +4,6 @@ from . import metrics, plotting, recalibration
 from ._export.botorch import to_botorch
 from ._export.files import load, save
 from ._export.onnx import to_onnx
-from ._runtime.ray_backend import register_ray
 from ._unwrap import predict_interval, predict_std, predictive
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
@@ -21,7 +20,6 @@ __all__ = [
     "predict_std",
     "predictive",
     "recalibration",
-    "register_ray",
     "save",
     "to_botorch",
     "to_onnx",

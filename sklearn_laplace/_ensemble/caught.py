@@ -22,8 +22,8 @@ def kept_back() -> Iterator[Caught]:
         yield caught
 
 
-def issue(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
-    """Issue recorded warnings, except those about a net that is not part of the ensemble.
+def issue(caught: Caught, *, of_others: bool) -> None:
+    """Issue recorded warnings.
 
     Later members issue one warning per category. Since a training factorises hundreds of matrices, only one jitter
     warning is issued.
@@ -32,7 +32,7 @@ def issue(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
     for record in caught:
         message: Warning | str = record.message
         if issubclass(record.category, OF_MEMBERS):
-            if not counts or (record.category in issued and (of_others or issubclass(record.category, JitterWarning))):
+            if record.category in issued and (of_others or issubclass(record.category, JitterWarning)):
                 continue
             message = f"another member of the ensemble: {message}" if of_others else message
         elif of_others and issubclass(record.category, BoundWarning):

@@ -33,8 +33,6 @@ DEFAULTS: dict[str, Any] = {
     "prior_mean": 0.0,
 }
 """Internal options at the values that plain strings stand for."""
-RENAMED = {"hessian_structure": {"inf": "low_rank_diag", "block": "block_diagonal"}}
-"""Former names of values, for the message that refuses them."""
 
 
 class Variant(BaseEstimator):
@@ -388,7 +386,7 @@ VARIANTS: tuple[type[Variant], ...] = (
 def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an estimator's parameters, ``get_params(deep=False)``, into flat internal options.
 
-    Raises ``ValueError`` for an object that another parameter takes, and for a former name of a value.
+    Raises ``ValueError`` for an object that another parameter takes.
     """
     flat = {**DEFAULTS, **parameters}
     _check_sample_counts(parameters)
@@ -399,8 +397,6 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
             flat |= value.expanded(name)
         elif isinstance(value, type) and issubclass(value, Variant):
             raise ValueError(f"{name}={value.__name__} is a class; pass an object: {name}={value.__name__}(…).")
-        elif isinstance(value, str) and value in RENAMED.get(name, {}):
-            raise ValueError(f"{name}={value!r} has a new name: use {name}={RENAMED[name][value]!r}.")
     return {**flat, **_prior(parameters.get("prior"))}
 
 

@@ -59,15 +59,6 @@ def exact_cost(
     return (dual, Functional) if dual < primal and Functional.accepts & provides else (primal, Full)
 
 
-def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> float:
-    """Multiply-adds of one step in Kronecker form, N Σ (K O² + I²) + 2 Σ (O³ + I³): sums and eigendecompositions.
-
-    A layer has O outputs and I inputs; N rows have K columns of the output factor each.
-    """
-    sums = sum(n_rows * (n_columns * block.outputs**2 + block.inputs**2) for block in blocks)
-    return float(sums + 2 * sum(block.outputs**3 + block.inputs**3 for block in blocks))
-
-
 def automatic_structure(
     blocks: Sequence[ParameterBlock],
     n_dual: int,

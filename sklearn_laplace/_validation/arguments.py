@@ -1,4 +1,4 @@
-"""Errors for calls with wrong arguments: the unknown name, the value given, and the argument to use instead.
+"""Errors for calls with an unknown argument: its name, the value given, and the argument to use instead.
 
 Python's own message names the argument only: "predict_interval() got an unexpected keyword argument 'alpha'".
 :func:`explained` replaces it after the failure. Signatures do not change, so that ``get_params``, metadata routing,
@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from .inputs import outlined
 
 T = TypeVar("T")
-COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 OTHER_NAMES = {
     "confidence_level=1 - alpha": "alpha",
     "quantiles=[alpha / 2, 1 - alpha / 2]": "alpha",
@@ -71,7 +71,7 @@ ADVICE = {
 
 
 def explained(target: T, name: str | None = None) -> T:
-    """Explain calls of a function with wrong arguments; for a class, of its constructor and its public methods.
+    """Explain calls of a function with unknown arguments; for a class, of its constructor and its public methods.
 
     Raises ``TypeError`` as Python does, with the value given and the argument to use instead. ``name`` replaces that of
     the function.
@@ -92,39 +92,30 @@ def _explained(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except TypeError:
-            if _binds(function, args, kwargs):  # raised inside the function
+            if (reason := _unknown(call, args, kwargs)) is None:
                 raise
-        raise TypeError(_reason(call, args, kwargs))
+        raise TypeError(reason)
 
     call.__qualname__ = call.__qualname__.removesuffix(call.__name__) + name
     call.__name__ = name
     return call
 
 
-def _binds(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
-
-
-def _reason(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Message for arguments that do not match the signature."""
-    parameters = {k: v for k, v in inspect.signature(function).parameters.items() if v.kind not in COLLECTING}
+def _unknown(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Message for a keyword argument that the function does not have; None if it has all of them."""
+    parameters = {k: v for k, v in inspect.signature(function).parameters.items() if v.kind is not POSITIONAL}
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    key = next((key for key in kwargs if key not in parameters), None)
+    if key is None or takes_all:
+        return None
     name, constructor = function.__name__, {}
     if next(iter(parameters), None) in ("self", "cls"):
         del parameters[next(iter(parameters))]
-        owner, args = args[0] if isinstance(args[0], type) else type(args[0]), args[1:]
+        owner = args[0] if isinstance(args[0], type) else type(args[0])
         constructor = _constructor_parameters(owner, name)
         name = owner.__name__ if name == "__init__" else f"{owner.__name__}.{name}"
-    if unknown := [key for key in kwargs if key not in parameters]:
-        key, value = unknown[0], kwargs[unknown[0]]
-        cure = _cure(key, value, parameters, constructor)
-        return f"{name}() got an unexpected keyword argument {key!r} ({key}={outlined(value)}). {cure}"
-    if len(args) > len(_positional(parameters)):
-        return _too_many(name, args, parameters)
-    return _missing_or_twice(name, args, kwargs, parameters)
+    cure = _cure(key, kwargs[key], parameters, constructor)
+    return f"{name}() got an unexpected keyword argument {key!r} ({key}={outlined(kwargs[key])}). {cure}"
 
 
 def _constructor_parameters(owner: type, method: str) -> dict[str, Any]:
@@ -132,33 +123,6 @@ def _constructor_parameters(owner: type, method: str) -> dict[str, Any]:
     if method == "__init__" or not issubclass(owner, BaseEstimator):
         return {}
     return dict(inspect.signature(owner).parameters)
-
-
-def _positional(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    return [key for key, parameter in parameters.items() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
-
-
-def _too_many(name: str, args: tuple[Any, ...], parameters: Mapping[str, inspect.Parameter]) -> str:
-    ordered = _positional(parameters)
-    free = next((key for key in parameters if key not in ordered), None)
-    advice = f"Pass further ones with their names, such as {_assigned(free, args[-1])}" if free else "Omit the rest"
-    return (
-        f"{name} was given {len(args)} arguments without a name, the last {outlined(args[-1])}; expected at most "
-        f"{len(ordered)}: {', '.join(ordered)}. {advice}."
-    )
-
-
-def _missing_or_twice(
-    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
-) -> str:
-    """Message for required arguments that are missing, or an argument that is given twice."""
-    required = [key for key in parameters if parameters[key].default is inspect.Parameter.empty]
-    present = {**dict(zip(_positional(parameters), args, strict=False)), **kwargs}
-    missing = [key for key in required if key not in present]
-    shown = ", ".join(f"{key}={outlined(value)}" for key, value in present.items()) or "nothing"
-    problem = f"needs {' and '.join(missing)}" if missing else "was given an argument twice"
-    note = " with a fitted estimator" if "estimator" in required else ""
-    return f"{name} {problem}; given: {shown}. Call {name}({', '.join(required)}, …){note}."
 
 
 def _assigned(name: str, value: Any) -> str:

@@ -89,14 +89,6 @@ def stub_of_botorch(monkeypatch):
     monkeypatch.setitem(sys.modules, "botorch.models.model", models)
 
 
-def stub_of_ray(monkeypatch):
-    """Put an empty module in the place of ray, and a class in that of its backend of joblib."""
-    for name in ("ray", "ray.util", "ray.util.joblib", "ray.util.joblib.ray_backend"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["ray.util.joblib.ray_backend"].RayBackend = type("RayBackend", (), {})
-    monkeypatch.setattr(joblib.parallel, "BACKENDS", dict(joblib.parallel.BACKENDS))
-
-
 def installed(name: str) -> Callable[[Any], Any]:
     """Skip the test if a package is not installed; nothing is put in its place."""
     return lambda monkeypatch: pytest.importorskip(name)
@@ -104,7 +96,6 @@ def installed(name: str) -> Callable[[Any], Any]:
 
 ABSENT = {  # modules that cannot be imported, the call, and what installs the package
     "botorch": (["botorch.models.model"], lambda folder: sklearn_laplace.to_botorch(fit()), stub_of_botorch),
-    "ray": (["ray.util.joblib.ray_backend"], lambda folder: sklearn_laplace.register_ray(), stub_of_ray),
     "pyarrow": (["pyarrow"], lambda folder: fit(str(folder / "rows.parquet"), "y"), installed("pyarrow")),
     "onnx": (["onnx"], lambda folder: sklearn_laplace.to_onnx(fit()), installed("onnx")),
     "safetensors": (

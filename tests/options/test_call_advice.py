@@ -190,7 +190,6 @@ CASES = {
         "model.predict_quantiles(X, {})",
     ),
     "size of draws": ("model.sample_y(X, size=3)", r"Use (n_samples=3)", "model.sample_y(X, {})"),
-    "unnamed": ("model.predict_std(X, 'total')", r"such as (kind='total')", "model.predict_std(X, {})"),
     "probabilities": (
         "model.predict_proba(X)",
         r"use (predict_dist\(X\)), (predict_interval\(X\)) or (predict_std\(X\))",
@@ -211,7 +210,6 @@ CASES = {
         "(lambda noise_variance: fit({}))(0.04)",
     ),
     "damping": ("LaplaceRegressor(damping='ritter')", r"Use (hessian_structure=Kron\()…\)", "fit({}damping='ritter'))"),
-    "layers": ("LaplaceRegressor(None, (4,))", r"such as (hidden_layer_sizes=\(4,\))", "fit({})"),
     "width": ("fit(hidden_layer_sizes=4)", r"for example (\(50,\))", "fit(hidden_layer_sizes={})"),
     "quotes": ("fit(n_members='2')", r"omit the quotes: (n_members=2)", "fit({}, hidden_layer_sizes=())"),
     "class": ("fit(hessian_structure=Kron)", r"pass an object: (hessian_structure=Kron\()…\)", "fit({}))"),
@@ -271,11 +269,6 @@ CASES = {
     ),
     "epochs in fit": ("LaplaceRegressor().fit(X, Y, epochs=2)", r"Pass (max_epochs=2) to the constructor", "fit({})"),
     # functions
-    "scorer": (
-        "metrics.neg_nlpd(Y, model.predict(X))",
-        r"Call (neg_nlpd)\(estimator, X, y, …\)",
-        "metrics.{}(model, X, Y)",
-    ),
     "score of classes": (
         "metrics.coverage(classifier, X, LABELS)",
         r"use (neg_nlpd)",

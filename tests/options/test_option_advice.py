@@ -170,11 +170,3 @@ def test_each_alternative_in_the_message_of_a_refused_call_allows_it(case):
     assert len(offered) == n_alternatives, str(refused.value)
     for options in offered:
         eval(f"model.{call}", {"model": fit(options), "X": X, "Y": Y})
-
-
-@pytest.mark.parametrize(("name", "former"), [("hessian_structure", "inf"), ("hessian_structure", "block")])
-def test_the_new_name_of_a_value_is_accepted(name, former):
-    with pytest.raises(ValueError, match="has a new name") as refused:
-        fit({name: former})
-    (options,) = alternatives(str(refused.value), {name: former})
-    fit(options)

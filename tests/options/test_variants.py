@@ -116,17 +116,6 @@ def test_the_table_of_former_options_is_complete():
     assert [name for name in DEFAULTS if f"{name}=" not in text and f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize(("former", "present"), [("inf", "low_rank_diag"), ("block", "block_diagonal")])
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_a_former_value_is_refused_with_its_present_name(kind, former, present):
-    """fit raises an error with the present name, and accepts that name."""
-    y = Y if kind is LaplaceRegressor else LABELS
-    message = f"hessian_structure='{former}' has a new name: use hessian_structure='{present}'"
-    with pytest.raises(ValueError, match=message):
-        kind(hessian_structure=former).fit(X, y)
-    assert kind(**SMALL, hessian_structure=present).fit(X, y).structure_ == present
-
-
 # ---------------------------------------------------------------------- as scikit-learn's parameters
 
 
