@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._host.epochs import Watch, run_epochs
 from sklearn_laplace._host.net import build_net, initialise
-from sklearn_laplace._host.rows import Sizes, TrainingRows
+from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._runtime.memory import MemoryBudget
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
@@ -408,19 +408,18 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
                 optimizer.step()
 
     def inside(batch: int, epochs: int) -> None:
-        sizes = Sizes.of(rows)
         net = build_net(
             work.module(),
             {},
             work.likelihood,
-            sizes,
+            rows,
             max_epochs=epochs,
             lr=None,
             batch_size=batch,
             seed=0,
             verbose=0,
         )
-        initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
+        initialise(net, rows.weights.dtype, rows)
         network = trace(net.module_, rows.inputs[:10])
         hyper = Hyper(torch.ones(1, dtype=torch.float64, device=device))
         net.criterion_.bind(network, net.module_, network.scalar_prior(), hyper)

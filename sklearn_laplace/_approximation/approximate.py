@@ -12,7 +12,7 @@ from joblib import effective_n_jobs
 from torch import Tensor
 
 from .._data.rows import PreparedData
-from .._host.rows import Sizes, TrainingRows
+from .._host.rows import TrainingRows
 from .._options.options import Options
 from .._runtime.memory import MemoryBudget
 from .._training.plan import MapResult
@@ -75,7 +75,7 @@ class PosteriorLayout:
         """Layout for a net with these rows; prior and hyperparameters rank the weights of a subnetwork."""
         subset = options.subset.chosen(everything, lambda: _variance(everything, prior, hyper, rows, options))
         options = replace(options, subset=subset)
-        network, structure, n_dual, n_bytes = posterior_layout(everything, rows.inputs, Sizes.of(rows), options)
+        network, structure, n_dual, n_bytes = posterior_layout(everything, rows, options)
         prior = grouped(network, everything.parameter_names, options)
         whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
         return cls(network, structure, prior, n_dual // len(rows), n_bytes, whole, rows.inputs[:2], options)

@@ -109,16 +109,8 @@ class HeldOutRepeats:
         return float(optimum.x), -float(optimum.fun)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Calibration of a mixture on held-out rows."""
-
-    factor: float  # c_K, factor of all variances
-    spread: float  # τ, of the noise
-
-
-def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> Calibration:
-    """Estimate c_K and τ of a mixture of members with weights ``shares`` (K,), by the equations of this module."""
+def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> tuple[float, float]:
+    """Factor c_K of all variances, and τ of the noise, of a mixture of members with weights ``shares`` (K,)."""
     rows = rows.some(MOST_ROWS)
     spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
     together = {spread: rows.best_factor(rows.of_all, spread) for spread in spreads}
@@ -127,10 +119,10 @@ def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> Calibration:
         best = usual
     alone, _ = rows.best_factor(rows.of_one, best)
     if len(rows.shares) == 1:
-        return Calibration(math.exp(alone), best)
+        return math.exp(alone), best
     reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
     log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
-    return Calibration(max(math.exp(log_factor), FACTORS[0]), best)
+    return max(math.exp(log_factor), FACTORS[0]), best
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:
@@ -141,4 +133,4 @@ def with_tails(trained: TrainedNoise) -> TrainedNoise:
     errors, variance, noise = (part[None] for part in (sample.errors, sample.variance, noise))
     share = torch.ones_like(sample.weights[:1])
     rows = HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), sample.weights, share)
-    return replace(trained, model=replace(trained.model, spread=calibrated(rows, (1.0,)).spread))
+    return replace(trained, model=replace(trained.model, spread=calibrated(rows, (1.0,))[1]))

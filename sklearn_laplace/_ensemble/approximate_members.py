@@ -31,7 +31,7 @@ from .._approximation.target_noise import TargetNoise
 from .._data.rows import PreparedData
 from .._host.epochs import finish
 from .._host.net import build_net, initialise
-from .._host.rows import CHUNK, Sizes, TrainingRows, some_rows
+from .._host.rows import CHUNK, TrainingRows, some_rows
 from .._options.options import Options
 from .._runtime.progress import Clock
 from .._training.plan import MapResult
@@ -70,27 +70,21 @@ class JointFits:
     shares: np.ndarray  # (K,), weights of the members
 
 
-@dataclass(frozen=True)
-class _Unseen:
-    """Held-out rows of each member; they are copied for one member at a time, since all together exceed the data."""
-
-    rows: TrainingRows
-    held_out: Tensor
-
-    def __iter__(self) -> Iterator[TrainingRows]:
-        return (self.rows.taken(mask.nonzero()[:, 0]) for mask in self.held_out)
-
-
 def fits_on_rows(
     networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
-) -> tuple[list[LaplaceFit], _Unseen]:
-    """Laplace fit of each member on its training rows, each with a number of copies, and its held-out rows."""
+) -> tuple[list[LaplaceFit], TrainingRows]:
+    """Laplace fit of each member on its training rows, each with a number of copies, and all rows."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out, exact in zip(networks, joint_nets.held_out, joint_nets.are_exact, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
         seen = seen if copies == 1.0 else replace(seen, weights=copies * seen.weights)
         fits.append(fit_of(network, seen, options, exact=exact))
-    return fits, _Unseen(rows, joint_nets.held_out)
+    return fits, rows
+
+
+def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[TrainingRows]:
+    """Held-out rows of each member, copied for one member at a time, since all together exceed the data."""
+    return (rows.taken(mask.nonzero()[:, 0]) for mask in joint_nets.held_out)
 
 
 def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
@@ -105,9 +99,9 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
     networks = traced(nets, rows)
     first = _two_passes(joint_nets, networks, rows, request, options, clock)
     model, fits = first.model, first.fits
-    calibration = calibrated(_scored_repeats(joint_nets, first, rows), joint_nets.shares)
-    model = replace(model, spread=calibration.spread) if isinstance(model, NoiseModel) else model
-    scores = [replace(of_net, factor=calibration.factor) for of_net in first.scores]
+    factor, spread = calibrated(_scored_repeats(joint_nets, first, rows), joint_nets.shares)
+    model = replace(model, spread=spread) if isinstance(model, NoiseModel) else model
+    scores = [replace(of_net, factor=factor) for of_net in first.scores]
     is_free = options.sigma_noise.free
     hypers = [
         of_net.chosen(hyper, free_prior=True, free_dispersion=is_free)
@@ -135,9 +129,9 @@ def noise_of_folds(
     options, data = request.options_for_rows(), request.data
     if not learns_noise(data, options):
         return None
-    fits, held_out = fits_on_rows(networks, joint_nets, data, options)
+    fits, _ = fits_on_rows(networks, joint_nets, data, options)
     hyper = replace(hyper, prior_precision=hyper.prior_precision[: fits[0].prior.n_groups])
-    error, variance, known = (part[0] for part in _errors(joint_nets, fits, held_out, [hyper] * len(fits), rows))
+    error, variance, known = (part[0] for part in _errors(joint_nets, fits, [hyper] * len(fits), rows))
     held_out_errors = HeldOutErrors(error, variance, known, rows.weights.double())
     trained, levels = learnt_of(
         request, held_out_errors, rows.inputs, hyper.dispersion, options, honest=True, quick=False
@@ -173,9 +167,9 @@ def _two_passes(
         under = data.under_noise(noise.cpu().numpy())
     begun, stream, known = clock.elapsed, request.stream, fixed_dispersion(options, data.scale)
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
-    fits, held_out = fits_on_rows(networks, joint_nets, under, options, copies)
-    scores, hypers = _scored(fits, held_out, joint_nets.n_exact, known, None)
-    errors = _errors(joint_nets, fits, held_out, hypers, rows)
+    fits, rows_under = fits_on_rows(networks, joint_nets, under, options, copies)
+    scores, hypers = _scored(fits, rows_under, joint_nets, known, None)
+    errors = _errors(joint_nets, fits, hypers, rows_under)
     learns = learns_noise(data, options)
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
@@ -190,12 +184,12 @@ def _two_passes(
             likelihood = options.likelihood.scaled_to(data.mean_variance, under.average_noise)
             options = replace(options, likelihood=likelihood)
         started = clock.elapsed
-        fits, held_out = fits_on_rows(networks, joint_nets, under, options, copies)
+        fits, rows_under = fits_on_rows(networks, joint_nets, under, options, copies)
         if stream is not None and not clock.lacks((clock.elapsed - started) * curvature_rows(stream) / len(rows)):
             fits = fits_of_stream(fits, joint_nets.places, stream, options, model, rows.weights)
         if model is None or not is_short:
-            scores, hypers = _scored(fits, held_out, joint_nets.n_exact, known, hypers)
-            errors = _errors(joint_nets, fits, held_out, hypers, rows)
+            scores, hypers = _scored(fits, rows_under, joint_nets, known, hypers)
+            errors = _errors(joint_nets, fits, hypers, rows_under)
     return _Passes(fits, scores, hypers, errors, under, trained, model)
 
 
@@ -218,11 +212,11 @@ def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRow
 
 
 def initialised(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
-    sizes, nets = Sizes.of(rows), []
+    nets = []
     for arguments, state in zip(joint_nets.arguments, joint_nets.states, strict=True):
         training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
-        net = build_net(TableMLP, arguments, options.likelihood, sizes, **training)
-        initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
+        net = build_net(TableMLP, arguments, options.likelihood, rows, **training)
+        initialise(net, rows.weights.dtype, rows)
         net.module_.load_state_dict(state)
         net.module_.eval()
         nets.append(net)
@@ -264,13 +258,17 @@ def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
 
 
 def _scored(
-    fits: Sequence[LaplaceFit], held_out: _Unseen, n_exact: int, known: float | None, before: Sequence[Hyper] | None
+    fits: Sequence[LaplaceFit],
+    rows: TrainingRows,
+    joint_nets: JointMembers,
+    known: float | None,
+    before: Sequence[Hyper] | None,
 ) -> tuple[list[HeldOutScores], list[Hyper]]:
     """Scores of prior precisions and noises on held-out rows, and the hyperparameters that they select, for each net.
 
-    Those of the first ``n_exact`` nets, which have another shape, are selected apart. ``known`` is a fixed φ.
+    Those of nets with exact steps, which have another shape, are selected apart. ``known`` is a fixed φ.
     """
-    listed = list(zip(fits, held_out, strict=True))
+    listed, n_exact = list(zip(fits, _held_out(rows, joint_nets), strict=True)), joint_nets.n_exact
     scores: list[HeldOutScores] = []
     hypers: list[Hyper] = []
     for first, group in ((0, listed[:n_exact]), (n_exact, listed[n_exact:])):
@@ -281,9 +279,9 @@ def _scored(
         start = replace(start, dispersion=_mean_square(group) if known is None else known)
         start = maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
         parts = []
-        for k, (member_fit, rows) in enumerate(group, first):
-            few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
-            parts.append((member_fit, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
+        for k, (member_fit, unseen) in enumerate(group, first):
+            few = torch.randperm(len(unseen), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
+            parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
         of_group = held_out_scores(parts, start, density_for(fit.likelihood))
         scores += [of_group] * len(group)
         hypers += [of_group.chosen(start, free_prior=True, free_dispersion=known is None)] * len(group)
@@ -303,17 +301,13 @@ def _mean_square(parts: Sequence[tuple[LaplaceFit, TrainingRows]]) -> float:
 
 
 def _errors(
-    joint_nets: JointMembers,
-    fits: Sequence[LaplaceFit],
-    held_out: _Unseen,
-    hypers: Sequence[Hyper],
-    rows: TrainingRows,
+    joint_nets: JointMembers, fits: Sequence[LaplaceFit], hypers: Sequence[Hyper], rows: TrainingRows
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Held-out errors, variances of predictions, and noise in units of φ, for each repeat and row; (D, n, C) each."""
     repeat_of = joint_nets.repeat_of.tolist()
     shape = (joint_nets.n_repeats, len(rows), fits[0].n_outputs)
     zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)
-    for k, (fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
+    for k, (fit, unseen) in enumerate(zip(fits, _held_out(rows, joint_nets), strict=True)):
         posterior, parts = fit.posterior(hypers[k]), []
         for part in linear_rows(fit.network, unseen.chunks(CHUNK)):
             y, noise = without_noise(part.targets.double(), fit.n_outputs)

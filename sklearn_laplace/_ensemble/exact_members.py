@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .._host.net import build_net, initialise
-from .._host.rows import Sizes, TrainingRows
+from .._host.rows import TrainingRows
 from .._options.options import Options, is_auto
 from .._runtime.progress import Steps, Task
 from .._training.built_in import built_in_net, of_one_net
@@ -65,9 +65,9 @@ class ExactNets:
     def net(self, seed: int) -> tuple[Any, Network]:
         """New net with initial weights, and its trace."""
         training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
-        sizes, arguments = Sizes.of(self.rows), self.arguments | {"seed": seed}
-        net = build_net(TableMLP, arguments, self.options.likelihood, sizes, **training)
-        initialise(net, self.rows.inputs[:2], self.rows.weights.dtype, sizes)
+        arguments = self.arguments | {"seed": seed}
+        net = build_net(TableMLP, arguments, self.options.likelihood, self.rows, **training)
+        initialise(net, self.rows.weights.dtype, self.rows)
         return net, trace(net.module_, self.rows.inputs)
 
     def trained(self, net: Any, network: Network, rows: TrainingRows, plan: Plan) -> MapResult:

@@ -25,7 +25,7 @@ from .._approximation.learnt_noise import FAILURES, learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._approximation.target_noise import TargetNoise, target_noise
 from .._data.rows import PreparedData
-from .._host.rows import Sizes, TrainingRows, some_rows
+from .._host.rows import TrainingRows, some_rows
 from .._options.options import Options, is_auto
 from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Steps, Task
@@ -447,7 +447,7 @@ def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -
 def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: bool = False) -> LaplaceFit:
     """Pass over the rows of a member. The structure of an ``exact`` one is that of a net that is trained alone."""
     if exact:
-        selected, structure, n_dual, used = posterior_layout(network, rows.inputs, Sizes.of(rows), options)
+        selected, structure, n_dual, used = posterior_layout(network, rows, options)
     else:
         selected, structure, n_dual, used = layout_of(network, rows, options)
     prior = grouped(selected, network.parameter_names, options)
@@ -459,10 +459,10 @@ def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: boo
 def layout_of(network: Network, rows: TrainingRows, options: Options) -> tuple[Network, type[Curvature], int, int]:
     """As :func:`posterior_layout`; "auto" is exact for few weights, otherwise in Kronecker form, which is cheaper."""
     if options.structure is not None:
-        return posterior_layout(network, rows.inputs, Sizes.of(rows), options)
+        return posterior_layout(network, rows, options)
     selected = options.subset.of(network, rows.inputs)
     n_columns = options.rule.n_columns(options.likelihood, rows.n_outputs)
     kinds = (Full, Kron, Diag) if selected.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
     able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
     fits = (kind for kind in able if options.memory.fits(kind, selected, n_columns * len(rows), n_columns))
-    return posterior_layout(network, rows.inputs, Sizes.of(rows), replace(options, structure=next(fits, None)))
+    return posterior_layout(network, rows, replace(options, structure=next(fits, None)))

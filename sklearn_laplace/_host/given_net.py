@@ -25,7 +25,7 @@ from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, NegativeBino
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.network.tracing import copy_of
 from .loss import MAPLoss
-from .rows import Sizes
+from .rows import TrainingRows
 
 _global_generator = threading.RLock()
 INPUT_SIZES = ("in_features", "input_dim", "n_features_in", "n_in")
@@ -260,7 +260,7 @@ def _are_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
+def check_module(module: nn.Module, example: Tensor, rows: TrainingRows) -> None:
     """Check by one forward pass that the module accepts the inputs and has one output per class or target."""
     name = type(module).__name__
     with torch.no_grad():
@@ -275,9 +275,9 @@ def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
     if isinstance(outputs, Tensor):
         _check_repeatable(module, example[:2], outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    width, n_outputs = _width(outputs), sizes.n_outputs
+    width, n_outputs = _width(outputs), rows.n_outputs
     if width != n_outputs:
-        classes = sizes.of_classes
+        classes = rows.targets.ndim == 1
         single = "one logit for two classes" if classes else "one column for each target"
         expected = "one column for each class" if classes and n_outputs > 1 else single
         other = ", or use likelihood='bernoulli'" if classes and (width, n_outputs) == (1, 2) else ""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from sklearn.base import clone
 from skorch import NeuralNet
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from ..laplace.likelihoods import Bernoulli
@@ -40,14 +40,14 @@ from .given_net import (
     check_monitors,
 )
 from .loss import LateAdam, MAPLoss
-from .rows import Sizes
+from .rows import TrainingRows
 
 
 def build_net(
     source: NeuralNet | type[nn.Module] | nn.Module,
     module_parameters: dict[str, Any],
     likelihood: Likelihood,
-    sizes: Sizes,
+    rows: TrainingRows,
     *,
     max_epochs: int | None,
     lr: float | None,
@@ -64,7 +64,7 @@ def build_net(
     chosen = {name: value for name, value in flat.items() if value is not None}
     own_training = isinstance(source, NeuralNet)
     net = clone(source) if isinstance(source, NeuralNet) else _net_around(source, module_parameters)
-    net.set_params(**chosen, **_sizes(net, sizes.n_inputs, sizes.n_outputs))
+    net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], rows.n_outputs))
     if own_training:
         _check_criterion(net, likelihood)
         check_iterator(net)
@@ -79,10 +79,10 @@ def build_net(
     net.set_params(
         criterion=MAPLoss,
         criterion__likelihood=likelihood,
-        criterion__total_weight=sizes.total_weight,
-        criterion__n_rows=sizes.n_rows,
-        criterion__scale=2 / sizes.n_outputs if own_training and likelihood.has_dispersion else 1.0,
-        device=str(sizes.device),
+        criterion__total_weight=rows.total_weight,
+        criterion__n_rows=len(rows),
+        criterion__scale=2 / rows.n_outputs if own_training and likelihood.has_dispersion else 1.0,
+        device=str(rows.inputs.device),
         verbose=verbose,
     )
     if net.iterator_train is DataLoader:
@@ -111,8 +111,8 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
     return net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
 
 
-def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype | None, sizes: Sizes) -> None:
-    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of example inputs (n, …).
+def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) -> None:
+    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of two rows.
 
     Raises ``ValueError`` if the module cannot be built, refuses the inputs, or has another number of outputs.
     """
@@ -127,8 +127,9 @@ def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype | None, sizes
     if dtype is not None:
         net.module_.to(dtype)
     net.module_.eval()
+    example = rows.inputs[:2]
     own = next((parameter.dtype for parameter in net.module_.parameters()), example.dtype)
-    check_module(net.module_, example.to(own), sizes)
+    check_module(net.module_, example.to(own), rows)
 
 
 def renewed(module: nn.Module) -> nn.Module:

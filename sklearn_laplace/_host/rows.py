@@ -53,22 +53,6 @@ class TrainingRows:
         return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
 
 
-@dataclass(frozen=True)
-class Sizes:
-    n_inputs: int
-    n_outputs: int
-    n_rows: int
-    total_weight: float  # sum N_w of the weights
-    device: torch.device
-    of_classes: bool  # the targets are class indices
-
-    @classmethod
-    def of(cls, rows: TrainingRows) -> Sizes:
-        inputs = rows.inputs
-        of_classes = rows.targets.ndim == 1
-        return cls(inputs.shape[1], rows.n_outputs, len(rows), rows.total_weight, inputs.device, of_classes)
-
-
 def some_rows(n_rows: int, most: int) -> Tensor:
     """Sorted indices of all rows, or of a random sample of at most ``most`` rows, with a fixed seed."""
     return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values

@@ -19,7 +19,7 @@ from torch import Tensor
 from .._data.known_noise import FEWEST_ROWS
 from .._data.summary import TargetSummary
 from .._data.target_scale import TargetScale
-from .._host.rows import Sizes
+from .._host.rows import TrainingRows
 from .._options.options import Options
 from .._options.prior import check_previous, check_temperature, previous_of
 from .._options.resolve import likelihood_of
@@ -67,7 +67,7 @@ def for_rows(
 
 
 def posterior_layout(
-    everything: Network, example: Tensor, sizes: Sizes, options: Options
+    everything: Network, rows: TrainingRows, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
     """Network of the random weights, its structure, its dual dimension M, and the bytes needed, with a previous
     posterior's.
@@ -76,14 +76,14 @@ def posterior_layout(
     mean or temperatures do not fit the net, ``UnsupportedCombinationError`` if the net or structure does not support
     them, and ``MemoryBudgetError`` if the curvature does not fit in memory.
     """
-    network, rule, memory = selected(everything, example, options), options.rule, options.memory
-    n_columns = rule.n_columns(options.likelihood, sizes.n_outputs)
-    n_dual = sizes.n_rows * n_columns
+    network, rule, memory = selected(everything, rows.inputs, options), options.rule, options.memory
+    n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
+    n_dual = len(rows) * n_columns
     grouped(network, everything.parameter_names, options)
     structure = options.structure or automatic_structure(
         network.blocks,
         n_dual,
-        sizes.n_rows,
+        len(rows),
         rule.provides & options.subset.provides,
         options.grouping.unit,
         lambda structure: memory.fits(structure, network, n_dual, n_columns),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .._data.rows import PreparedData
 from .._host.given_net import check_module, isolated_seed, returns_probabilities
 from .._host.net import build_net, initialise
-from .._host.rows import Sizes, TrainingRows
+from .._host.rows import TrainingRows
 from .._host.standardised import first_layers, standardise_layers, statistic_of
 from .._options.options import DISPERSION_RULES, Options
 from .._options.resolve import verbosity
@@ -53,7 +53,7 @@ def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult 
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
-        check_module(module.eval(), rows.inputs[:2], Sizes.of(rows))
+        check_module(module.eval(), rows.inputs[:2], rows)
         network = _trace(module, rows, options, verbose=verbosity(parameters["verbose"])[0])
         return keep_weights(net, network, rows, plan, options)
     if net is None:
@@ -83,57 +83,48 @@ def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Op
     return options, rows, plan
 
 
-@dataclass(frozen=True)
-class _Nets:
-    """A net before the training."""
-
-    net: NeuralNet
-    network: Network  # trace of the initialised net
-    own_epochs: bool  # the user sets the number of epochs
-
-    @classmethod
-    def of(cls, request: TrainingRequest, rows: TrainingRows, options: Options) -> _Nets:
-        parameters, data, seeds = request.parameters, request.data, request.seeds
-        is_ours = parameters["net"] is None
-        source: Any = parameters["net"]
-        arguments: dict[str, Any] = {}
-        if is_ours:
-            source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
-        sizes = Sizes.of(rows)
-        options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
-        if not (is_ours or isinstance(source, NeuralNet) or options_of_net["lr"] is not None):
-            options_of_net["lr"] = MODULE_LR
-        level, _ = verbosity(parameters["verbose"])
-        net = build_net(
-            source,
-            arguments,
-            options.likelihood,
-            sizes,
-            **options_of_net,
-            seed=seeds[0] if is_ours else None,
-            verbose=max(level - 1, 0),
-        )
-        initialise(net, rows.inputs[:2], rows.weights.dtype if is_ours else options.dtype, sizes)
-        if not is_ours:
-            own = next(net.module_.parameters()).dtype
-            _standardise(net.module_, rows.inputs[:2].to(own), data, options)
-        if options.previous is not None:
-            load(net.module_, options.previous.module)
-        module = net.module_
-        if not is_ours:  # trains in its own precision; the posterior has that of the rows
-            module = copy_of(module).to(rows.weights.dtype)
-            check_module(module, rows.inputs[:2], sizes)
-        network = _trace(module, rows, options, verbose=level)
-        own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
-        return cls(net, network, own_epochs)
+def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> tuple[NeuralNet, Network, bool]:
+    """Initialised net, its trace, and True if the user sets the number of epochs."""
+    parameters, data, seeds = request.parameters, request.data, request.seeds
+    is_ours = parameters["net"] is None
+    source: Any = parameters["net"]
+    arguments: dict[str, Any] = {}
+    if is_ours:
+        source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
+    options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
+    if not (is_ours or isinstance(source, NeuralNet) or options_of_net["lr"] is not None):
+        options_of_net["lr"] = MODULE_LR
+    level, _ = verbosity(parameters["verbose"])
+    net = build_net(
+        source,
+        arguments,
+        options.likelihood,
+        rows,
+        **options_of_net,
+        seed=seeds[0] if is_ours else None,
+        verbose=max(level - 1, 0),
+    )
+    initialise(net, rows.weights.dtype if is_ours else options.dtype, rows)
+    if not is_ours:
+        own = next(net.module_.parameters()).dtype
+        _standardise(net.module_, rows.inputs[:2].to(own), data, options)
+    if options.previous is not None:
+        load(net.module_, options.previous.module)
+    module = net.module_
+    if not is_ours:  # trains in its own precision; the posterior has that of the rows
+        module = copy_of(module).to(rows.weights.dtype)
+        check_module(module, rows.inputs[:2], rows)
+    network = _trace(module, rows, options, verbose=level)
+    own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
+    return net, network, own_epochs
 
 
 def _train_net(
     request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task
 ) -> MapResult | GivenNet:
-    nets = _Nets.of(request, rows, options)
-    net, network, start, previous = nets.net, nets.network, request.warm_start, options.previous
-    if request.parameters["net"] is None and not nets.own_epochs:
+    net, network, own_epochs = _net_of(request, rows, options)
+    start, previous = request.warm_start, options.previous
+    if request.parameters["net"] is None and not own_epochs:
         _check_used(request.parameters, is_exact(network, rows, plan), len(rows))
     if previous is not None:
         check_same_net(network, previous.fit.network, rows.inputs[:50])
@@ -147,17 +138,17 @@ def _train_net(
         if not (exact and is_linear(network, rows.inputs[:5])):
             level, _ = verbosity(request.parameters["verbose"])
             if not isinstance(request.parameters["net"], NeuralNet):
-                prepare_module(net, network, rows, plan, by_rows=not nets.own_epochs)
+                prepare_module(net, network, rows, plan, by_rows=not own_epochs)
             return train_given(net, network, rows, plan, options, task, seed=request.seeds[1], level=level)
         net.module_.to(rows.weights.dtype)
-    elif start is None and not (nets.own_epochs or options.prior_mean) and starts_by_gradients(network, rows, plan):
+    elif start is None and not (own_epochs or options.prior_mean) and starts_by_gradients(network, rows, plan):
         # A copy of the net that has not seen a fold shows the error.
         fold = held_out_rows(request.data.X, request.data.targets, 1, FOLDS_OF_MANY)[0]
         seen = torch.stack([torch.ones(len(rows)), torch.from_numpy(~fold)]).to(rows.weights)
         modules, log_volume = [net.module_, copy.deepcopy(net.module_)], request.data.scale.log_volume
         with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), log_volume) as steps:
             plan = started(modules, network, rows, seen, plan, request.seeds[1], steps)
-    trained = fit_map(net, network, rows, plan, task, own_epochs=nets.own_epochs)
+    trained = fit_map(net, network, rows, plan, task, own_epochs=own_epochs)
     return replace(trained, by_evidence=start is None or start.by_evidence) if request.is_member else trained
 
 
@@ -215,7 +206,7 @@ def _trace(module: nn.Module, rows: TrainingRows, options: Options, *, verbose: 
     if log_outputs and verbose:
         print("the net's outputs are probabilities; their logarithms are used as logits.")
     network = trace(module, rows.inputs, log_outputs=log_outputs)
-    posterior_layout(network, rows.inputs, Sizes.of(rows), options)
+    posterior_layout(network, rows, options)
     return network
 
 

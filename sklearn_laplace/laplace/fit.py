@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..errors import NotPositiveDefiniteError
 from .curvatures._base import CurvatureRule
-from .jacobian.jacobian import Batch
 from .likelihoods._base import Likelihood
 from .linalg import sum_of_rows
 from .network.network import Linearisation, Network
@@ -217,62 +216,51 @@ def fit_laplace(
         curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
-    line, sums = partial(_line, network, shift=shift), _Sums.zeros(theta, gradient)
+    linearise = partial(_line, network, shift=shift)
+    nll, total_weight, log_noise = torch.zeros(3, dtype=torch.float64, device=theta.device)
+    total_gradient, n_rows, n_outputs = torch.zeros_like(theta), 0, 0
     try:
-        for rows in batches:
-            curvature = curvature.add_(sums.added(line(rows[0]), rows, likelihood, rule))
-        finite = bool(torch.isfinite(sums.nll + sums.gradient.sum() + curvature.total()))
+        for inputs, targets, weights in batches:
+            line = linearise(inputs)
+            curvature = curvature.add_(rule.batch(line, likelihood, targets, weights))
+            if gradient is None:
+                residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+                total_gradient += line.pullback(residual[..., None]).total()
+            nll += sum_of_rows(weights * likelihood.nll(line.outputs, targets))
+            total_weight += sum_of_rows(weights)
+            log_noise += sum_of_rows(weights * likelihood.log_noise(line.outputs, targets))
+            n_rows, n_outputs = n_rows + len(weights), line.outputs.shape[1]
+        total_gradient = total_gradient if gradient is None else gradient
+        finite = bool(torch.isfinite(nll + total_gradient.sum() + curvature.total()))
         while finite and (following := curvature.next_pass()) is not None:
-            curvature = _another_pass(following, line, batches, likelihood, rule, sums.n_rows)
+            curvature = _another_pass(following, linearise, batches, likelihood, rule, n_rows)
             finite = bool(torch.isfinite(curvature.total()))
     except NotPositiveDefiniteError:  # raised by structures that factorise during the pass
         finite = False
     if not finite:
         raise not_finite(network, batches, likelihood)
-    totals = float(sums.nll), sums.gradient, float(sums.weight)
-    fit = LaplaceFit(network, likelihood, prior, curvature, rule, *totals, sums.n_outputs, shift, float(sums.log_noise))
+    fit = LaplaceFit(
+        network=network,
+        likelihood=likelihood,
+        prior=prior,
+        curvature=curvature,
+        rule=rule,
+        nll=float(nll),
+        gradient=total_gradient,
+        total_weight=float(total_weight),
+        n_outputs=n_outputs,
+        shift=shift,
+        log_noise=float(log_noise),
+    )
     if past is None:
         return fit
     past_nll, past_gradient = past.quadratic_model(theta - past.theta)
     return fit.merge(replace(past, nll=past_nll, gradient=past_gradient))
 
 
-@dataclass
-class _Sums:
-    """Running sums of a pass over the rows, float64, on the device of the network."""
-
-    nll: Tensor
-    weight: Tensor
-    log_noise: Tensor
-    gradient: Tensor  # (P,)
-    is_known: bool  # the gradient was given, and is not accumulated
-    n_outputs: int = 0
-    n_rows: int = 0
-
-    @classmethod
-    def zeros(cls, theta: Tensor, gradient: Tensor | None) -> _Sums:
-        """Sums over no rows."""
-        zero = torch.zeros((), dtype=torch.float64, device=theta.device)
-        total = torch.zeros_like(theta) if gradient is None else gradient
-        return cls(zero, zero.clone(), zero.clone(), total, gradient is not None)
-
-    def added(self, line: Linearisation, rows: Rows, likelihood: Likelihood, rule: CurvatureRule) -> Batch | Tensor:
-        """Add a batch of rows to the sums and return its contribution to the curvature."""
-        _, targets, weights = rows
-        contribution = rule.batch(line, likelihood, targets, weights)
-        if not self.is_known:
-            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-            self.gradient += line.pullback(residual[..., None]).total()
-        self.nll += sum_of_rows(weights * likelihood.nll(line.outputs, targets))
-        self.weight += sum_of_rows(weights)
-        self.log_noise += sum_of_rows(weights * likelihood.log_noise(line.outputs, targets))
-        self.n_outputs, self.n_rows = line.outputs.shape[1], self.n_rows + len(weights)
-        return contribution
-
-
 def _another_pass(
     curvature: Any,
-    line: Callable[[Tensor], Linearisation],
+    linearise: Callable[[Tensor], Linearisation],
     batches: Iterable[Rows],
     likelihood: Likelihood,
     rule: CurvatureRule,
@@ -281,7 +269,7 @@ def _another_pass(
     """Another pass over the same rows, for structures whose basis depends on the first pass."""
     n_again = 0
     for inputs, targets, weights in batches:
-        curvature = curvature.add_(rule.batch(line(inputs), likelihood, targets, weights))
+        curvature = curvature.add_(rule.batch(linearise(inputs), likelihood, targets, weights))
         n_again += len(weights)
     if n_again != n_rows:
         raise ValueError(

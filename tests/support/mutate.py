@@ -395,8 +395,8 @@ MUTATIONS = (
     Mutation(
         "a curvature that is not looked at",
         "laplace/fit.py",
-        "sums.nll + sums.gradient.sum() + curvature.total()",
-        "sums.nll + sums.gradient.sum()",
+        "nll + total_gradient.sum() + curvature.total()",
+        "nll + total_gradient.sum()",
         "nonfinite",
     ),
     Mutation(
