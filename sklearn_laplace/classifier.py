@@ -70,7 +70,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`.
     device, dtype, subset_of_weights, hessian_structure, curvature, prior, temperature
         As in :class:`LaplaceRegressor`.
-    predictive : {"glm", "mc"} or MonteCarlo, default="glm"
+    predictive : {"auto", "glm", "mc"} or MonteCarlo, default="auto"
         As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
     link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or Link, \
 default="moderated"
@@ -140,7 +140,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         curvature: Any = "ggn",
         prior: Any = None,
         temperature: Any = 1.0,
-        predictive: Any = "glm",
+        predictive: Any = "auto",
         link: Any = "moderated",
     ) -> None:
         self.net = net
@@ -659,7 +659,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         ...
         """
         p, labels = self._judged(X, y)
-        return classification_report(p, self.classes_, X, labels)
+        return self._with_outside(classification_report(p, self.classes_, X, labels), X)
 
     def plot(self, X: Any, y: Any, *, figure: Any = None, ax: Any = None, **options: Any) -> Any:
         """Draw entropies, reliability and relevance of the columns on held-out rows, in one figure.

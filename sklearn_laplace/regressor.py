@@ -117,8 +117,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ``FrozenEstimator(fitted)``, whose posterior becomes the prior.
     temperature : float or dict, default=1.0
         Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
-    predictive : {"glm", "mc"} or MonteCarlo, default="glm"
-        "glm": the linearised net, in closed form. "mc": the net under weight samples.
+    predictive : {"auto", "glm", "mc"} or MonteCarlo, default="auto"
+        "auto": the linearised net; outside the training range, the variance of a built-in net grows. "glm": without
+        growth. "mc": the net under weight samples.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
         Standard deviation that ``predict(X, return_std=True)`` returns.
 
@@ -209,7 +210,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         curvature: Any = "ggn",
         prior: Any = None,
         temperature: Any = 1.0,
-        predictive: Any = "glm",
+        predictive: Any = "auto",
         return_std_kind: str = "total",
     ) -> None:
         self.net = net
@@ -696,7 +697,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         distribution = self.predict_dist(X)
         targets = targets_like(y, distribution.mean())
         position = output_position(output, targets.size // len(targets))
-        return regression_report(distribution, X, targets, position, is_count=for_counts(self.likelihood))
+        report = regression_report(distribution, X, targets, position, is_count=for_counts(self.likelihood))
+        return self._with_outside(report, X)
 
     def plot(
         self,

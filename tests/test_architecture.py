@@ -44,8 +44,8 @@ _approximation _ensemble _storage _estimator regressor classifier options _unwra
 plotting __init__
 """
 PARTS = """
-linalg jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering fit
-evidence leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
+linalg extrapolation jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering
+fit evidence leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
 """
 ORDER = PACKAGES.split()
 """Packages and modules of the top level; each imports only what stands before it."""

@@ -40,6 +40,9 @@ N_SPREAD = 16
 MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
 """Levels of the quantiles that these values are."""
 
+MARGIN = 2.0
+"""Margin of the range of a column, in units of the distance between an extreme and the quantile next to it."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -60,6 +63,8 @@ class Column:
     missing_share: float = 0.0  # weighted
     low: float | None = None  # smallest number, in days since 1970 for dates; None without numbers
     high: float | None = None
+    reach: tuple[float, ...] = ()  # range of the column with a margin; empty for levels and constant numbers
+    later: tuple[float, ...] = ()  # the same with rows that came later, if they lie outside
     concern: str = ""  # reason for a warning
     spread: tuple[float, ...] = ()  # quantiles of numbers or codes at ``MIDDLES``
     cycles: tuple[float, ...] = ()  # periods in days by which the net reads dates
@@ -237,6 +242,22 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     sizes = np.abs(numbers[finite & (numbers != 0)])
     concern = far(name, sizes, float(np.quantile(sizes, 0.5, method="lower")) if sizes.size else 0.0)
     return replace(column, heavy=heavy, missing_share=share, low=low, high=high, spread=spread, concern=concern)
+
+
+def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
+    """Range of numbers (n,), extended by twice its distance from the quantiles 1/(2√n) and 1 − 1/(2√n).
+
+    The extremes of further rows usually lie in this margin. It is wide for heavy tails, and zero for few values.
+
+    >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
+    ((-10.0, 110.0), (0.0, 1.0))
+    """
+    if len(numbers) == 0 or numbers.min() == numbers.max():
+        return ()
+    levels = np.array([0.0, 0.5 / math.sqrt(len(numbers)), 1 - 0.5 / math.sqrt(len(numbers)), 1.0])
+    least, low, high, most = weighted_quantiles(numbers, np.ones(len(numbers)), levels).tolist()
+    reach = least + MARGIN * (least - low), most + MARGIN * (most - high)
+    return reach if np.isfinite(reach).all() else ()
 
 
 def dated(column: Column, days: np.ndarray, *, zoned: bool | None) -> Column:

@@ -8,6 +8,7 @@ and True are the same. Statistics over rows are weighted, and rows of weight zer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from sklearn.utils import check_array
 from .._validation.inputs import readable
 from .._warn import warn_user
 from ..errors import NonFiniteError, TableWarning
+from ..laplace.extrapolation import Extrapolation
 from .column import (
     Column,
     check_numbers,
@@ -32,6 +34,7 @@ from .column import (
     far,
     levels_of,
     numbers_of,
+    reach_of,
     warn_of_unknown,
 )
 from .fillings import Fillings, order
@@ -207,13 +210,57 @@ class Table:
                 values[:, k] = np.array(self.columns[k].spread)[order(place)]
         return Fillings(torch.from_numpy(values), torch.from_numpy(unknown))
 
+    @cached_property
+    def reach(self) -> np.ndarray:
+        """Ends of the range of each column, shape (2, d); infinite for columns without one."""
+        return np.array([column.later or column.reach or (-math.inf, math.inf) for column in self.columns]).T
+
+    def has_outside(self, coded: np.ndarray) -> bool:
+        """True if a number of coded rows (n, d) lies outside the range of its column."""
+        low, high = self.reach
+        return bool(((coded < low) | (coded > high)).any())
+
+    def excess(self, coded: np.ndarray) -> np.ndarray:
+        """Distance of coded rows (n, d) from the range of each column, in its widths; infinite for new levels, gaps."""
+        fillings, d = self.fillings(coded), len(self.columns)
+        sides = self.extrapolation(1.0, math.inf).excess(torch.from_numpy(coded)).numpy()
+        excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])
+        return excess if fillings is None else np.where(fillings.gaps(torch.from_numpy(coded)), np.inf, excess)
+
     def with_trained_rows(self, coded: np.ndarray) -> Table:
-        """Encoding after training on coded rows: their unknown levels share a trained embedding."""
+        """Encoding after training on coded rows: unknown levels share a trained embedding, and ranges include them."""
+        columns = []
+        for column, values in zip(self.columns, coded.T, strict=True):
+            if column.n_levels and (values == column.n_levels).any():
+                column = replace(column, spread=())
+            elif column.reach and not np.isnan(values).all():
+                low, high = column.later or column.reach
+                wider = min(low, float(np.nanmin(values))), max(high, float(np.nanmax(values)))
+                column = column if wider == (low, high) else replace(column, later=wider)
+            columns.append(column)
+        return replace(self, columns=tuple(columns))
+
+    def with_reach(self, coded: np.ndarray) -> Table:
+        """Encoding with the ranges of different training rows (n, d), whatever their weights."""
         columns = [
-            replace(column, spread=()) if column.n_levels and (values == column.n_levels).any() else column
+            column if column.n_levels else replace(column, reach=reach_of(values[~np.isnan(values)]))
             for column, values in zip(self.columns, coded.T, strict=True)
         ]
         return replace(self, columns=tuple(columns))
+
+    def without_rows(self, coded: np.ndarray) -> Table:
+        """Encoding without coded rows that came later: a range that one of them extended is that of the training."""
+        columns = [
+            replace(column, later=()) if column.later and np.isin(values, column.later).any() else column
+            for column, values in zip(self.columns, coded.T, strict=True)
+        ]
+        return replace(self, columns=tuple(columns))
+
+    def extrapolation(self, scale: float, most: float) -> Extrapolation:
+        """Variance outside the range of the columns, in the units of coded rows."""
+        widths = [(column.high or 0.0) - (column.low or 0.0) if column.reach else 1.0 for column in self.columns]
+        low, high = torch.from_numpy(self.reach).unbind()
+        return Extrapolation(low, high, torch.tensor(widths, dtype=torch.float64), scale, most)
 
 
 def _are_finite(X: Any) -> bool:

@@ -38,9 +38,6 @@ class Ensemble:
     def first(self) -> Member:
         return self.members[0]
 
-    def of_one(self, member: Member) -> Ensemble:
-        return Ensemble.of([member])
-
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """Weighted mean over the members of a function's values."""
         answers = torch.stack([answer(member) for member in self.members], -1)

@@ -30,6 +30,7 @@ from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import Link
 from ..laplace.nonfinite import not_finite
+from ..laplace.predictives import GLM
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import Posterior
@@ -83,6 +84,8 @@ class Member:
 
     def predictive(self, options: Options) -> PosteriorPredictive:
         """Predictive of the posterior; its weight samples are the same in every call."""
+        if options.outside is not None:
+            return GLM(options.outside)
         return options.predictive.prepared(self.posterior, options.n_samples, self.seed)
 
     def link(self, options: Options) -> Link | None:
@@ -145,10 +148,12 @@ class Member:
         with single_thread(self.is_small):
             deviations = self.posterior.sample(n_samples, generator)
             seed = 0 if options.fillings is None else int(torch.randint(2**31, (), generator=generator))
+            outside = None if options.outside is None else options.outside.drawn(fit.n_outputs, n_samples, generator)
 
             def draw(part: Tensor) -> tuple[Tensor, Tensor]:
                 filled = Filled.of(part, options.fillings)
                 draws = predictive.functions(fit.network, deviations, filled.rows, fit.shift)
+                draws = draws if outside is None else draws + outside(filled.rows)
                 return _with_sum(filled.chosen(draws, seed))
 
             return torch.cat(self._chunked(x, options, draw, n_samples))

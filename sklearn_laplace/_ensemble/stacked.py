@@ -8,7 +8,7 @@ nets; other members predict one after the other (``member.py``). Both ways give 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 import joblib
@@ -18,6 +18,7 @@ from torch import Tensor
 from .._options.options import Options
 from .._runtime.memory import held
 from .._runtime.torch_state import single_thread
+from ..laplace.extrapolation import Extrapolation
 from ..laplace.latent import Components, LatentGaussian
 from ..laplace.structures.kron import KronPosterior
 from ..nets.stacked import StackedNets, StackedPass, is_built_in, is_same_kind
@@ -126,7 +127,7 @@ class Together:
         weights = weights.to(x.device)
 
         def answer(part: Tensor) -> tuple[Components, Tensor]:
-            latents, total = self._latents(part)
+            latents, total = self._latents(part, options.outside)
             nodes: dict[int, tuple[Tensor, Tensor]] = {}
             parts = []
             for member, latent, link in zip(members, latents, links, strict=True):
@@ -145,15 +146,18 @@ class Together:
         members = self.members
 
         def average(part: Tensor) -> tuple[Tensor, Tensor]:
-            latents, total = self._latents(part)
+            latents, total = self._latents(part, options.outside)
             values = [answer(member, latent) for member, latent in zip(members, latents, strict=True)]
             return torch.stack(values, -1) @ weights.to(values[0]), total
 
         return torch.cat(self._chunked(x, options, average))
 
-    def _latents(self, x: Tensor) -> tuple[list[LatentGaussian], Tensor]:
+    def _latents(self, x: Tensor, outside: Extrapolation | None) -> tuple[list[LatentGaussian], Tensor]:
         """Distribution of the outputs of rows for each member, and the sum of all its numbers."""
         latents = [latent for stack in self.stacks for latent in stack.latents(x)]
+        if outside is not None:
+            wider = torch.diag_embed(outside.variance(x)[:, None].expand(-1, latents[0].mean.shape[1]))
+            latents = [replace(latent, covariance=latent.covariance + wider) for latent in latents]
         return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
 
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:

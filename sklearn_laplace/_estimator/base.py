@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
-from .._data.rows import PreparedData, augmented, canonical_rows, present_rows
+from .._data.rows import PreparedData, augmented, canonical_rows, present_rows, row_keys
 from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
@@ -209,6 +209,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             if are_rates(options.likelihood, data.targets) and parameters["augment"] is None:
                 parameters = {**parameters, "of_rates": True}
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
+            if self._table is not None and data.has_copies:
+                self._table = self._table.with_trained_rows(data.X)
             on_device = device_of_fit(parameters, data.shape(), options)
             request = FitRequest(
                 kind=self._kind,
@@ -332,7 +334,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
-        return self._updated(with_rows, X, y, sample_weight, sample_noise_variance)
+        return self._updated(with_rows, Table.with_trained_rows, X, y, sample_weight, sample_noise_variance)
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Remove rows from the posterior, without training; the inverse of :meth:`partial_fit`.
@@ -381,7 +383,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         """
         require_fitted(self)
         check_forgetting(self._parameters()["augment"])
-        return self._updated(without_rows, X, y, sample_weight, sample_noise_variance)
+        return self._updated(without_rows, Table.without_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior, at the same weights and curvature and without training.
@@ -423,10 +425,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> mean, std = model.predict([[30.0]], return_std=True)
+        >>> mean, std = model.predict([[6.2]], return_std=True)
         >>> from copy import deepcopy
-        >>> again, wider = deepcopy(model).refit_laplace(prior_precision=0.01).predict([[30.0]], return_std=True)
-        >>> bool(again == mean), bool(wider > 5 * std), model.prior_precision_
+        >>> again, wider = deepcopy(model).refit_laplace(prior_precision=0.01).predict([[6.2]], return_std=True)
+        >>> bool(again == mean), bool(wider > std), model.prior_precision_
         (True, True, 1.0)
         """
         require_fitted(self)
@@ -468,9 +470,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                 setattr(self, name, value)
 
     def _updated(
-        self, change: Callable[..., Member], X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any
+        self,
+        change: Callable[..., Member],
+        changed_table: Callable[[Table, np.ndarray], Table],
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        sample_noise_variance: Any,
     ) -> Self:
-        """Apply a change by rows, which may be read from a source and belong to several ranks."""
+        """Apply a change of members and table by rows, which may be read from a source and belong to several ranks."""
         group = Group.current()
         source = source_of(X, y, sample_weight, group)
         blocks = [Block(X, y, sample_weight)] if source is None else blocks_of_ranks(source, group)
@@ -478,13 +486,16 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             check_options(sample_noise_variance=sample_noise_variance)
         with self._unchanged_on_failure(X if source is None else None):
             for block in blocks:
-                self._ensemble = self._changed(change, block.X, block.y, block.sample_weight, sample_noise_variance)
+                rows = (block.X, block.y, block.sample_weight, sample_noise_variance)
+                self._ensemble = self._changed(change, changed_table, rows)
             if not group.is_alone:
                 self._take(group.of_first(self))
         return self
 
-    def _changed(self, change: Callable[..., Member], *rows: Any) -> Ensemble:
-        """Apply a change by rows to each member, and return the new ensemble."""
+    def _changed(
+        self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], rows: tuple[Any, ...]
+    ) -> Ensemble:
+        """Apply a change by rows to the table and each member, and return the new ensemble."""
         options, parameters = self._options(), self._parameters()
 
         def copies(data: PreparedData, seed: int) -> PreparedData:
@@ -494,7 +505,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
             members.append(change(member, data, options, copies))
-            table = None if self._table is None else self._table.with_trained_rows(data.X[data.weights > 0])
+            table = None if self._table is None else changed_table(self._table, data.X[data.weights > 0])
         self._table = table
         return replace(self._ensemble, members=tuple(members))
 
@@ -537,8 +548,13 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             if self._table is not None:
                 self._table.warn()
         X = X if self._table is None else self._table.coded(X, weights)
-        if reset and self._table is not None:  # a previous posterior may not know all levels
-            self._table = self._table.with_trained_rows(X[weights > 0])
+        if reset and self._table is not None:
+            present = X[weights > 0]
+            if previous is None:
+                different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
+                self._table = self._table.with_reach(present[different])
+            else:  # it may not know all levels and ranges
+                self._table = self._table.with_trained_rows(present)
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, options.likelihood, shape)
         return X, y, weights, variances

@@ -6,6 +6,8 @@ and moments are returned in units of y.
 
 from __future__ import annotations
 
+import math
+import sys
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,9 +48,12 @@ from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import centred
 from ..laplace.structures._base import Posterior
+from .report import Report
 from .sources import by_block
 
 T = TypeVar("T")
+MOST_OF_LOGS = 4.0
+"""Limit of the variance outside the range for outputs that are logarithms, in units of its scale: e⁴ is large."""
 
 
 def require_fitted(model: Any) -> None:
@@ -157,12 +162,23 @@ class FittedModel(ABC):
             rows = rows if table is None else table.coded(rows)
             fillings = None if table is None else table.fillings(rows)
             options = options if fillings is None else replace(options, fillings=fillings)
+            if table is not None and table.has_outside(rows):
+                options = self._extrapolating(options)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
         """Predictive distribution of each row as a mixture, in the network's units; ``merged`` if moments suffice."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options, merged=merged)
+
+    def _extrapolating(self, options: Options) -> Options:
+        """Options of predictions outside the range of the training rows."""
+        if not options.extrapolates or self._table is None:
+            return options
+        likelihood = self.laplace_.likelihood
+        of_logs = not likelihood.additive_noise or self._scale.transforms
+        most = MOST_OF_LOGS if of_logs else math.inf
+        return replace(options, outside=self._table.extrapolation(likelihood.scale_outside, most))
 
     # ------------------------------------------------------------------ members
 
@@ -183,7 +199,7 @@ class FittedModel(ABC):
         members = self._ensemble.members
         nets = self.net if is_list(self.net) else [self.net] * len(members)
         return [
-            self._around(self._ensemble.of_one(member), net=net, n_members=1, n_bins=member.n_bins)
+            self._around(Ensemble.of([member]), net=net, n_members=1, n_bins=member.n_bins)
             for member, net in zip(members, nets, strict=True)
         ]
 
@@ -314,6 +330,55 @@ class FittedModel(ABC):
         several = len(self._ensemble.members) > 1
         variance = (variance + (square - mean.square()) * several).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
+
+    @by_block
+    def outside(self, X: Any) -> Any:
+        """Distance of each value of X from the range of its column in the training rows.
+
+        The default predictive gets more uncertain with this distance. The range has a margin, so the extremes of
+        further rows from the same distribution usually lie inside.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to compare.
+
+        Returns
+        -------
+        ndarray or pandas.DataFrame of shape (n_samples, n_features)
+            In widths of the range; 0 inside. Infinite for levels that no training row had, and for missing numbers in
+            columns without any in training. A dataframe, if X is one of pandas.
+
+        Raises
+        ------
+        AttributeError
+            For a net of your own (``net=``), which takes X unchanged.
+
+        Examples
+        --------
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = [[0.0, "Bern"], [1.0, "Graz"], [2.0, "Bern"], [2.0, "Graz"]]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, [0.0, 1.0, 2.0, 3.0])
+        >>> model.outside([[1.5, "Bern"], [7.0, "Graz"], [1.0, "Rome"]])
+        array([[0. , 0. ],
+               [2.5, 0. ],
+               [0. , inf]])
+        """
+        require_fitted(self)
+        if self._table is None:
+            raise AttributeError("outside belongs to the built-in net (net=None); a given net reads X unchanged.")
+        rows, _ = check_rows(self, X, tables=True, reset=False)
+        excess = self._table.excess(self._table.coded(rows, warn=False))
+        pandas = sys.modules.get("pandas")
+        is_frame = pandas is not None and isinstance(X, pandas.DataFrame)
+        return pandas.DataFrame(excess, index=X.index, columns=X.columns) if pandas and is_frame else excess
+
+    def _with_outside(self, report: Report, X: Any) -> Report:
+        """Report with a note about rows outside the range of the training rows, if the columns are known."""
+        if self._table is None:
+            return report
+        names = [column.name.removeprefix("column ") for column in self._table.columns]
+        return report.with_outside(np.asarray(self.outside(X)), names)
 
     @ordinary_tensors()
     def log_marginal_likelihood(

@@ -9,7 +9,7 @@ test checks. For counts u is drawn between :math:`F_n(y_n - 1)` and :math:`F_n(y
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -38,6 +38,8 @@ BELOW_ZERO = (
     "all targets are positive, but {:.0%} of the {:.0%} intervals reach below zero: target_transform='log' keeps "
     "them above."
 )
+LEAST_OUTSIDE = 0.05
+"""Share of rows outside the range of the training rows, from which a report has a note."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,16 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
     __repr__ = __str__
+
+    def with_outside(self, excess: np.ndarray, names: Sequence[str]) -> Report:
+        """Report with a note about rows outside the training range, given the excess (n, d) of each column."""
+        share = float((excess > 0).any(1).mean())
+        if share < LEAST_OUTSIDE:
+            return self
+        by_column = (excess > 0).mean(0)
+        worst = [names[k] for k in np.argsort(-by_column, kind="stable")[:MOST_LISTED] if by_column[k] > 0]
+        note = f"{share:.0%} of the rows lie outside the range of the training rows, most often in {', '.join(worst)}; "
+        return replace(self, notes=(*self.notes, note + "outside(X) has their distances."))
 
 
 def output_position(output: int | None, n_outputs: int) -> int:

@@ -180,7 +180,8 @@ def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tens
         raise ValueError(
             f"X has shape {tuple(X.shape)}; expected (…, q, {estimator.n_features_in_}), one value for each column."
         )
-    ensemble, options, q, n_outputs = estimator._ensemble, estimator._options(), X.shape[-2], len(outputs)
+    ensemble, options = estimator._ensemble, estimator._extrapolating(estimator._options())
+    q, n_outputs = X.shape[-2], len(outputs)
     x = X.to(ensemble.first.posterior.device, ensemble.first.input_dtype)
     with single_thread(ensemble.first.is_small):
         mean, covariance, own_noise = _moments(ensemble, options, x if torch.is_grad_enabled() else x.detach())

@@ -36,6 +36,7 @@ from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
+from ..laplace.extrapolation import FARTHEST
 from ..laplace.layers import StandardisedLinear
 from ..laplace.links import Moderated, Plugin, Probit
 from ..laplace.links._base import Link
@@ -199,10 +200,11 @@ def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
 
 def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
     """Outputs of a regressor: mean, total and epistemic standard deviation, in the units of y."""
+    outside = _outside(graph, estimator)
     moments, ratios = [], {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
     for member in estimator._ensemble.members:
         fit = member.fit
-        latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
+        latent = _gaussian(graph, fit.network, member.posterior, fit.shift, outside)
         variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
         if isinstance(noise := member.noise_model, NoiseModel):
             aleatoric = graph("Mul", ratios[id(noise)], member.hyper.dispersion)
@@ -242,14 +244,14 @@ def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
 def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
     """Output of a classifier: class probabilities under the link, averaged over the members."""
     to_logits = estimator.laplace_.likelihood.logits(torch.eye(estimator.n_outputs_, dtype=torch.float64)).numpy()
-    probabilities, link = [], estimator._options().link
+    probabilities, link, outside = [], estimator._options().link, _outside(graph, estimator)
     for member in estimator._ensemble.members:
         fit = member.fit
         if link is Plugin:
             outputs, *_ = _linearised(graph, fit.network, fit.shift)
             probabilities.append(graph("Softmax", graph("MatMul", outputs, to_logits), axis=-1))
         else:
-            latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
+            latent = _gaussian(graph, fit.network, member.posterior, fit.shift, outside)
             root = graph("MatMul", np.ascontiguousarray(to_logits.T), latent.root)
             probabilities.append(_moderated(graph, graph("MatMul", latent.mean, to_logits), root, link))
     return {"probabilities": _weighted(graph, probabilities, estimator.member_weights_)}
@@ -307,13 +309,34 @@ class Step(NamedTuple):
     back: Callable[[str], str]
 
 
-def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None) -> Latent:
+def _gaussian(
+    graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None, outside: str | None = None
+) -> Latent:
+    """Distribution of the outputs; ``outside`` is a standard deviation (n, 1) that each output gets in addition."""
     mean, jacobian, steps = _linearised(graph, network, shift)
     if (factors := _factors(network, posterior)) is not None:
-        return Latent(mean, _factored_root(graph, network, factors, steps))
-    identity = torch.eye(network.n_parameters, dtype=torch.float64, device=posterior.device)
-    root = posterior.apply_root(identity).mT.cpu().numpy()
-    return Latent(mean, graph("MatMul", jacobian(), np.ascontiguousarray(root)))
+        root = _factored_root(graph, network, factors, steps)
+    else:
+        identity = torch.eye(network.n_parameters, dtype=torch.float64, device=posterior.device)
+        constant = posterior.apply_root(identity).mT.cpu().numpy()
+        root = graph("MatMul", jacobian(), np.ascontiguousarray(constant))
+    if outside is not None:
+        columns = graph("Mul", unsqueezed(graph, outside, 2), np.eye(_n_outputs(steps))[None])
+        root = graph("Concat", root, columns, axis=2)
+    return Latent(mean, root)
+
+
+def _outside(graph: Graph, estimator: Any) -> str | None:
+    """Standard deviation (n, 1) outside the range of the training rows, see :class:`.Extrapolation`; None without."""
+    outside = estimator._extrapolating(estimator._options()).outside
+    if outside is None:
+        return None
+    low, high, width = (part.numpy() for part in (outside.low, outside.high, outside.width))
+    beyond = graph("Max", graph("Sub", low, "X"), graph("Sub", "X", high))
+    excess = graph("Min", graph("Max", graph("Div", beyond, width), 0.0), FARTHEST)
+    squares = graph("Mul", square(graph, excess), graph("Add", excess, 1.0))
+    variance = graph("ReduceSum", squares, np.array([1]), keepdims=1)
+    return graph("Mul", graph("Sqrt", variance), outside.scale)
 
 
 def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[str, Callable[[], str], Sequence[Step]]:

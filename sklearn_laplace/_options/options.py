@@ -14,6 +14,7 @@ from .._runtime.memory import MemoryBudget
 from .._validation.values import Choice
 from ..laplace.curvatures._base import CurvatureRule
 from ..laplace.evidence import mackay_dispersion, residual_dispersion
+from ..laplace.extrapolation import Extrapolation
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links._base import Link
 from ..laplace.predictives._base import PosteriorPredictive
@@ -68,6 +69,7 @@ class Options:
     structure_options: StructureOptions
     likelihood: Likelihood  # distribution of the targets given the outputs
     predictive: type[PosteriorPredictive]  # from the posterior to the distribution of the outputs
+    extrapolates: bool  # the variance grows outside the range of the training rows
     n_samples: int  # weight samples of the predictive, and draws of the link
     link: type[Link] | None  # from logits to probabilities; None for a regressor
     grouping: Grouping  # weights that share a prior precision
@@ -85,6 +87,7 @@ class Options:
     varying_noise: bool | None = False  # the noise level varies with the inputs; None if the data decide
     previous: PreviousPosterior | None = None  # posterior that is the prior of a fit
     fillings: Fillings | None = None  # values for gaps of the rows to predict, see ``_ensemble.gaps.Filled``
+    outside: Extrapolation | None = None  # variance of the rows to predict that lie outside the range of the training
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:

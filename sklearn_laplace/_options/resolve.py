@@ -29,7 +29,7 @@ from ..laplace.likelihoods import LIKELIHOODS, NegativeBinomial, Poisson
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links import LINKS
 from ..laplace.links._base import Link
-from ..laplace.predictives import PREDICTIVES
+from ..laplace.predictives import GLM, PREDICTIVES
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.prior_groups import GROUPINGS
 from ..laplace.structures import STRUCTURES
@@ -66,6 +66,9 @@ PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 """Parameters of which some internal options are in ``POST_HOC``."""
 
 
+PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDICTIVES}
+
+
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     """Check an estimator's internal options, from ``variants.expanded``, and resolve names to objects.
 
@@ -85,7 +88,8 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     grouping = grouping_of(lookup("prior", parameters["prior_structure"], GROUPINGS), precision.value)
     biases, damped = structure_options.separate_biases, structure_options.damped
     check_grouping(grouping, parameters["hessian_structure"], structure, separate_biases=biases, damped=damped)
-    predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
+    predictive = lookup("predictive", parameters["predictive"], PREDICTIVES_BY_NAME)
+    has_hidden_layers = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     noise, map_precision = _noise(parameters, likelihood), parameters["map_prior_precision"]
     for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
         if chosen.rule == LOO:
@@ -97,6 +101,7 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         structure_options=structure_options,
         likelihood=likelihood,
         predictive=predictive,
+        extrapolates=is_auto(parameters["predictive"]) and has_hidden_layers,
         n_samples=count("n_samples", parameters["n_samples"]),
         link=_link(predictive, parameters) if "link" in parameters else None,
         grouping=grouping,

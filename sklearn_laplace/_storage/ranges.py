@@ -56,7 +56,8 @@ FIELDS: dict[str, str] = {
         ParameterBlock.outputs ParameterBlock.positions PreparedData.n_outputs fitted.n_features_in_
     """,
     "finite": """
-        Affine.last_axes Column.spread DenseFactor.values Diag.diagonal EKFACBlock.input_basis EKFACBlock.output_basis
+        Affine.last_axes Column.later Column.reach Column.spread DenseFactor.values
+        Diag.diagonal EKFACBlock.input_basis EKFACBlock.output_basis
         EKFACBlock.values Full.lower FullPosterior.half FullPosterior.logdet FunctionalPosterior.factor
         FunctionalPosterior.gram
         InfBlockPosterior.rows KronBlock.input_sum KronBlock.output_sum KronBlockPosterior.input_basis

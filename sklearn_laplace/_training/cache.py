@@ -38,7 +38,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "hessian_structure": "auto",
     "curvature": "ggn",  # the training always uses this curvature
     "temperature": 1.0,
-    "predictive": "glm",
+    "predictive": "auto",
     "link": "moderated",
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows

@@ -239,3 +239,17 @@ def test_positive_targets_with_intervals_below_zero_have_a_note():
     distribution = norm(np.full(20, 1.0), 1.0)
     assert regression_report(distribution, np.zeros((20, 1)), np.r_[0.0, np.ones(19)], 0, is_count=False).notes == ()
     assert len(regression_report(distribution, np.zeros((20, 1)), np.ones(20), 0, is_count=False).notes) == 1
+
+
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_a_report_names_the_columns_of_rows_outside_the_range(kind):
+    """From a twentieth of the rows on; a net that is given has no known range."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(60, 2)), columns=["near", "far"])
+    y = X["near"] + 0.1 * rng.normal(size=60)
+    y = (y > y.median()).astype(int) if kind is LaplaceClassifier else y
+    model = kind(hidden_layer_sizes=(4,), n_members=1, random_state=0).fit(X, y)
+    shifted = X.assign(far=X["far"] + 5 * (np.arange(60) < 15))
+    note = "25% of the rows lie outside the range of the training rows, most often in 'far'; outside(X) has their"
+    assert any(line.startswith(note) for line in model.report(shifted, y).notes)
+    assert not any("outside" in note for note in model.report(X, y).notes)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
 
+LOGIT_OUTSIDE = 30.0
+"""Standard deviation of the difference between two logits at one width outside the range of the data, up to √2."""
+
 
 class Link(Protocol):
     """The part of a link that a likelihood over classes uses (see ``links/``)."""
@@ -51,6 +54,11 @@ class Likelihood(ABC):
     def key(cls) -> str:
         """Name in the registry, which is that of the file."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @property
+    def scale_outside(self) -> float:
+        """Scale of the functions outside the range of the data, in units of the outputs (``extrapolation.py``)."""
+        return 1.0
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link, class_moments
+from ._base import LOGIT_OUTSIDE, Likelihood, Link, class_moments
 
 
 class Bernoulli(Likelihood):
@@ -28,6 +28,10 @@ class Bernoulli(Likelihood):
 
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
+
+    @property
+    def scale_outside(self) -> float:
+        return LOGIT_OUTSIDE
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus(f) − y f, shape (n,), nats."""

@@ -7,13 +7,14 @@ r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link, class_moments
+from ._base import LOGIT_OUTSIDE, Likelihood, Link, class_moments
 
 
 class Categorical(Likelihood):
@@ -30,6 +31,10 @@ class Categorical(Likelihood):
 
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
+
+    @property
+    def scale_outside(self) -> float:
+        return LOGIT_OUTSIDE / math.sqrt(2)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log softmax(f)_y, shape (n,), nats."""

@@ -6,11 +6,13 @@ untuned prior, unlike samples of the nonlinear network's weights.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from ..extrapolation import Extrapolation
 from ..jacobian.jacobian import FactoredJacobian
 from ..latent import LatentGaussian
 from ..network.network import Network
@@ -18,8 +20,9 @@ from ..structures._base import Posterior
 from ._base import PosteriorPredictive
 
 
+@dataclass(frozen=True)
 class GLM(PosteriorPredictive):
-    """Predictive of the network linearised around its MAP estimate.
+    """Predictive of the network linearised around its MAP estimate, with more variance outside the data if asked for.
 
     Examples
     --------
@@ -33,6 +36,7 @@ class GLM(PosteriorPredictive):
     [[1.0]]
     """
 
+    outside: Extrapolation | None = None  # None: the linearised network alone
     takes_link: ClassVar[bool] = True
 
     @classmethod
@@ -42,7 +46,9 @@ class GLM(PosteriorPredictive):
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
         """Mean f + J·shift, shape (n, C), and covariance, shape (n, C, C), of the outputs, float64."""
         outputs, jacobian = network.jacobian(x)
-        return LatentGaussian(_moved(outputs, jacobian, shift), posterior.covariance(jacobian))
+        covariance = posterior.covariance(jacobian)
+        covariance = covariance if self.outside is None else self.outside.widened(covariance, x)
+        return LatentGaussian(_moved(outputs, jacobian, shift), covariance)
 
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
         """Mean of :meth:`latent` alone, shape (n, C). Without a shift it costs one forward pass."""
@@ -56,7 +62,8 @@ class GLM(PosteriorPredictive):
         """Joint covariance over rows and outputs, shape (n·C, n·C), float64. It does not depend on the shift."""
         _, jacobian = network.jacobian(x)
         covariance = posterior.cross_covariance(jacobian, jacobian)
-        return torch.triu(covariance) + torch.triu(covariance, 1).mT
+        covariance = torch.triu(covariance) + torch.triu(covariance, 1).mT
+        return covariance if self.outside is None else self.outside.widened_jointly(covariance, x)
 
     @staticmethod
     def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
