@@ -288,7 +288,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         if self.verbose:
             print_hint(self.likelihood, self.target_transform, targets)
         transforms: tuple[LogTransform, ...] = ()
-        slope = 0.0
+        slope, deviation = 0.0, None
         if self.target_transform is not None:
             transforms = tuple(LogTransform.fitted(column) for column in targets.T)
             slope = log_slope(transforms, targets, weights)
@@ -300,9 +300,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             # The scale of a constant target is its absolute value.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
             targets, all_targets = (np.where(constant, mean, values) for values in (targets, all_targets))
+        elif likelihood.additive_noise:
+            _, deviation, constant = spread(targets, row_reliability(weights, variances))
+            deviation = np.where(constant, 1.0, deviation)
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(
-            mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows, transforms, slope
+            mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows, transforms, deviation, slope
         )
         return self._scaled(X, targets, weights, variances, target_scale).with_unmerged_rows(
             self._scaled(all_rows, all_targets, all_weights, all_variances, target_scale)

@@ -200,7 +200,7 @@ def main() -> None:
         tables |= {
             "curves": (["curve", "data", "gap", "margin"], curves),
             "scores": (["table", "rows", "outside", "loss", "difference"], lambda: scores(options.data)),
-            "shifted": (["table", "change", "score_samples", "forest"], lambda: shifted(options.data)),
+            "shifted": (["table", "change", "score_samples", "isolation forest"], lambda: shifted(options.data)),
         }
         options.out.mkdir(parents=True, exist_ok=True)
     for title, (columns, part) in tables.items():

@@ -39,7 +39,6 @@ N_SPREAD = 16
 """Number of training values that stand for a missing number or an unknown level of a new row."""
 MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
 """Levels of the quantiles that these values are."""
-
 MARGIN = 2.0
 """Margin of the range of a column, in units of the distance between an extreme and the quantile next to it."""
 
@@ -245,18 +244,21 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 
 
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
-    """Range of numbers (n,), extended by twice its distance from the quantiles 1/(2√n) and 1 − 1/(2√n).
+    """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
 
-    The extremes of further rows usually lie in this margin. It is wide for heavy tails, and zero for few values.
+    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n), or the distance to the
+    next value if that is larger.
 
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
-    ((-10.0, 110.0), (0.0, 1.0))
+    ((-10.0, 110.0), (-1.0, 2.0))
     """
-    if len(numbers) == 0 or numbers.min() == numbers.max():
+    ordered = np.unique(numbers)
+    if len(ordered) < 2:
         return ()
-    levels = np.array([0.0, 0.5 / math.sqrt(len(numbers)), 1 - 0.5 / math.sqrt(len(numbers)), 1.0])
-    least, low, high, most = weighted_quantiles(numbers, np.ones(len(numbers)), levels).tolist()
-    reach = least + MARGIN * (least - low), most + MARGIN * (most - high)
+    level = 0.5 / math.sqrt(len(numbers))
+    low, high = np.quantile(numbers, [level, 1 - level], method="inverted_cdf").tolist()
+    least, second, last, most = ordered[[0, 1, -2, -1]].tolist()
+    reach = least - max(MARGIN * (low - least), second - least), most + max(MARGIN * (most - high), most - last)
     return reach if np.isfinite(reach).all() else ()
 
 

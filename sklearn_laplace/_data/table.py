@@ -223,17 +223,23 @@ class Table:
     def excess(self, coded: np.ndarray) -> np.ndarray:
         """Distance of coded rows (n, d) from the range of each column, in its widths; infinite for new levels, gaps."""
         fillings, d = self.fillings(coded), len(self.columns)
-        sides = self.extrapolation(1.0, math.inf).excess(torch.from_numpy(coded)).numpy()
+        sides = self.extrapolation(torch.ones(1)).excess(torch.from_numpy(coded)).numpy()
         excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])
         return excess if fillings is None else np.where(fillings.gaps(torch.from_numpy(coded)), np.inf, excess)
 
     def with_trained_rows(self, coded: np.ndarray) -> Table:
         """Encoding after training on coded rows: unknown levels share a trained embedding, and ranges include them."""
+        columns = [
+            replace(column, spread=()) if column.n_levels and (values == column.n_levels).any() else column
+            for column, values in zip(self.columns, coded.T, strict=True)
+        ]
+        return replace(self, columns=tuple(columns)).with_later(coded)
+
+    def with_later(self, coded: np.ndarray) -> Table:
+        """Encoding whose ranges include coded rows (n, d) that came later."""
         columns = []
         for column, values in zip(self.columns, coded.T, strict=True):
-            if column.n_levels and (values == column.n_levels).any():
-                column = replace(column, spread=())
-            elif column.reach and not np.isnan(values).all():
+            if column.reach and not np.isnan(values).all():
                 low, high = column.later or column.reach
                 wider = min(low, float(np.nanmin(values))), max(high, float(np.nanmax(values)))
                 column = column if wider == (low, high) else replace(column, later=wider)
@@ -251,16 +257,16 @@ class Table:
     def without_rows(self, coded: np.ndarray) -> Table:
         """Encoding without coded rows that came later: a range that one of them extended is that of the training."""
         columns = [
-            replace(column, later=()) if column.later and np.isin(values, column.later).any() else column
+            replace(column, later=()) if np.isin(values, [*{*column.later} - {*column.reach}]).any() else column
             for column, values in zip(self.columns, coded.T, strict=True)
         ]
         return replace(self, columns=tuple(columns))
 
-    def extrapolation(self, scale: float, most: float) -> Extrapolation:
-        """Variance outside the range of the columns, in the units of coded rows."""
+    def extrapolation(self, scale: torch.Tensor) -> Extrapolation:
+        """Variance outside the range of the columns, with a scale for each output."""
         widths = [(column.high or 0.0) - (column.low or 0.0) if column.reach else 1.0 for column in self.columns]
         low, high = torch.from_numpy(self.reach).unbind()
-        return Extrapolation(low, high, torch.tensor(widths, dtype=torch.float64), scale, most)
+        return Extrapolation(low, high, torch.tensor(widths, dtype=torch.float64), scale)
 
 
 def _are_finite(X: Any) -> bool:

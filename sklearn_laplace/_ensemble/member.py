@@ -148,7 +148,7 @@ class Member:
         with single_thread(self.is_small):
             deviations = self.posterior.sample(n_samples, generator)
             seed = 0 if options.fillings is None else int(torch.randint(2**31, (), generator=generator))
-            outside = None if options.outside is None else options.outside.drawn(fit.n_outputs, n_samples, generator)
+            outside = None if options.outside is None else options.outside.drawn(n_samples, generator)
 
             def draw(part: Tensor) -> tuple[Tensor, Tensor]:
                 filled = Filled.of(part, options.fillings)

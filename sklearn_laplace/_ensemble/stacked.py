@@ -156,7 +156,7 @@ class Together:
         """Distribution of the outputs of rows for each member, and the sum of all its numbers."""
         latents = [latent for stack in self.stacks for latent in stack.latents(x)]
         if outside is not None:
-            wider = torch.diag_embed(outside.variance(x)[:, None].expand(-1, latents[0].mean.shape[1]))
+            wider = torch.diag_embed(outside.variance(x))
             latents = [replace(latent, covariance=latent.covariance + wider) for latent in latents]
         return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
 

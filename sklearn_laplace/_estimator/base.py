@@ -223,6 +223,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                 saved=saved,
             )
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
+            self._table = self._table if request.stream is None else request.stream.table()
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
             if not clock.was_cut:
                 diagnose(self._ensemble, options)
@@ -368,7 +369,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         -----
         The rows are removed from the curvature and from the mean of the linearised net. Rows of :meth:`fit` still
         influence the linearisation, the prior precision and the noise level. The stored training rows are dropped, so
-        that leave-one-out is no longer available.
+        leave-one-out is no longer available. A range that a removed row had extended becomes that of the fit.
 
         Examples
         --------

@@ -6,7 +6,6 @@ and moments are returned in units of y.
 
 from __future__ import annotations
 
-import math
 import sys
 from abc import ABC
 from collections.abc import Callable, Iterator
@@ -52,8 +51,6 @@ from .report import Report
 from .sources import by_block
 
 T = TypeVar("T")
-MOST_OF_LOGS = 4.0
-"""Limit of the variance outside the range for outputs that are logarithms, in units of its scale: e⁴ is large."""
 
 
 def require_fitted(model: Any) -> None:
@@ -172,13 +169,16 @@ class FittedModel(ABC):
             return self._ensemble.components(x, options, merged=merged)
 
     def _extrapolating(self, options: Options) -> Options:
-        """Options of predictions outside the range of the training rows."""
-        if not options.extrapolates or self._table is None:
+        """Options of predictions outside the range of the training rows.
+
+        A variance of logarithms would raise the mean of y or lower its median, so they have none.
+        """
+        likelihood, units = self.laplace_.likelihood, self._scale
+        if not options.extrapolates or self._table is None or not likelihood.additive_noise or units.transforms:
             return options
-        likelihood = self.laplace_.likelihood
-        of_logs = not likelihood.additive_noise or self._scale.transforms
-        most = MOST_OF_LOGS if of_logs else math.inf
-        return replace(options, outside=self._table.extrapolation(likelihood.scale_outside, most))
+        deviation = np.ones(self.n_outputs_) if units.deviation is None else units.deviation
+        scale = torch.from_numpy(likelihood.scale_outside * deviation)
+        return replace(options, outside=self._table.extrapolation(scale))
 
     # ------------------------------------------------------------------ members
 

@@ -130,6 +130,7 @@ def stream_of(estimator: Any, sample: Sample, data: PreparedData) -> RowStream:
         rows = reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
         if data.table is not None:
             data.table.warn_of_far(rows.X, warned)
+            reader._table = reader._table.with_later(rows.X[rows.weights > 0])
         return rows
 
-    return RowStream(sample.shard, read, sample.n_rows, reading.of_all * unit, Group.current())
+    return RowStream(sample.shard, read, sample.n_rows, reading.of_all * unit, Group.current(), lambda: reader._table)

@@ -149,7 +149,7 @@ def _check(estimator: LaplaceEstimator) -> None:
     if options.predictive is not GLM:
         raise UnsupportedCombinationError(
             f"predictive={estimator.get_params()['predictive']!r} has no closed form for ONNX; use "
-            "refit_laplace(predictive='glm')."
+            "refit_laplace(predictive='auto')."
         )
     if not (likelihood.over_classes or likelihood.additive_noise):
         raise UnsupportedCombinationError(
@@ -312,7 +312,7 @@ class Step(NamedTuple):
 def _gaussian(
     graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None, outside: str | None = None
 ) -> Latent:
-    """Distribution of the outputs; ``outside`` is a standard deviation (n, 1) that each output gets in addition."""
+    """Distribution of the outputs; ``outside`` (n, C) are further standard deviations."""
     mean, jacobian, steps = _linearised(graph, network, shift)
     if (factors := _factors(network, posterior)) is not None:
         root = _factored_root(graph, network, factors, steps)
@@ -327,16 +327,15 @@ def _gaussian(
 
 
 def _outside(graph: Graph, estimator: Any) -> str | None:
-    """Standard deviation (n, 1) outside the range of the training rows, see :class:`.Extrapolation`; None without."""
+    """Standard deviations (n, C) outside the range of the training rows, see :class:`.Extrapolation`; None without."""
     outside = estimator._extrapolating(estimator._options()).outside
     if outside is None:
         return None
     low, high, width = (part.numpy() for part in (outside.low, outside.high, outside.width))
     beyond = graph("Max", graph("Sub", low, "X"), graph("Sub", "X", high))
     excess = graph("Min", graph("Max", graph("Div", beyond, width), 0.0), FARTHEST)
-    squares = graph("Mul", square(graph, excess), graph("Add", excess, 1.0))
-    variance = graph("ReduceSum", squares, np.array([1]), keepdims=1)
-    return graph("Mul", graph("Sqrt", variance), outside.scale)
+    variance = graph("ReduceSum", graph("Mul", square(graph, excess), excess), np.array([1]), keepdims=1)
+    return graph("Mul", graph("Sqrt", variance), outside.scale.numpy())
 
 
 def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[str, Callable[[], str], Sequence[Step]]:

@@ -283,6 +283,6 @@ def _link(predictive: type[PosteriorPredictive], parameters: Mapping[str, Any]) 
         raise UnsupportedCombinationError(
             f"link={name!r} cannot be used with predictive={parameters['predictive']!r}: it maps a Gaussian over the "
             "logits to probabilities, but this predictive averages the softmax of weight samples. Use "
-            f"predictive='glm', or link={DEFAULT_LINK!r}."
+            f"predictive='auto', or link={DEFAULT_LINK!r}."
         )
     return LINKS[SAMPLE_LINK]

@@ -33,9 +33,9 @@ FIELDS: dict[str, str] = {
         Hyper.prior_precision Hyper.temperature InfBlockPosterior.precision InfBlockPosterior.total
         KronBlockPosterior.precision KronBlockPosterior.spectrum LaplaceFit.total_weight
         PreparedData.noise SquaredErrors.dispersion TargetNoise.levels TargetScale.scale
-        TargetScale.unit_noise TemperedPosterior.temperatures ValidationScores.bounds ValidationScores.unit
-        fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period Standardise.scale
-        Column.cycles LogTransform.high
+        TargetScale.deviation TargetScale.unit_noise TemperedPosterior.temperatures ValidationScores.bounds
+        ValidationScores.unit fitted._weight_unit NumbersAndPieces.quartile Pieces.length Standardise.period
+        Standardise.scale Column.cycles LogTransform.high
     """,
     "positive or infinite": "Compress.width",
     "of at least 0": """

@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from .._data.rows import PreparedData, rehashed, row_keys
+from .._data.table import Table
 from .._runtime.group import Group
 from .._sources.source import Block, RowSource
 from .repeats import FOLDS_OF_MANY, N_REPEATS
@@ -35,6 +36,7 @@ class RowStream:
     n_rows: int
     total_weight: float
     group: Group
+    table: Callable[[], Table | None]  # encoding whose ranges include the rows that were read
 
     @property
     def share(self) -> int:

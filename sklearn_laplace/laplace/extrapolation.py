@@ -4,18 +4,16 @@ A net continues its function beyond the data in a way that the prior over its we
 of the linearised net grows with the square of the distance at most, and that of a net with bounded activations stops
 growing. Further features therefore represent functions that the net does not: they are zero on the range of the
 training rows, so their posterior is their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let e be how far
-column j lies beyond its range on side ±, in widths of the range. The outputs get
+column j lies beyond its range on side ±, in widths of the range. Each output gets
 
-.. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm} \sqrt{1 + e_{j\pm}}, \qquad w_{j\pm} \sim N(0, 1),
-          \qquad \text{with the variance } s^2 \sum_{j, \pm} (e_{j\pm}^2 + e_{j\pm}^3) .
+.. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
+          \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
 
-The cube outgrows the square of a mean that is linear in the distance, so class probabilities become equal far away. The
-square makes the variance grow from the border on. The scale s belongs to the likelihood.
+The cube outgrows the square of a mean that is linear in the distance, so class probabilities become equal far away.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,25 +21,25 @@ import torch
 from torch import Tensor
 
 FARTHEST = 1e30
-"""Largest e; the cubes of larger ones would overflow."""
+"""Largest e. The variance of larger ones would leave no digits for other numbers in sums."""
 
 
 @dataclass(frozen=True, eq=False)
 class Extrapolation:
-    """Independent Gaussian functions of rows (n, d), the same prior for each output.
+    """Independent Gaussian functions of rows (n, d), one set for each output.
 
     Examples
     --------
-    >>> outside = Extrapolation(torch.tensor([0.0]), torch.tensor([2.0]), torch.tensor([2.0]), scale=3.0)
-    >>> outside.variance(torch.tensor([[1.0], [4.0], [-2.0]])).round(decimals=6).tolist()
-    [0.0, 18.0, 18.0]
+    >>> low, high, width = torch.tensor([[0.0], [2.0], [2.0]]).double()
+    >>> outside = Extrapolation(low, high, width, scale=torch.tensor([3.0]).double())
+    >>> outside.variance(torch.tensor([[1.0], [4.0], [-2.0]])).flatten().tolist()
+    [0.0, 9.0, 9.0]
     """
 
     low: Tensor  # (d,), end of the range; −∞ for columns without one
     high: Tensor  # (d,)
     width: Tensor  # (d,), in the units of X
-    scale: float  # s, in the units of the outputs
-    most: float = math.inf  # limit of the variance, in units of s²
+    scale: Tensor  # s of each output, (C,), in its units
 
     def excess(self, x: Tensor) -> Tensor:
         """e of each column below and above its range, shape (n, 2 d), float64; zero for missing values."""
@@ -50,38 +48,32 @@ class Extrapolation:
         return torch.where(beyond > 0, beyond, 0.0).clamp_max(FARTHEST)
 
     def features(self, x: Tensor) -> Tensor:
-        """Features (n, 2 d), whose squares sum to the variance."""
+        """Features (n, 2 d), whose squares sum to the variance for s = 1."""
         excess = self.excess(x)
-        features = self.scale * excess * (1 + excess).sqrt()
-        if math.isinf(self.most):
-            return features
-        limit = self.most * self.scale**2
-        return features * (limit / features.square().sum(1, keepdim=True).clamp_min(limit)).sqrt()
+        return excess * excess.sqrt()
 
     def variance(self, x: Tensor) -> Tensor:
-        """Variance (n,) that each output gets."""
-        return self.features(x).square().sum(1)
+        """Variance that is added to each output, shape (n, C)."""
+        return self.excess(x).pow(3).sum(1, keepdim=True) * self.scale.to(x.device).square()
 
     def widened(self, covariance: Tensor, x: Tensor) -> Tensor:
         """Covariances (n, C, C) of the outputs of rows, with the variance outside the range."""
-        return covariance + torch.diag_embed(self.variance(x)[:, None].expand(-1, covariance.shape[-1]))
+        return covariance + torch.diag_embed(self.variance(x))
 
     def widened_jointly(self, covariance: Tensor, x: Tensor) -> Tensor:
         """Joint covariance (n·C, n·C) of the outputs of rows, with that of the functions outside the range."""
         features = self.features(x)
-        n_outputs = covariance.shape[0] // len(x)
-        same_output = torch.eye(n_outputs, dtype=covariance.dtype, device=covariance.device)
-        return covariance + torch.kron(features @ features.mT, same_output)
+        return covariance + torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
 
-    def drawn(self, n_outputs: int, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    def drawn(self, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Draws of the functions: a map from rows (n, d) to outputs (n, C, s).
 
         The generator is not advanced, so rows inside the range have the same draws as without rows outside.
         """
         ahead = torch.Generator().set_state(generator.get_state())
         ahead = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=ahead)))
-        shape = 2 * len(self.low), n_outputs, n_samples
-        weights = torch.randn(shape, generator=ahead, dtype=torch.float64)
+        shape = 2 * len(self.low), len(self.scale), n_samples
+        weights = torch.randn(shape, generator=ahead, dtype=torch.float64) * self.scale[:, None]
 
         def functions(x: Tensor) -> Tensor:
             return torch.einsum("nk,kcs->ncs", self.features(x), weights.to(x.device))

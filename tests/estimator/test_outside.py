@@ -114,12 +114,24 @@ def test_links_and_draws_of_classes_are_uncertain(moons):
         ({"target_transform": "log"}, np.exp(Y_CURVE)),
     ],
 )
-def test_logarithms_have_a_limit(options, targets):
-    """A variance that grows forever would overflow in the units of y."""
-    model = LaplaceRegressor(**options, **SMALL).fit(X_CURVE, targets)
-    near, far, farther = model.predict_std([[7.5], [30.0], [1e6]])
-    assert near < far
-    assert np.isfinite(farther)
+def test_logarithms_have_no_growth(options, targets):
+    """A variance of logarithms would raise the mean of y, or lower its median."""
+    models = [LaplaceRegressor(predictive=p, **options, **SMALL).fit(X_CURVE, targets) for p in ("auto", "glm")]
+    np.testing.assert_array_equal(*(model.predict_quantiles([[30.0]], [0.05, 0.5, 0.95]) for model in models))
+
+
+def test_each_target_has_a_scale():
+    """Also without standardisation: the error bars of a target do not depend on the others."""
+    targets = np.column_stack([Y_CURVE, 1000 * Y_CURVE[::-1]])
+    options = {**SMALL, "prior_precision": 1.0, "sigma_noise": [0.1, 100.0]}
+    for standardised in (True, False):
+        model = LaplaceRegressor(standardize_y=standardised, **options).fit(X_CURVE, targets)
+        std, plain = (
+            deepcopy(model).refit_laplace(predictive=p).predict_std([[-60.0]], kind="epistemic")
+            for p in ("auto", "glm")
+        )
+        added = np.sqrt(std**2 - plain**2)[0]
+        np.testing.assert_allclose(added / targets.std(0), model.outside([[-60.0]])[0, 0] ** 1.5, rtol=1e-3)
 
 
 def test_a_linear_net_and_a_given_net_have_no_growth():
@@ -172,3 +184,19 @@ def test_units_of_the_columns_and_of_the_targets_do_not_matter():
     np.testing.assert_allclose(scaled.predict_std(4 * far), 8 * model.predict_std(far), rtol=1e-6)
     unscaled = LaplaceRegressor(standardize_y=False, **SMALL).fit(X_CURVE, 8 * Y_CURVE)
     assert unscaled.predict_std(far, kind="epistemic")[1] > 8 * Y_CURVE.std()
+
+
+def test_the_next_value_of_a_discrete_column_is_inside():
+    """The year after the last one is no surprise; the one after that is."""
+    X = np.column_stack([np.repeat(np.arange(2010.0, 2020.0), 6), X_CURVE])
+    model = LaplaceRegressor(**SMALL).fit(X, Y_CURVE)
+    new = [[year, 3.0] for year in (2020, 2021, 2009, 2000)]
+    np.testing.assert_allclose(model.outside(new)[:, 0], [0, 1 / 9, 0, 1])
+
+
+def test_forgetting_a_training_row_keeps_the_range_of_later_rows():
+    """Its value is an end of the training range, not of the wider one."""
+    X = np.column_stack([X_CURVE[:, 0], np.arange(60) % 2])
+    model = LaplaceRegressor(**SMALL, hessian_structure="full").fit(X, Y_CURVE).partial_fit([[3.0, 5.0]], [0.0])
+    model.forget(X[:1], Y_CURVE[:1])
+    assert model.outside([[3.0, 5.0]]).max() == 0

@@ -273,7 +273,7 @@ def test_a_wrong_predictive_is_refused(options, message):
 @pytest.mark.parametrize("link", ["plugin", "bridge", "quadrature"])
 def test_a_link_that_samples_do_not_need_is_refused(link, classifier):
     """Other links are refused; the default and "mc" are the average over samples."""
-    message = f"link='{link}' cannot be used with predictive='mc'.*Use predictive='glm', or link='moderated'"
+    message = f"link='{link}' cannot be used with predictive='mc'.*Use predictive='auto', or link='moderated'"
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(predictive="mc", link=link).fit(ROWS, LABELS)
     same = clone(classifier).set_params(link="mc").fit(ROWS, LABELS)

@@ -415,7 +415,7 @@ def test_the_advice_of_a_message_works_in_place_of_the_mistake(case, names):
 
 
 @pytest.mark.parametrize(
-    ("given", "call"), [({"predictive": "mc"}, "predictive='glm'"), ({"link": "quadrature"}, "link='moderated'")]
+    ("given", "call"), [({"predictive": "mc"}, "predictive='auto'"), ({"link": "quadrature"}, "link='moderated'")]
 )
 def test_a_fit_is_exported_after_the_advice(given, call):
     pytest.importorskip("onnx")

@@ -182,7 +182,7 @@ def test_a_rank_without_rows_is_an_error():
 
 
 def streamed(X, y, w, group: Group | None = None) -> RowStream:
-    return RowStream(ArraySource(X, y, w), read, len(X), float(w.sum()), group or Group())
+    return RowStream(ArraySource(X, y, w), read, len(X), float(w.sum()), group or Group(), lambda: None)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

@@ -64,6 +64,13 @@ def test_the_fit_is_as_good_as_that_in_memory(fitted):
     assert model.noise_model_ is not None
 
 
+def test_rows_that_were_read_are_inside_the_range(fitted):
+    """Not only those of the sample in memory."""
+    model, X, _ = fitted
+    assert model.outside(np.array(X)).max() == 0
+    assert model.outside(np.array(X) + 2).min() > 0.5
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_known_noise_is_kept_by_all_members(fitted, monkeypatch, streamed):
     """Held-out rows select the prior precision alone; varying noise is not learnt."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
 
-LOGIT_OUTSIDE = 30.0
-"""Standard deviation of the difference between two logits at one width outside the range of the data, up to √2."""
+LOGIT_OUTSIDE = 40.0
+"""Standard deviation of the difference between two logits, one width outside the range of the data."""
 
 
 class Link(Protocol):
@@ -57,7 +57,7 @@ class Likelihood(ABC):
 
     @property
     def scale_outside(self) -> float:
-        """Scale of the functions outside the range of the data, in units of the outputs (``extrapolation.py``)."""
+        """Scale of the functions outside the range of the data; for numbers, in standard deviations of the targets."""
         return 1.0
 
     @property

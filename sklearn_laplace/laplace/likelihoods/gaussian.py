@@ -57,11 +57,6 @@ class Gaussian(Likelihood):
     def dispersion_start(self) -> float:
         return self.target_variance
 
-    @property
-    def scale_outside(self) -> float:
-        """The standard deviation of the targets."""
-        return math.sqrt(self.target_variance)
-
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Gaussian:
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
