@@ -360,9 +360,9 @@ class FittedModel(ABC):
         >>> X = [[0.0, "Bern"], [1.0, "Graz"], [2.0, "Bern"], [2.0, "Graz"]]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, [0.0, 1.0, 2.0, 3.0])
         >>> model.outside([[1.5, "Bern"], [7.0, "Graz"], [1.0, "Rome"]])
-        array([[0. , 0. ],
-               [2.5, 0. ],
-               [0. , inf]])
+        array([[ 0.,  0.],
+               [ 2.,  0.],
+               [ 0., inf]])
         """
         require_fitted(self)
         if self._table is None:

@@ -14,11 +14,10 @@ import torch
 from sklearn_laplace._options.likelihood import LIKELIHOODS_FOR
 from sklearn_laplace._options.options import AUTO, DISPERSION_RULES, EVIDENCE
 from sklearn_laplace._options.prior import PRIOR_STRUCTURES
-from sklearn_laplace._options.resolve import DEFAULT_LINK, SAMPLE_LINK
+from sklearn_laplace._options.resolve import DEFAULT_LINK, PREDICTIVES_BY_NAME, SAMPLE_LINK
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.links import LINKS
-from sklearn_laplace.laplace.predictives import PREDICTIVES
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 
@@ -122,9 +121,9 @@ TABLES = (
     _table(
         "predictive",
         "link",
-        PREDICTIVES,
+        PREDICTIVES_BY_NAME,
         LINKS,
-        lambda a, b: PREDICTIVES[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
+        lambda a, b: PREDICTIVES_BY_NAME[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
         "With weight samples, probabilities are the average softmax of the samples. The default link stands for this "
         "average.",
     ),
