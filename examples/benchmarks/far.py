@@ -3,6 +3,8 @@
 - **Distance.** Rows in 500 random directions, at 3, 10 and 100 standard deviations times the root of the number of
   columns. Classes: mean of the largest probability. Numbers: median of the epistemic standard deviation, in units of
   that of y. ``glm`` is the linearised net alone, ``auto`` the default.
+- **Later.** 1,000 rows of ten years with a class that does not depend on the year: log loss of 2,000 rows of a later
+  year.
 - **Scores.** Log loss or negative log-likelihood of held-out rows of the development tables: that of the default, and
   its difference from ``glm``.
 - **Curves.** Five curves with a gap, 150 rows, noise .1: share of the true curve within the 90 % epistemic band on the
@@ -80,6 +82,25 @@ def by_distance() -> Iterator[list[Any]]:
                 stds[0] = model.predict_std(X, kind="epistemic")
                 found = [np.median(std) / y.std() for std in stds]
             yield [name, predictive, *(float(value) for value in found)]
+
+
+def of_years(years: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with a year and two numbers, and classes that depend on the numbers."""
+    X = np.column_stack([years, rng.normal(size=(len(years), 2))])
+    return X, (4 * X[:, 1] + X[:, 2] + rng.logistic(size=len(years)) > 0).astype(int)
+
+
+def later() -> Iterator[list[Any]]:
+    """Log loss of the default in later years, and that of the linearised net alone."""
+    rng = np.random.default_rng(0)
+    model = LaplaceClassifier(random_state=0).fit(*of_years(rng.integers(2010, 2020, 1000), rng))
+    for year in (2020, 2021, 2022, 2025):
+        X, y = of_years(np.full(2000, year), rng)
+        losses = []
+        for predictive in ("auto", "glm"):
+            p = model.refit_laplace(predictive=predictive).predict_proba(X)
+            losses.append(float(-np.log(p[np.arange(2000), y]).mean()))
+        yield [str(year), *losses]
 
 
 def regression(data: Path, name: str) -> tuple[pd.DataFrame, np.ndarray]:
@@ -199,6 +220,7 @@ def main() -> None:
             parser.error("--data DIR is needed, unless --quick is given.")
         tables |= {
             "curves": (["curve", "data", "gap", "margin"], curves),
+            "later": (["year", "auto", "glm"], later),
             "scores": (["table", "rows", "outside", "loss", "difference"], lambda: scores(options.data)),
             "shifted": (["table", "change", "score_samples", "isolation forest"], lambda: shifted(options.data)),
         }
