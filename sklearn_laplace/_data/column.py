@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Column:
     low: float | None = None  # smallest number, in days since 1970 for dates; None without numbers
     high: float | None = None
     reach: tuple[float, ...] = ()  # range of the column with a margin; empty for levels and constant numbers
-    later: tuple[float, ...] = ()  # the same with rows that came later, if they lie outside
+    later: tuple[float, ...] = ()  # range including rows added later; empty if they lie inside
     concern: str = ""  # reason for a warning
     spread: tuple[float, ...] = ()  # quantiles of numbers or codes at ``MIDDLES``
     cycles: tuple[float, ...] = ()  # periods in days by which the net reads dates
@@ -73,7 +74,7 @@ class Column:
         """True if the column has an indicator of missing values."""
         return self.has_missing and not self.is_empty
 
-    @property
+    @cached_property
     def level_kinds(self) -> set[str]:
         """Kinds of the levels in the training rows: "text", "numbers" or both."""
         return {"text" if isinstance(level, str) else "numbers" for level, _ in self.codes}

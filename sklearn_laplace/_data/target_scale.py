@@ -26,7 +26,7 @@ class TargetScale:
     unit_noise: np.ndarray  # (C,), σ for which φ is 1; equal to the scale unless noise ratios are known
     noisy_rows: bool = False  # each row has a known noise variance
     transforms: tuple[LogTransform, ...] = ()  # g of each target, if any
-    deviation: np.ndarray | None = None  # (C,), of the targets in the network's units; None: 1, and for classes
+    deviation: np.ndarray | None = None  # (C,), standard deviations of the network's targets; None if they are 1
     log_slope: float = 0.0  # weighted mean over the rows of Σ_c log g_c′(y_c)
 
     @property

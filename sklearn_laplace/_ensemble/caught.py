@@ -23,10 +23,9 @@ def kept_back() -> Iterator[Caught]:
 
 
 def issue(caught: Caught, *, of_others: bool) -> None:
-    """Issue recorded warnings.
+    """Issue recorded warnings; those of later members once per category.
 
-    Later members issue one warning per category. Since a training factorises hundreds of matrices, only one jitter
-    warning is issued.
+    Since a training factorises hundreds of matrices, only one jitter warning is issued.
     """
     issued: set[type[Warning]] = set()
     for record in caught:

@@ -487,14 +487,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             check_options(sample_noise_variance=sample_noise_variance)
         with self._unchanged_on_failure(X if source is None else None):
             for block in blocks:
-                rows = (block.X, block.y, block.sample_weight, sample_noise_variance)
-                self._ensemble = self._changed(change, changed_table, rows)
+                self._ensemble = self._changed(
+                    change, changed_table, block.X, block.y, block.sample_weight, sample_noise_variance
+                )
             if not group.is_alone:
                 self._take(group.of_first(self))
         return self
 
     def _changed(
-        self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], rows: tuple[Any, ...]
+        self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], *rows: Any
     ) -> Ensemble:
         """Apply a change by rows to the table and each member, and return the new ensemble."""
         options, parameters = self._options(), self._parameters()

@@ -159,7 +159,7 @@ class FittedModel(ABC):
             rows = rows if table is None else table.coded(rows)
             fillings = None if table is None else table.fillings(rows)
             options = options if fillings is None else replace(options, fillings=fillings)
-            if table is not None and table.has_outside(rows):
+            if options.extrapolates and table is not None and table.has_outside(rows):
                 options = self._extrapolating(options)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
@@ -369,9 +369,8 @@ class FittedModel(ABC):
             raise AttributeError("outside belongs to the built-in net (net=None); a given net reads X unchanged.")
         rows, _ = check_rows(self, X, tables=True, reset=False)
         excess = self._table.excess(self._table.coded(rows, warn=False))
-        pandas = sys.modules.get("pandas")
-        is_frame = pandas is not None and isinstance(X, pandas.DataFrame)
-        return pandas.DataFrame(excess, index=X.index, columns=X.columns) if pandas and is_frame else excess
+        frame: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
+        return frame(excess, index=X.index, columns=X.columns) if isinstance(X, frame) else excess
 
     def _with_outside(self, report: Report, X: Any) -> Report:
         """Report with a note about rows outside the range of the training rows, if the columns are known."""

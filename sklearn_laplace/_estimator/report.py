@@ -38,8 +38,12 @@ BELOW_ZERO = (
     "all targets are positive, but {:.0%} of the {:.0%} intervals reach below zero: target_transform='log' keeps "
     "them above."
 )
+OUTSIDE = (
+    "{:.0%} of the rows have values outside the range of the training rows, or new levels, most often in {}. "
+    "outside(X) returns the distances."
+)
 LEAST_OUTSIDE = 0.05
-"""Share of rows outside the range of the training rows, from which a report has a note."""
+"""Share of rows with values outside the training rows, from which a report has a note."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,13 @@ class Report:
     __repr__ = __str__
 
     def with_outside(self, excess: np.ndarray, names: Sequence[str]) -> Report:
-        """Report with a note about rows outside the training range, given the excess (n, d) of each column."""
+        """Report with a note about rows with values outside the training rows, given their excess (n, d)."""
         share = float((excess > 0).any(1).mean())
         if share < LEAST_OUTSIDE:
             return self
         by_column = (excess > 0).mean(0)
         worst = [names[k] for k in np.argsort(-by_column, kind="stable")[:MOST_LISTED] if by_column[k] > 0]
-        note = f"{share:.0%} of the rows lie outside the range of the training rows, most often in {', '.join(worst)}; "
-        return replace(self, notes=(*self.notes, note + "outside(X) has their distances."))
+        return replace(self, notes=(*self.notes, OUTSIDE.format(share, ", ".join(worst))))
 
 
 def output_position(output: int | None, n_outputs: int) -> int:

@@ -124,13 +124,14 @@ def stream_of(estimator: Any, sample: Sample, data: PreparedData) -> RowStream:
     reader._take(estimator)
     reading = reader._reading(sample, data.scale)
     unit = data.total_weight / reading.of_sample
-    warned = set[int]()
+    warned, table = set[int](), data.table
 
     def read(block: Block) -> PreparedData:
         rows = reading.prepare(block.X, block.y, block.sample_weight, None).weighted(unit)
-        if data.table is not None:
-            data.table.warn_of_far(rows.X, warned)
-            reader._table = reader._table.with_later(rows.X[rows.weights > 0])
+        nonlocal table
+        if table is not None:
+            table.warn_of_far(rows.X, warned)
+            table = table.with_later(rows.X[rows.weights > 0])
         return rows
 
-    return RowStream(sample.shard, read, sample.n_rows, reading.of_all * unit, Group.current(), lambda: reader._table)
+    return RowStream(sample.shard, read, sample.n_rows, reading.of_all * unit, Group.current(), lambda: table)

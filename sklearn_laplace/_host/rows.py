@@ -35,7 +35,7 @@ class TrainingRows:
     def n_outputs(self) -> int:
         return self.n_logits or self.targets.shape[1]
 
-    @property
+    @cached_property
     def total_weight(self) -> float:
         return float(self.weights.double().sum())
 

@@ -64,9 +64,8 @@ POST_HOC = {
 """Internal options that ``refit_laplace`` can change, because they need neither training nor data."""
 PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 """Parameters of which some internal options are in ``POST_HOC``."""
-
-
 PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDICTIVES}
+"""Values of ``predictive``; "auto" also widens predictions outside the range of the training rows."""
 
 
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:

@@ -53,17 +53,13 @@ class Extrapolation:
         return excess * excess.sqrt()
 
     def variance(self, x: Tensor) -> Tensor:
-        """Variance that is added to each output, shape (n, C)."""
+        """Variance of each output, shape (n, C)."""
         return self.excess(x).pow(3).sum(1, keepdim=True) * self.scale.to(x.device).square()
 
-    def widened(self, covariance: Tensor, x: Tensor) -> Tensor:
-        """Covariances (n, C, C) of the outputs of rows, with the variance outside the range."""
-        return covariance + torch.diag_embed(self.variance(x))
-
-    def widened_jointly(self, covariance: Tensor, x: Tensor) -> Tensor:
-        """Joint covariance (n·C, n·C) of the outputs of rows, with that of the functions outside the range."""
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance over rows and outputs, shape (n·C, n·C); row-major in (row, output)."""
         features = self.features(x)
-        return covariance + torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
+        return torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
 
     def drawn(self, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Draws of the functions: a map from rows (n, d) to outputs (n, C, s).

@@ -62,6 +62,16 @@ def test_moments_are_those_of_predict(model):
         np.testing.assert_allclose(by_output, cov, rtol=1e-6, atol=1e-8 * cov.max())
 
 
+def test_points_outside_the_range_have_the_variance_of_predict(model):
+    """Single points and joint ones at similar distances: the jitter is relative to the mean variance."""
+    rows = POINTS[0] + [5.0, 0.0]
+    assert (model.outside(rows)[:, 0] > 0).all()
+    std, joint = model.predict_std(rows, kind="epistemic"), to_botorch(model).posterior(torch.from_numpy(rows))
+    single = to_botorch(model).posterior(torch.from_numpy(rows)[:, None])
+    for posterior in (joint, single):
+        np.testing.assert_allclose(posterior.variance.sqrt().reshape(std.shape), std, rtol=1e-6)
+
+
 def test_samples_have_the_moments_and_the_gradient(model):
     """Sobol samples have the posterior's mean and covariance. Their gradient equals that of finite differences."""
     wrapped, points = to_botorch(model), tensor(POINTS, requires_grad=True)

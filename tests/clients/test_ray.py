@@ -22,7 +22,9 @@ def cluster():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        pytest.importorskip("ray.util.joblib").register_ray()
+        from ray.util.joblib import register_ray
+
+        register_ray()
     with parallel_config("ray", n_jobs=2):
         yield
     ray.shutdown()

@@ -250,6 +250,6 @@ def test_a_report_names_the_columns_of_rows_outside_the_range(kind):
     y = (y > y.median()).astype(int) if kind is LaplaceClassifier else y
     model = kind(hidden_layer_sizes=(4,), n_members=1, random_state=0).fit(X, y)
     shifted = X.assign(far=X["far"] + 5 * (np.arange(60) < 15))
-    note = "25% of the rows lie outside the range of the training rows, most often in 'far'; outside(X) has their"
+    note = "25% of the rows have values outside the range of the training rows, or new levels, most often in 'far'."
     assert any(line.startswith(note) for line in model.report(shifted, y).notes)
     assert not any("outside" in note for note in model.report(X, y).notes)

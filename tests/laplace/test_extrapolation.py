@@ -50,7 +50,7 @@ def test_variance_and_joint_covariance_are_those_of_the_kernel(rows):
     expected = np.array([[kernel(a, b) for b in rows] for a in rows])
     outside = extrapolation()
     np.testing.assert_allclose(outside.variance(x), expected.diagonal()[:, None] * SCALE**2, rtol=1e-12)
-    joint = outside.widened_jointly(torch.zeros(2 * n, 2 * n).double(), x).view(n, 2, n, 2)
+    joint = outside.joint_covariance(x).view(n, 2, n, 2)
     for output, scale in enumerate(SCALE):
         np.testing.assert_allclose(joint[:, output, :, output], scale**2 * expected, rtol=1e-12, atol=1e-12)
     assert not joint[:, 0, :, 1].any()

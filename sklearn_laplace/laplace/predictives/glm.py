@@ -22,7 +22,7 @@ from ._base import PosteriorPredictive
 
 @dataclass(frozen=True)
 class GLM(PosteriorPredictive):
-    """Predictive of the network linearised around its MAP estimate, with more variance outside the data if asked for.
+    """Predictive of the network linearised around its MAP estimate, which may get more variance outside the data.
 
     Examples
     --------
@@ -47,7 +47,8 @@ class GLM(PosteriorPredictive):
         """Mean f + J·shift, shape (n, C), and covariance, shape (n, C, C), of the outputs, float64."""
         outputs, jacobian = network.jacobian(x)
         covariance = posterior.covariance(jacobian)
-        covariance = covariance if self.outside is None else self.outside.widened(covariance, x)
+        if self.outside is not None:
+            covariance = covariance + torch.diag_embed(self.outside.variance(x))
         return LatentGaussian(_moved(outputs, jacobian, shift), covariance)
 
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
@@ -63,7 +64,7 @@ class GLM(PosteriorPredictive):
         _, jacobian = network.jacobian(x)
         covariance = posterior.cross_covariance(jacobian, jacobian)
         covariance = torch.triu(covariance) + torch.triu(covariance, 1).mT
-        return covariance if self.outside is None else self.outside.widened_jointly(covariance, x)
+        return covariance if self.outside is None else covariance + self.outside.joint_covariance(x)
 
     @staticmethod
     def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
