@@ -1,8 +1,11 @@
 r"""Overdispersion α of negative binomial counts: the value of largest likelihood, each output by itself.
 
-The criterion is the expected log likelihood of the training rows under the posterior, as in the EM algorithm:
+The criterion is the expected log likelihood of rows, as in the EM algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
+
+For a net that is trained alone, they are its training rows under its posterior; training and selection alternate. For
+members that train together, they are held-out rows (v = 0), in the trial of prior precisions and after the training.
 """
 
 from __future__ import annotations
@@ -16,22 +19,20 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from .._host.rows import CHUNK, TrainingRows
+from .._host.rows import CHUNK, TrainingRows, some_rows
 from ..distributions.poisson_log_normal import hermite
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
+from ..laplace.likelihoods._base import Likelihood
+from .target_noise import MOST_ROWS
 
-MOST_ROWS = 20_000
-"""Maximum number of training rows in the criterion, evenly spaced."""
+ROUNDS, CHANGE = 3, 1.2
+"""Maximum number of further trainings of a net, and the ratio of variances below which they end."""
 N_NODES = 20
 """Gauss–Hermite nodes of an expected log likelihood."""
 LEAST_EXCESS, MOST_ALPHA = 1e-3, 1e3
 """Bounds of the search: smallest α times the mean count, if that is above 1, and largest α."""
-N_GRID = 12
-"""Number of values of α between the bounds, from the best of which the search starts."""
-TOLERANCE = 0.01
-"""Tolerance of log α."""
 
 
 @dataclass(frozen=True)
@@ -50,32 +51,45 @@ class CountRows:
         >>> round(rows.criterion(1.0), 3)  # log 0.5 + log 0.125
         -2.773
         """
-        nodes, shares = (torch.from_numpy(part) for part in hermite(N_NODES))
+        nodes, shares = (torch.from_numpy(part) for part in hermite(N_NODES if self.variances.any() else 1))
         g = torch.from_numpy(self.means)[:, None] + torch.from_numpy(np.sqrt(2 * self.variances))[:, None] * nodes
         counts = torch.from_numpy(self.counts)[:, None].expand_as(g)
         losses = NegativeBinomial((alpha,)).nll(g.reshape(-1, 1), counts.reshape(-1, 1)).view(g.shape)
         return -float(torch.from_numpy(self.weights) @ losses @ shares) / math.sqrt(math.pi)
 
     def best(self) -> float:
-        """The α with the largest criterion: the best of a grid, refined by Brent's method."""
+        """The α with the largest criterion, by Brent's method on log α."""
         mean = float(self.weights @ self.counts / self.weights.sum())
-        low, high = math.log(LEAST_EXCESS / max(mean, 1.0)), math.log(MOST_ALPHA)
-        grid = np.linspace(low, high, N_GRID)
-        place = int(np.argmax([self.criterion(math.exp(value)) for value in grid]))
-        ends = grid[max(place - 1, 0)], grid[min(place + 1, N_GRID - 1)]
-        found = minimize_scalar(
-            lambda value: -self.criterion(math.exp(value)), bounds=ends, method="bounded", options={"xatol": TOLERANCE}
+        bounds = math.log(LEAST_EXCESS / max(mean, 1.0)), math.log(MOST_ALPHA)
+        return math.exp(
+            minimize_scalar(lambda value: -self.criterion(math.exp(value)), bounds=bounds, method="bounded").x
         )
-        return math.exp(float(found.x))
 
 
 def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tuple[float, ...]:
     """Select the overdispersion of each output for a trained net, on the rows of its training."""
-    hyper = replace(hyper, temperature=1.0)
-    every = torch.arange(0, len(rows), math.ceil(len(rows) / MOST_ROWS), device=rows.weights.device)
-    moments = _moments(fit, hyper, rows.taken(every).chunks(CHUNK))
-    means, variances, counts, weights = (values.cpu().numpy() for values in moments)
-    return tuple(CountRows(means[:, c], variances[:, c], counts[:, c], weights).best() for c in range(fit.n_outputs))
+    few = rows.taken(some_rows(len(rows), MOST_ROWS).to(rows.weights.device))
+    return _best(*_moments(fit, replace(hyper, temperature=1.0), few.chunks(CHUNK)))
+
+
+def overdispersion_of(
+    likelihood: Likelihood, outputs: Tensor, rows: TrainingRows, weights: Tensor
+) -> tuple[float, ...]:
+    """Overdispersion of each output of nets (K, n, C) whose row weights (K, n) are 0 for rows of their training.
+
+    Empty if the likelihood has none.
+    """
+    if not likelihood.is_overdispersed:
+        return ()
+    held_out = weights.nonzero()
+    net, row = held_out[some_rows(len(held_out), MOST_ROWS).to(held_out.device)].T
+    means = outputs[net, row].double()
+    return _best(means, torch.zeros_like(means), rows.targets[row], weights[net, row])
+
+
+def _best(means: Tensor, variances: Tensor, counts: Tensor, weights: Tensor) -> tuple[float, ...]:
+    m, v, y, w = (part.double().cpu().numpy() for part in (means, variances, counts, weights))
+    return tuple(CountRows(m[:, c], v[:, c], y[:, c], w).best() for c in range(m.shape[1]))
 
 
 def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -88,14 +102,9 @@ def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Ten
     return means, variances, counts, weights
 
 
-def has_settled(before: tuple[float, ...], after: tuple[float, ...], mean: np.ndarray, change: float) -> bool:
-    """True if the variance 1 + α μ̄ in units of the mean changes by less than a factor, for every output.
-
-    α is one value per output, or one for all. ``mean`` (C,) are the mean counts μ̄, and ``change`` is the largest ratio
-    of the variances.
-
-    >>> has_settled((0.5,), (0.01,), np.array([0.1]), 1.2), has_settled((0.5,), (0.01,), np.array([10.0]), 1.2)
-    (True, False)
-    """
-    ratio = (1 + np.array(after) * mean) / (1 + np.array(before) * mean)
-    return bool(np.abs(np.log(ratio)).max() < math.log(change))
+def has_settled(before: Likelihood, after: tuple[float, ...], rows: TrainingRows) -> bool:
+    """True if the variance 1 + α μ̄ in units of the mean count μ̄ changes by less than ``CHANGE``, for every output."""
+    assert isinstance(before, NegativeBinomial)
+    mean = np.average(rows.targets.cpu().numpy(), axis=0, weights=rows.weights.cpu().numpy())
+    ratio = (1 + np.array(after) * mean) / (1 + np.array(before.overdispersion) * mean)
+    return bool(np.abs(np.log(ratio)).max() < math.log(CHANGE))

@@ -1,18 +1,21 @@
 """Laplace approximations of members for classes and counts that train together.
 
 As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
-member is multiplied by the factor with the largest density of held-out rows under the mixture.
+member is multiplied by the factor with the largest density of held-out rows under the mixture. The overdispersion of
+counts is selected together with this factor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from .._approximation.choose import SelectionState
 from .._host.rows import CHUNK, TrainingRows, some_rows
+from .._options.options import Options
 from .._options.resolve import DEFAULT_LINK
 from .._runtime.progress import Clock
 from ..distributions.densities import density_for
@@ -23,6 +26,8 @@ from .joint_members import JointMembers
 from .request import FitRequest
 from .streamed import curvature_rows, fits_of_stream
 
+PARTS = tuple(2.0**-k for k in range(6))
+"""Overdispersions that held-out rows are scored under, as parts of that of the training."""
 SCORED_ROWS, FEW_SCORED_ROWS = 4000, 500
 """Number of rows for selecting the prior precision; the same if less time is left than the curvatures have taken."""
 
@@ -38,24 +43,44 @@ def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clo
     networks, begun = traced(nets, rows), clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
     fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
+    if options.likelihood.is_overdispersed:
+        options = _dispersed(fits, joint_nets, rows, options)
+        fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
         fits = fits_of_stream(fits, joint_nets.places, stream, options, None, rows.weights)
     most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else SCORED_ROWS
-    fit = fits[0]
-    start = maximise_evidence(
-        fit, Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])), free_prior=True, free_dispersion=False, warn=False
-    )
+    start = _of_largest_evidence(fits[0])
     scores = _scored(fits, joint_nets, rows, start, most)
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
     return JointFits(
         members=results_of(joint_nets, nets, fits, [hyper] * len(fits), rows),
-        origins=(SelectionState(start, fit.prior.names, networks[0].parameter_names, None, scores),) * len(fits),
+        origins=(SelectionState(start, fits[0].prior.names, networks[0].parameter_names, None, scores),) * len(fits),
         noise_model=None,
         data=data,
         held_out=joint_nets.held_out.cpu().numpy(),
         n_bins=pieces_of(joint_nets),
         shares=np.array(joint_nets.shares),
     )
+
+
+def _of_largest_evidence(fit: LaplaceFit) -> Hyper:
+    start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups]))
+    return maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
+
+
+def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, options: Options) -> Options:
+    """Options under the overdispersion of largest density of held-out rows: that of the training, or a part of it.
+
+    In the training, all errors of held-out rows count as overdispersion. Here, the variance of the means explains some.
+    """
+    start, alpha = _of_largest_evidence(fits[0]), np.array(joint_nets.overdispersion)
+    candidates = [options.with_overdispersion(tuple((alpha * part).tolist())) for part in PARTS]
+
+    def density(under: Options) -> float:
+        of_all = [replace(fit, likelihood=under.likelihood) for fit in fits]
+        return float(_scored(of_all, joint_nets, rows, start, SCORED_ROWS // 4).constants.max())
+
+    return max(candidates, key=density)
 
 
 def _scored(

@@ -28,6 +28,7 @@ from .._approximation.approximate import approximate
 from .._approximation.choose import SelectionState, choose
 from .._approximation.fixed_weights import approximate_once
 from .._approximation.noise_model import NoiseModel
+from .._approximation.overdispersion import ROUNDS, best_overdispersion, has_settled
 from .._approximation.target_noise import TargetNoise
 from .._data.rows import row_keys
 from .._host.given_net import is_list
@@ -55,7 +56,6 @@ from .joint_members import JointMembers
 from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member, hyper_fields
 from .noise import fitted_noise
-from .overdispersion import with_overdispersion
 from .request import FitRequest
 from .train_members import train_jointly
 
@@ -74,8 +74,6 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
-    if request.resolved.likelihood.is_overdispersed:
-        request = with_overdispersion(request, task)
     options, shape = request.options_for_rows(), request.data.shape()
     together = trains_jointly(request.parameters, shape, options, is_streamed=request.stream is not None)
     check_in_memory(request, options, is_joint=together)
@@ -125,10 +123,9 @@ def _fit_alone(
     All have the prior precisions that the evidence of the first one selects. They go on from ``starts``, or else have
     initial weights of their own. A net whose training fails is omitted, unless a number of members was given.
     """
-    learns_noise = noise_model is None
     lead = replace(request, warm_start=starts[0]) if starts else request
     with task.subtask("member", n_stages) as stages:
-        first, start = fit_member(lead, stages, noise_model=noise_model, learns_noise=learns_noise)
+        request, first, start = _fit_first(lead, stages, noise_model)
     noise_model = first.noise_model
     if request.data.noise is None and noise_model is not None and noise_model.is_trained_under:
         request = request.under_noise(noise_model)
@@ -159,6 +156,30 @@ def _fit_alone(
     return Ensemble.of([first, *(member for member in members if member is not None)])
 
 
+def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
+    """Fit the first member, for negative binomial counts until their overdispersion has settled.
+
+    The request that is returned has this overdispersion. Means and overdispersion depend on each other: a large α
+    attributes the differences between rows to noise, which favours a strong prior.
+    """
+    member, trained = fit_member(request, task, noise_model=noise_model, learns_noise=noise_model is None)
+    options = request.options_for_rows()
+    rounds = ROUNDS if options.likelihood.is_overdispersed and options.previous is None else 0
+    for place in range(rounds):
+        if place and task.clock.is_over():
+            break
+        rows = request.data.training_rows(options.dtype, options.device, built_in=request.parameters["net"] is None)
+        with single_thread(trained.is_small):
+            of_training = member if isinstance(trained, GivenNet) else trained.mode
+            alpha = best_overdispersion(of_training.fit, of_training.hyper, rows)
+        settled = has_settled(member.fit.likelihood, alpha, rows)
+        request = request.with_overdispersion(alpha)
+        member, trained = fit_member(request, task, trained=trained if isinstance(trained, GivenNet) else None)
+        if settled:
+            break
+    return request, member, trained.warm_start()
+
+
 def fit_member(
     request: FitRequest,
     task: Task,
@@ -167,12 +188,12 @@ def fit_member(
     learns_noise: bool = True,
     trained: MapResult | GivenNet | None = None,
     scores: HeldOutScores | None = None,
-) -> tuple[Member, WarmStart]:
+) -> tuple[Member, MapResult | GivenNet]:
     """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
     ``task`` gets at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary. ``noise_model`` is that of an
     earlier fit; ``trained`` replaces the first training, and ``scores`` are held-out scores of the first member. The
-    second value is the warm start of a later training.
+    second value is the training.
     """
     data = request.data
     if trained is None:
@@ -205,7 +226,7 @@ def fit_member(
         again = again if kept is not None else replace(again, warm_start=trained.warm_start())
         return fit_member(again, task, noise_model=noise_model, learns_noise=False, trained=kept, scores=scores)
     with single_thread(trained.is_small):
-        return _member(request, trained, fit, hyper, origin, noise_model), trained.warm_start()
+        return _member(request, trained, fit, hyper, origin, noise_model), trained
 
 
 def _fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -214,6 +235,8 @@ def _fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     with task.subtask("member", MEMBER_STAGES) as stages:
         with stages.subtask("training", JOINT_STAGES) as training:
             joint_nets = cached_training(train_jointly, request.training, request.resolved, training)
+        if joint_nets.overdispersion:
+            request = request.with_overdispersion(joint_nets.overdispersion)
         if joint_nets.lead is not None:
             return _fit_further(joint_nets, joint_nets.lead, request, n_stages, task)
         with stages.subtask("posterior") as stage, single_thread(joint_nets.is_small):

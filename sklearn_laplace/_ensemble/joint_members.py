@@ -34,6 +34,7 @@ class JointMembers:
     places: tuple[int, ...]  # folds of the nets among those of all repeats
     n_exact: int = 0  # number of nets with exact steps, which are the first ones
     lead: Hyper | None = None  # hyperparameters of the training of these nets
+    overdispersion: tuple[float, ...] = ()  # α of each output, for negative binomial counts
 
     @classmethod
     def of_repeats(cls, repeats: Sequence[JointMembers], shares: Sequence[float]) -> JointMembers:

@@ -39,6 +39,9 @@ class FitRequest(TrainingRequest):
         kept = None if self.kept is None else self.kept.under_noise(noise_model.ratios_of(self.kept.X))
         return replace(self, data=self.data.under_noise(noise_model.ratios_of(self.data.X)), kept=kept)
 
+    def with_overdispersion(self, alpha: tuple[float, ...]) -> FitRequest:
+        return replace(self, parameters={**self.parameters, "overdispersion": alpha})
+
     def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
         """Set the weights of the stored rows to zero that a given net has held out from its training."""
         if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from .._approximation.learnt_noise import FAILURES, learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
+from .._approximation.overdispersion import overdispersion_of
 from .._approximation.target_noise import TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import TrainingRows, some_rows
@@ -115,7 +116,8 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         trial = _Program.of(request, options, rows, recipes[:1], held_out[: PILOT_FOLDS if is_few else 1])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
-        prior, error = request.saved.result("prior", partial(trial.prior, progress))
+        prior, error, alpha = request.saved.result("prior", partial(trial.prior, progress))
+        options = options.with_overdispersion(alpha)
         if loss.has_noise:  # errors of classes and counts are in nats
             kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
             if error < PILOT_NOISELESS and stream is None and kinds:
@@ -132,7 +134,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
                 break
     by_repeat, outputs = zip(*repeats, strict=True)
     if isinstance(loss, NegativeLog):
-        return _sharpened(by_repeat, torch.stack(outputs), rows, loss)
+        return _sharpened(by_repeat, torch.stack(outputs), rows, NegativeLog(options.likelihood), alpha)
     noise, least = average([variances for joint_nets in by_repeat for variances in joint_nets.noise]), 0.0
     of_one = of_one_net(request.parameters)
     if stream is None and not clock.is_over() and affords_exact_net(of_one, data.shape(), options.likelihood):
@@ -206,8 +208,8 @@ class _Program:
         """Seed of the order of the mini-batches."""
         return self.request.seeds[1] % 2**31
 
-    def prior(self, progress: Callable[..., Steps]) -> tuple[float, float]:
-        """Prior precision with the smallest error on the held-out rows of all nets, and this error.
+    def prior(self, progress: Callable[..., Steps]) -> tuple[float, float, tuple[float, ...]]:
+        """Prior precision with the smallest error on held-out rows, this error, and their overdispersion (C,) or ().
 
         Each net is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the members. A
         net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up
@@ -237,8 +239,10 @@ class _Program:
                 score=None if loss.has_noise else lambda outputs: min(errors_of(outputs)),
             )
         errors = errors_of(outputs)
-        prior = min(PRIORS[int(np.argmin(errors))] * schedule.n_steps / short.n_steps, max(PRIORS))
-        return prior, min(errors)
+        best = int(np.argmin(errors))
+        prior = min(PRIORS[best] * schedule.n_steps / short.n_steps, max(PRIORS))
+        of_best = outputs[best * n_nets : (best + 1) * n_nets]
+        return prior, errors[best], overdispersion_of(self.options.likelihood, of_best, rows, weights)
 
     def trained(self, prior: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
         """Train the members; for each repeat, return them and their outputs for held-out rows (n, C)."""
@@ -405,7 +409,9 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None,
     return share.tolist()
 
 
-def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog) -> JointMembers:
+def _sharpened(
+    repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog, alpha: tuple[float, ...]
+) -> JointMembers:
     """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
 
     ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the factor that
@@ -424,7 +430,7 @@ def _sharpened(repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingR
     shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
     of_all = factor_for(outputs, torch.from_numpy(shares).to(weights)[:, None] * weights)
     sharpened = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
-    return JointMembers.of_repeats(sharpened, shares.tolist())
+    return replace(JointMembers.of_repeats(sharpened, shares.tolist()), overdispersion=alpha)
 
 
 def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:

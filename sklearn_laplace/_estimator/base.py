@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from .._approximation.overdispersion import ROUNDS
 from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
@@ -33,7 +34,6 @@ from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.exact_members import EXACT_FOLDS
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
-from .._ensemble.overdispersion import ROUNDS
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net, check_split, has_own_epochs, is_list
@@ -193,8 +193,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         check_net(self.net)
         n_given = len(self.net) if is_list(self.net) else 1
         most = n_given if is_list(self.net) else max(number_of_members(parameters["n_members"]), EXACT_FOLDS)
-        n_fits = 2 * most + options.likelihood.is_overdispersed * ROUNDS * n_given
-        may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
+        n_fits = 2 * most
+        # The first member may be trained again, under varying noise or overdispersion.
+        n_trainings = 1 + ROUNDS if options.likelihood.is_overdispersed else 1 + (options.varying_noise is not False)
         clock = self._clock(Group() if sample is None else Group.current())
         cached = parameters["memory"] is not None and parameters["max_time"] is None
         interruptible = nullcontext() if cached else clock.interruptible()
@@ -222,7 +223,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                 stream=None if sample is None else stream_of(self, sample, data),
                 saved=saved,
             )
-            ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
+            ensemble = fit_ensemble(request, n_trainings * MEMBER_STAGES, task)
             self._table = self._table if request.stream is None else request.stream.table()
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
             if not clock.was_cut:

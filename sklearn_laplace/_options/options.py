@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from .._validation.values import Choice
 from ..laplace.curvatures._base import CurvatureRule
 from ..laplace.evidence import mackay_dispersion, residual_dispersion
 from ..laplace.extrapolation import Extrapolation
+from ..laplace.likelihoods import NegativeBinomial
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links._base import Link
 from ..laplace.predictives._base import PosteriorPredictive
@@ -88,6 +89,10 @@ class Options:
     previous: PreviousPosterior | None = None  # posterior that is the prior of a fit
     fillings: Fillings | None = None  # values for gaps of the rows to predict, see ``_ensemble.gaps.Filled``
     outside: Extrapolation | None = None  # variance of the rows to predict that lie outside the range of the training
+
+    def with_overdispersion(self, alpha: tuple[float, ...]) -> Options:
+        """Options under the overdispersion of each output; unchanged for likelihoods without one, where α is ()."""
+        return replace(self, likelihood=NegativeBinomial(alpha)) if alpha else self
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:

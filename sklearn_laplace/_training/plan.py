@@ -165,7 +165,6 @@ class TrainingRequest:
     seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module
     warm_start: WarmStart | None = None
     is_member: bool = False  # later member: prior precisions of its warm start
-    is_quick: bool = False  # the net is only scored: a few steps
     stream: RowStream | None = None
     saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
 

@@ -77,7 +77,6 @@ def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Op
         memory=options.memory,
         previous=options.previous,
         again=None if start is None else start.hyper,
-        quick=request.is_quick,
         is_over=task.clock.is_over,
     )
     return options, rows, plan

@@ -16,8 +16,6 @@ from sklearn.frozen import FrozenEstimator
 from sklearn_laplace import LaplaceRegressor, load, metrics, save
 from sklearn_laplace._approximation.overdispersion import CountRows
 from sklearn_laplace._data.statistics import count_hint
-from sklearn_laplace._ensemble import overdispersion
-from sklearn_laplace._training.train import train
 from sklearn_laplace.distributions import CountMixture, NegativeBinomialLogNormal, PoissonLogNormal
 from sklearn_laplace.errors import UnsupportedCombinationError
 
@@ -116,23 +114,6 @@ def test_a_linear_net_has_the_overdispersion_of_maximum_likelihood():
     best = np.exp(scipy.optimize.minimize(loss, [0.0, 0.0, 1.0, 0.0]).x[-1])
     model = LaplaceRegressor(nets.Linear(2), likelihood="negative_binomial", prior_precision=1e-3, random_state=0)
     assert model.fit(X, Y).overdispersion_ == pytest.approx(best, rel=0.1)
-
-
-def test_many_rows_have_short_trainings_of_some(monkeypatch):
-    """The first trainings use every third row; the last uses all rows, so that the result is close to theirs."""
-    sizes = []
-    monkeypatch.setattr(overdispersion, "MANY_ROWS", 50)
-
-    def counted(request, *arguments):
-        sizes.append(len(request.data.X))
-        return train(request, *arguments)
-
-    monkeypatch.setattr(overdispersion, "train", counted)
-    few = LaplaceRegressor(prior_precision=1.0, n_members=1, **SMALL).fit(X, Y)
-    assert sizes[0] == 50 and sizes[-1] == 150
-    monkeypatch.undo()
-    every = LaplaceRegressor(**few.get_params()).fit(X, Y)
-    assert few.overdispersion_ == pytest.approx(every.overdispersion_, rel=0.2)
 
 
 def test_the_criterion_is_the_expected_likelihood_of_the_rows():
