@@ -1,8 +1,8 @@
 """The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
 
-Sizes are compared with those of the file before anything else is read, and arrays are read one at a time. So a file
-takes only the memory of the arrays that its reader asks for. The package safetensors needs all bytes at once, or maps
-the file, which ends the process if another one truncates it.
+Sizes are compared with that of the file before anything is allocated: a header cannot request more memory than the file
+has bytes. The package safetensors needs all bytes twice, or maps the file, which ends the process if another one
+truncates it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ..errors import StateError
 
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
-MOST_HEADER = 2**20
-"""Bytes of the header, which lists the arrays: about 14,000 of them."""
-MOST_AXES = 32
 DTYPES = {
     **{"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8"},
     **{f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)},
@@ -32,61 +27,47 @@ PICKLED = b"\x80", b"PK", b"\x78", b"\x1f\x8b"
 """First bytes of a pickle, of a zip archive (torch, skops), and of compressed pickles (joblib)."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Data type and shape of an array, and the place of its bytes behind the header."""
 
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
     begin: int
     end: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Container:
-    """An open file with a checked header; ``start`` is the place of the first byte behind it."""
-
-    path: Path
-    opened: BinaryIO
-    start: int
-    entries: Mapping[str, Entry]
-    metadata: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, path: Path, opened: BinaryIO) -> Container:
-        """Read and check the header; a StateError if the entries do not cover the file exactly, each byte once."""
-        n_bytes, first = os.fstat(opened.fileno()).st_size, opened.read(8)
-        n_header = int.from_bytes(first, "little")
-        if len(first) < 8 or n_header > n_bytes - 8:
-            raise _unreadable(path, f"it has no header; {n_bytes:,} bytes", first)
-        if n_header > MOST_HEADER:
-            raise StateError(
-                f"{path} has a header of {n_header:,} bytes, and sklearn_laplace.save writes at most {MOST_HEADER:,}. "
-                f"{AGAIN}"
-            )
+def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the metadata of a file; a StateError if its entries do not cover it exactly, each byte once."""
+    with path.open("rb") as opened:
+        first, n_bytes = opened.read(8), os.fstat(opened.fileno()).st_size - 8
         try:
-            header = json.loads(opened.read(n_header))
-            metadata = header.pop("__metadata__", {})
-            entries = {name: _entry(**values) for name, values in header.items()}
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise _unreadable(path, f"its header is damaged: {error!s:.200}", first) from error
-        end = 0
-        for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
-            if entry.begin != end or entry.end - entry.begin != math.prod(entry.shape) * entry.dtype.itemsize:
-                raise _unreadable(path, "the places of its arrays do not fit together", first)
-            end = entry.end
-        if end != n_bytes - 8 - n_header or not isinstance(metadata, dict):
-            raise _unreadable(path, f"its arrays have {end:,} bytes, and {n_bytes - 8 - n_header:,} follow", first)
-        return cls(path, opened, 8 + n_header, entries, metadata)
+            return _content(opened, int.from_bytes(first, "little"), n_bytes)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            advice = "it has another format or was cut off. Copy it again."
+            if first.startswith(PICKLED):
+                advice = "it looks like a pickle or a file of joblib, torch or skops, which their own functions read."
+            problem = f"{path} cannot be read as a file of safetensors ({error!s:.200})"
+            raise StateError(f"{problem}: {advice} {AGAIN}") from error
 
-    def read(self, name: str) -> np.ndarray:
-        """An array of the file; a StateError if the file has become shorter."""
-        entry = self.entries[name]
-        content = np.empty(entry.end - entry.begin, dtype=np.uint8)
-        self.opened.seek(self.start + entry.begin)
-        if self.opened.readinto(content.data) < len(content):  # type: ignore[attr-defined]
-            raise _unreadable(self.path, "it became shorter while it was read", b"")
-        return content.view(entry.dtype).reshape(entry.shape)
+
+def _content(opened: BinaryIO, n_header: int, n_bytes: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The same of an open file with ``n_bytes`` behind the first eight."""
+    if n_header > n_bytes:
+        raise ValueError(f"it has no header; {n_bytes + 8:,} bytes")
+    header = json.loads(opened.read(n_header))
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata have no names")
+    entries = {name: _entry(**values) for name, values in header.items()}
+    ordered = sorted(entries, key=lambda name: entries[name][:2])
+    reached = 0
+    for name in ordered:
+        if entries[name].begin != reached:
+            raise ValueError("the places of its arrays do not fit together")
+        reached = entries[name].end
+    if reached != n_bytes - n_header:
+        raise ValueError(f"its arrays have {reached:,} bytes, and {n_bytes - n_header:,} follow")
+    return {name: _array(opened, entries[name]) for name in ordered}, metadata
 
 
 def bytes_of(values: np.ndarray) -> bytes | memoryview:
@@ -94,16 +75,21 @@ def bytes_of(values: np.ndarray) -> bytes | memoryview:
     return np.ascontiguousarray(values).view(np.uint8).data if values.size else b""
 
 
+def are_sizes(values: Any) -> bool:
+    """True for a list of whole numbers of at least 0."""
+    return isinstance(values, list) and all(type(size) is int and size >= 0 for size in values)
+
+
 def _entry(dtype: str, shape: list[int], data_offsets: list[int]) -> Entry:
-    begin, end = data_offsets
-    if len(shape) > MOST_AXES or not all(type(size) is int and 0 <= size < 2**63 for size in (*shape, begin, end)):
+    kind, (begin, end) = np.dtype(DTYPES[dtype]), data_offsets
+    if not are_sizes([*shape, begin, end]) or end - begin != math.prod(shape) * kind.itemsize:
         raise ValueError(f"an array has the shape {shape!s:.80} at {data_offsets!s:.80}")
-    return Entry(np.dtype(DTYPES[dtype]), tuple(shape), begin, end)
+    return Entry(begin, end, kind, tuple(shape))
 
 
-def _unreadable(path: Path, problem: str, first: bytes) -> StateError:
-    """The error for a file of another format, with what it may be and what to do."""
-    advice = "it has another format or was cut off. Copy it again."
-    if first.startswith(PICKLED):
-        advice = "it looks like a pickle or a file of joblib, torch or skops, which their own functions read."
-    return StateError(f"{path} cannot be read as a file of safetensors ({problem}): {advice} {AGAIN}")
+def _array(opened: BinaryIO, entry: Entry) -> np.ndarray:
+    """The next array of a file."""
+    content = np.empty(entry.end - entry.begin, dtype=np.uint8)
+    if opened.readinto(content.data) < len(content):  # type: ignore[attr-defined]
+        raise ValueError("it became shorter while it was read")
+    return content.view(entry.dtype).reshape(entry.shape)

@@ -4,9 +4,8 @@ A file has the format of safetensors (``_export/container.py``), and holds the a
 (``_storage/describe.py``) in C order. One more array, "tree", holds the JSON text, because metadata have a limited
 length. It lists data type, shape and checksum of each array. Data types that safetensors lacks are stored as bytes.
 
-Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Sizes are bounded
-before anything is parsed. Checksums find damage; an HMAC with a key also finds tampering. A loaded model predicts a few
-rows before it is returned (``_export/trial.py``).
+Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
+damage; an HMAC with a key also finds tampering.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from inspect import isclass, isfunction
 from pathlib import Path
 from types import ModuleType
@@ -37,18 +36,13 @@ from .._storage.stored import STATE_FORMAT, check_format
 from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
-from ..errors import NotStorableError, StateError
+from ..errors import StateError
 from ..regressor import LaplaceRegressor
-from .container import AGAIN, MOST_AXES, MOST_HEADER, Container, bytes_of
-from .trial import check_answers
+from .container import AGAIN, are_sizes, bytes_of, read_container
 
 FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types of safetensors; all others are stored as bytes."""
-MOST_TREE = 2**26
-"""Bytes of a tree."""
-MOST_ENTRIES = 2_000_000
-"""Commas and opening brackets of a tree; each may take 70 bytes of memory."""
 WRITTEN = (LaplaceRegressor, LaplaceClassifier)
 PIPELINE = """save was given a Pipeline; it writes a LaplaceRegressor or a LaplaceClassifier alone. Write the \
 other steps with skops, and put both together:
@@ -119,12 +113,6 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
     arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
-    if len(arrays) * 100 > MOST_HEADER or _entries(text) > MOST_ENTRIES or len(text) > MOST_TREE:
-        raise NotStorableError(
-            f"the {type(estimator).__name__} has {len(arrays):,} arrays and {_entries(text):,} other values of "
-            f"{len(text):,} bytes; a file holds at most {MOST_HEADER // 100:,}, {MOST_ENTRIES:,} and {MOST_TREE:,}. "
-            "Use pickle, or fewer categories."
-        )
     metadata = {"format": FORMAT, "version": VERSION, "checksum": str(zlib.crc32(text))}
     if secret is not None:
         metadata[MAC] = _mac(secret, arrays)
@@ -157,8 +145,8 @@ def load(
     Raises
     ------
     StateError
-        A ValueError: the file is damaged, truncated, of another format or version, names a class that is neither known
-        nor trusted, or holds a model that cannot predict.
+        A ValueError: the file is damaged, truncated, of another format or version, or names a class that is neither
+        known nor trusted.
 
     Examples
     --------
@@ -179,8 +167,6 @@ def load(
         model = Reader(tree, arrays, trusted_objects, _known()).value()
         if not isinstance(model, LaplaceEstimator):
             raise StateError(f"{path} holds a {type(model).__name__}, and an estimator is needed.")
-        if not trusted_objects:  # the user's own code does not run while a file is read
-            check_answers(model)
     return model
 
 
@@ -234,13 +220,6 @@ def _storable(values: np.ndarray) -> np.ndarray:
     return values if _is_native(values.dtype) else np.frombuffer(values.tobytes(), dtype=np.uint8)
 
 
-def _array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """The array that was stored. Text with numbers that are not characters is refused here; numpy would fail later."""
-    if dtype.kind == "U" and array.size and array.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
-        raise StateError(f"the state holds text with numbers that are not characters. {AGAIN}")
-    return array if _is_native(dtype) else array.view(dtype).reshape(shape)
-
-
 def _secret(key: Any) -> bytes | None:
     if key is None or (isinstance(key, bytes) and len(key) >= LEAST_KEY):
         return key
@@ -257,16 +236,8 @@ def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
     return mac.hexdigest()
 
 
-def _entries(text: bytes) -> int:
-    """Upper bound of the number of values in a tree."""
-    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
-
-
 def _read(path: Path, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The tree and the arrays of a file; without a key, arrays that the tree does not list are not read.
-
-    Each byte is read once: the verified bytes are the used ones, even if another process writes to the file meanwhile.
-    """
+    """The tree and the arrays of a file, read once: the verified bytes are the used ones."""
     if path.exists() and not path.is_file():
         raise StateError(f"{path} is not a regular file. Pass the path of a file written by sklearn_laplace.save.")
     if not path.exists():
@@ -274,15 +245,12 @@ def _read(path: Path, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarra
             f"{path} does not exist. Pass the path of a file written by sklearn_laplace.save; the current folder is "
             f"{Path.cwd()}."
         )
-    with path.open("rb") as opened:
-        container = Container.of(path, opened)
-        read: Callable[[str], np.ndarray] = container.read
-        if key is not None:
-            arrays = {name: container.read(name) for name in container.entries}
-            _check_mac(path, arrays, container.metadata.get(MAC), key)
-            read = arrays.__getitem__
-        tree = _tree(container, read)
-        return tree, _arrays(container, read, tree["arrays"])
+    arrays, metadata = read_container(path)
+    if key is not None:
+        _check_mac(path, arrays, metadata.get(MAC), key)
+    tree = _tree(path, arrays.pop(TREE, None), metadata)
+    with reading(str(path)):
+        return tree, _arrays(path, arrays, tree["arrays"])
 
 
 def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], stored: Any, key: bytes) -> None:
@@ -296,74 +264,56 @@ def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], stored: Any, key: b
         )
 
 
-def _tree(container: Container, read: Callable[[str], np.ndarray]) -> dict[str, Any]:
-    path, metadata = container.path, container.metadata
+def _tree(path: Path, content: np.ndarray | None, metadata: Mapping[str, Any]) -> dict[str, Any]:
     if metadata.get("format") != FORMAT:
         raise StateError(
             f"{path} was not written by sklearn_laplace.save: its metadata have format={metadata.get('format')!r:.80}, "
             f"expected {FORMAT!r}. {AGAIN}"
         )
     check_format(str(path), metadata.get("version"))
-    if TREE not in container.entries:
+    if content is None:
         raise StateError(f"{path} has no array {TREE!r}, which describes the others. Copy it again. {AGAIN}")
-    entry = container.entries[TREE]
     with reading(str(path)):
-        if entry.end - entry.begin > MOST_TREE:
-            raise StateError(f"its tree has {entry.end - entry.begin:,} bytes; at most {MOST_TREE:,} are allowed.")
-        content = read(TREE).tobytes()
-        if str(zlib.crc32(content)) != metadata.get("checksum"):
+        if str(zlib.crc32(bytes_of(content))) != metadata.get("checksum"):
             raise StateError(f"the tree of {path} was changed: its checksum differs. Copy the file again.")
-        if (n_entries := _entries(content)) > MOST_ENTRIES:
-            raise StateError(f"its tree has {n_entries:,} values; at most {MOST_ENTRIES:,} are allowed.")
-        tree = parsed(content, OF_TREE | {"arrays", "own"})
+        tree = parsed(content.tobytes(), OF_TREE | {"arrays", "own"})
         if not isinstance(tree["own"], list):
             raise StateError("its tree does not list the user's own classes.")
     return tree
 
 
-def _arrays(container: Container, read: Callable[[str], np.ndarray], needed: Any) -> list[np.ndarray]:
-    """The arrays, after the header of the file has been compared with the list in its tree."""
-    path = container.path
+def _arrays(path: Path, arrays: Mapping[str, np.ndarray], needed: Any) -> list[np.ndarray]:
+    """The arrays in their own data types, compared with the list in the tree."""
     if not isinstance(needed, list) or not all(isinstance(header, list) and len(header) == 3 for header in needed):
-        raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays. {AGAIN}")
-    names, present = {str(place) for place in range(len(needed))}, set(container.entries) - {TREE}
-    if names != present:
+        raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays.")
+    names = {str(place) for place in range(len(needed))}
+    if names != set(arrays):
         raise StateError(
-            f"{path} has {len(present)} arrays and its tree lists {len(needed)}: missing are {_few(names - present)}, "
-            f"not listed {_few(present - names)}. Copy it again. {AGAIN}"
+            f"{path} has {len(arrays)} arrays and its tree lists {len(needed)}: missing are "
+            f"{_few(names - set(arrays))}, not listed {_few(set(arrays) - names)}. Copy it again."
         )
-    types = []
-    for place, (dtype_name, sizes, _) in enumerate(needed):
-        entry, dtype, shape = container.entries[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
-        n_bytes = math.prod(shape) * dtype.itemsize
-        expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
-        if (entry.dtype, entry.shape) != expected:
-            raise StateError(
-                f"array {place} of {path} has the data type {entry.dtype} and the shape {entry.shape}, and its tree "
-                f"needs {expected[0]} and {expected[1]}. Copy it again. {AGAIN}"
-            )
-        types.append((dtype, shape))
-    arrays = []
-    for place, (dtype, shape) in enumerate(types):
-        stored = read(str(place))
-        if zlib.crc32(bytes_of(stored)) != needed[place][2]:
-            raise StateError(f"array {place} of {path} was changed: its checksum differs. Copy the file again.")
-        arrays.append(_array(stored, dtype, shape))
-    return arrays
+    return [_array(f"array {place} of {path}", arrays[str(place)], *header) for place, header in enumerate(needed)]
 
 
-def _shape(path: Path, sizes: Any) -> tuple[int, ...]:
-    shape = tuple(sizes) if isinstance(sizes, list) else (-1,)
-    if len(shape) > MOST_AXES or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
-        raise StateError(f"the tree of {path} gives an array a shape that none can have. {AGAIN}")
-    return shape
-
-
-def _dtype(path: Path, name: Any) -> np.dtype[Any]:
-    with reading(str(path)):
-        if not isinstance(name, str) or not DTYPE.fullmatch(name):
-            raise StateError(f"it names the data type {name!r:.80}, which is not a type of numbers or text.")
-        return np.dtype(name)
+def _array(name: str, stored: np.ndarray, dtype_name: Any, sizes: Any, checksum: Any) -> np.ndarray:
+    """The array that was saved. Text with numbers that are not characters is refused here; numpy would fail later."""
+    if not isinstance(dtype_name, str) or not DTYPE.fullmatch(dtype_name):
+        raise StateError(f"{name} names the data type {dtype_name!r:.80}, which is not a type of numbers or text.")
+    if not are_sizes(sizes):
+        raise StateError(f"{name} has a shape that none can have.")
+    dtype, shape = np.dtype(dtype_name), tuple(sizes)
+    native = _is_native(dtype)
+    expected = (dtype, shape) if native else (np.dtype(np.uint8), (math.prod(shape) * dtype.itemsize,))
+    if (stored.dtype, stored.shape) != expected:
+        raise StateError(
+            f"{name} has the data type {stored.dtype} and the shape {stored.shape}, and its tree needs {expected[0]} "
+            f"and {expected[1]}. Copy it again."
+        )
+    if zlib.crc32(bytes_of(stored)) != checksum:
+        raise StateError(f"{name} was changed: its checksum differs. Copy the file again.")
+    if dtype.kind == "U" and stored.size and stored.view(f"{dtype.str[0]}u4").max() > sys.maxunicode:
+        raise StateError(f"{name} holds text with numbers that are not characters.")
+    return stored if native else stored.view(dtype).reshape(shape)
 
 
 def _few(names: Iterable[str], most: int = 5) -> str:

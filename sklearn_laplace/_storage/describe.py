@@ -38,12 +38,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NotStorableError
-from .bounds import REFERENCE
 from .kinds import HOOKS, kind_of, shadows
 from .registry import PACKAGE, tags
 
 ALWAYS_THERE = {PACKAGE, "torch", "skorch", "builtins", "__main__"}
 """Packages whose classes are not looked up; a class of ``__main__`` may be part of the pickle."""
+REFERENCE = "ref"
+"""Kind of a node that refers to an object."""
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's data types whose bytes are their values."""
 GENERATOR = "MT19937"

@@ -23,9 +23,7 @@ from torch import Tensor, nn
 
 from ..errors import StateError
 from ..laplace.likelihoods._base import Likelihood
-from ..nets import TableMLP
 from .annotations import conforms
-from .ranges import check_range, numbers_in
 from .registry import fields_of, tags
 
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
@@ -43,10 +41,6 @@ MODULE = {
 """Annotations of torch's own attributes of a module."""
 HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
 """Torch's other attributes: functions that it calls. No description holds any."""
-SIZES = -16, 2**24
-"""Range of whole numbers in known modules: torch does not check all of them before it allocates or indexes."""
-POSITIVE = ("num_heads", "groups", "num_groups")
-"""Sizes that torch divides by."""
 NET = {
     "module": nn.Module | type[nn.Module],
     "device": str | None,
@@ -169,8 +163,6 @@ def _data(reader: Reads, kind: type, values: dict[str, Any]) -> Any:
         problem = f"the state holds a {kind.__name__} of {sorted(values)!s:.200}"
         raise StateError(f"{problem}, and this version of sklearn_laplace needs {sorted(needed)}.")
     check_types(reader, kind, values, needed.__getitem__)
-    for name, value in values.items():
-        check_range(kind.__name__, name, value)
     return new(kind, values)
 
 
@@ -187,35 +179,12 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
         raise StateError(f"the state gives a {kind.__name__} the hooks {hooks}; no description holds functions.")
     checked = {name: value for name, value in values.items() if name in MODULE or kind in tags()}
     check_types(reader, kind, checked, lambda name: MODULE.get(name, Any))
-    _check_attributes(kind, checked, values.get("_buffers") or {})
     state = vars(nn.Module()) | values
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):
         raise StateError(f"the state gives a {kind.__name__} the attributes {replaced} twice.")
     module: nn.Module = new(kind, state)
-    if isinstance(module, TableMLP):
-        module.check_parts()
     return module
-
-
-def _check_attributes(kind: type, values: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        _check_sizes(kind, name, value)
-        if kind in tags() and any(numbers.dtype.kind == "c" for numbers in numbers_in(value)):
-            raise StateError(f"the state holds complex numbers as {name!r:.200} of {kind.__name__}.")
-    for name, value in buffers.items():
-        for base in kind.__mro__ if kind in tags() else ():
-            check_range(base.__name__, name, value)
-
-
-def _check_sizes(kind: type, name: str, value: Any) -> None:
-    """Refuse whole numbers that are no sizes."""
-    if isinstance(value, tuple | list):
-        for item in value:
-            _check_sizes(kind, name, item)
-    least = 1 if name in POSITIVE else SIZES[0]
-    if type(value) is int and not least <= value <= SIZES[1]:
-        raise StateError(f"the state gives a {kind.__name__} the {name!r:.200} {value}.")
 
 
 # ---------------------------------------------------------------------- nets

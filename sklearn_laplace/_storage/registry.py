@@ -44,6 +44,8 @@ FITTED = {
     "_weight_unit": float,
 }
 """Annotations of a fitted estimator's attributes."""
+OPTIONAL = frozenset(["feature_names_in_", "classes_", "_column_names", "_single_output"])
+"""Fitted attributes that some fits do not set."""
 PARAMETER = Any | type | BaseEstimator | Sequence[BaseEstimator]
 """Annotation of a parameter: plain data, a class, an estimator, an option with options of its own, or several nets."""
 OF_OTHERS: dict[type, dict[str, Any]] = {

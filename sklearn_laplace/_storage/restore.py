@@ -8,16 +8,15 @@ A description can come from anyone, so these rules hold:
   (``_storage/kinds.py``).
 - Attributes are checked against their annotations before an object is made. All others hold plain data, tensors,
   modules and functions, see :meth:`Reader.is_plain`.
-- The tree is bounded before it is read (``_storage/bounds.py``).
+- An object refers only to objects before it.
 
-Anything else raises a :class:`StateError`. In a pickle or a skops file, pickle or skops makes the user's own objects,
-under their rules.
+Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked. In a pickle or a
+skops file, pickle or skops makes the user's own objects, under their rules.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -31,8 +30,7 @@ from torch import Tensor, nn
 
 from .._runtime.torch_state import ordinary_tensors, present_device
 from ..errors import StateError
-from .bounds import REFERENCE, check_tree, checked_place
-from .describe import GENERATOR
+from .describe import GENERATOR, REFERENCE
 from .kinds import PLAIN, kind_of, shadows
 from .registry import known as known_things
 
@@ -43,15 +41,9 @@ FLOATS = {text: float(text) for text in ("nan", "inf", "-inf")}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 SCALARS = (bool, int, float, str)
 KEYS = (*SCALARS, np.generic, type(None))
-"""Types of dictionary keys and set members, cheap to hash; tuples of them are allowed as well."""
-LARGEST_KEY = 2**63
-"""Whole numbers from here on are no keys: thousands of them may have the same hash."""
-MOST_KEYS = 5000
-"""Keys of a dictionary that are no text."""
+"""Types of dictionary keys and set members; tuples of them are allowed as well. Others may have a hash of their own."""
 N_WORDS = 624
 """Length of the state of a Mersenne twister."""
-MOST_EMPTY = 2**20
-"""Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
 
 
 def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
@@ -97,7 +89,6 @@ class Reader:
         self.known = known_things() if known is None else known
         self._parts: dict[str, list[Any]] = {"array": [], REFERENCE: [], "own": list(user_objects)}
         self._own_things = {id(thing) for thing in user_objects}
-        self._unused: set[tuple[str, int]] = set()
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Reader:
@@ -106,18 +97,10 @@ class Reader:
 
     @ordinary_tensors()
     def value(self) -> Any:
-        """The value of the tree. An object or array without a reference is refused: part of the tree was removed."""
-        root, objects, headers = (self.tree[name] for name in ("root", "objects", "headers"))
-        check_tree(objects, root)
-        self._parts["array"] = [_array(*pair) for pair in zip(self.arrays, headers, strict=True)]
-        lengths = {"array": len(headers), REFERENCE: len(objects), "own": len(self._parts["own"])}
-        self._unused = {(kind, place) for kind, length in lengths.items() for place in range(length)}
-        for node in objects:
+        self._parts["array"] = [_array(*pair) for pair in zip(self.arrays, self.tree["headers"], strict=True)]
+        for node in self.tree["objects"]:
             self._parts[REFERENCE].append(self._object(*node))
-        result = self(root)
-        if self._unused:
-            raise StateError(f"nothing refers to {len(self._unused)} of its parts: the state was changed.")
-        return result
+        return self(self.tree["root"])
 
     def __call__(self, node: Any) -> Any:
         if node is None or type(node) in SCALARS:
@@ -131,15 +114,18 @@ class Reader:
         return [self(node) for node in nodes]
 
     def part(self, kind: str, place: Any) -> Any:
-        """An array, an object or a class of the user's by its number, the same one each time."""
-        self._unused.discard((kind, checked_place(place, self._parts[kind])))
-        return self._parts[kind][place]
+        """An array, an earlier object or a class of the user's by its number, the same one each time."""
+        parts = self._parts[kind]
+        if type(place) is not int or not 0 <= place < len(parts):
+            problem = f"the state refers to number {place!r:.200} of {len(parts)}"
+            raise StateError(f"{problem}: it was not written by sklearn_laplace.")
+        return parts[place]
 
     def named(self, reference: Any) -> Any:
         """A known class or function by its tag, or one of the user's by its number."""
         if type(reference) is int:
             return self.part("own", reference)
-        if reference not in self.known:
+        if not isinstance(reference, str) or reference not in self.known:
             raise StateError(f"the state names {reference!r:.200}, which is not among the classes of this version.")
         return self.known[reference]
 
@@ -174,21 +160,16 @@ class Reader:
         return value is None or isroutine(value) or isinstance(value, PLAIN) or self.is_own(value)
 
     def keys(self, nodes: Sequence[Any]) -> list[Any]:
-        """Keys of a dictionary or members of a set; other keys than text may all have the same hash."""
+        """Keys of a dictionary or members of a set."""
         keys = self.items(nodes)
         for key in keys:
             if not _is_key(key):
                 raise StateError(f"the state holds a {type(key).__name__} as a key.")
-        if sum(type(key) is not str for key in keys) > MOST_KEYS:
-            raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text.")
         return keys
 
 
 def _is_key(value: Any) -> bool:
-    if type(value) is tuple:
-        return all(map(_is_key, value))
-    number = value.item() if isinstance(value, np.generic) else value
-    return isinstance(number, KEYS) and not (isinstance(number, int) and abs(number) >= LARGEST_KEY)
+    return all(map(_is_key, value)) if type(value) is tuple else isinstance(value, KEYS)
 
 
 def _array(array: np.ndarray, header: list[Any]) -> Any:
@@ -196,8 +177,6 @@ def _array(array: np.ndarray, header: list[Any]) -> Any:
     axes, *of_tensor = header
     if not isinstance(array, np.ndarray) or array.dtype.hasobject or sorted(axes) != list(range(array.ndim)):
         raise StateError(f"the state holds an array of other axes than {axes!r:.200}, or of objects.")
-    if not array.size and math.prod(size for size in array.shape if size) > MOST_EMPTY:
-        raise StateError(f"the state holds an empty array of shape {array.shape!r:.200}.")
     array = array.transpose(np.argsort(axes)) if axes else array
     return _tensor(array, *of_tensor) if of_tensor else array
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 
-from .._ensemble.ensemble import Ensemble
 from .._host.given_net import move_to_present_device
-from .._runtime.memory import MemoryBudget
 from .._runtime.progress import callbacks_of, without_callbacks
 from ..errors import StateError
 from .describe import pack, requirements
 from .kinds import ESTIMATORS, Kind, Reads, check_types, new, shadows
-from .ranges import check_range
-from .registry import FITTED, PACKAGE, PARAMETER
+from .registry import FITTED, OPTIONAL, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
 T = TypeVar("T")
 STATE_FORMAT = 7
 """Number of the format of a description, in pickles and in files."""
-MOST_MEMBERS = 1000
-"""Largest number of members in a description."""
-LABELS = "biufUS"
-"""Kinds of the data types of labels; an array of objects has to hold strings."""
-ROUNDING = 1e-9
-"""Tolerance of the sum of weights."""
 
 
 def split(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -77,7 +66,7 @@ def _restored(reader: Reads, kind: Any, parts: dict[str, Any]) -> Any:
     check_types(reader, kind, parameters, lambda name: PARAMETER)
     check_fitted(reader, kind, fitted)
     # A fit unpickles the content of its cache, and replaces the file of its checkpoint.
-    return joined(kind, {**parameters, **_machine_limits(parameters), "memory": None, "checkpoint": None}, fitted)
+    return joined(kind, {**parameters, "memory": None, "checkpoint": None}, fitted)
 
 
 def state_of(estimator: BaseEstimator) -> dict[str, Any]:
@@ -118,17 +107,14 @@ def check_format(source: str, version: Any) -> None:
 
 
 def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
-    """Check names, types and ranges of fitted attributes; a user's subclass may have attributes of its own."""
+    """Check names and types of fitted attributes, none or all; a user's subclass may have attributes of its own."""
     check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
     for name in fitted:
         if shadows(kind, name) or not (name in FITTED or _is_extra(kind, name)):
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r:.200}, which no fit sets.")
     check_types(reader, kind, fitted, lambda name: FITTED.get(name, Any))
-    for name, value in fitted.items():
-        check_range("fitted", name, value)
-    if "_ensemble" in fitted:
-        _check_members(kind, fitted["_ensemble"])
-        _check_classes(kind, fitted["_ensemble"], fitted.get("classes_"))
+    if (lacking := sorted(set(FITTED) - OPTIONAL - set(fitted))) and set(FITTED) & set(fitted):
+        raise StateError(f"the state holds a part of a fit, without {', '.join(lacking)}.")
 
 
 def _is_extra(kind: Any, name: str) -> bool:
@@ -142,47 +128,3 @@ def _is_extra(kind: Any, name: str) -> bool:
 def _is_ours(kind: type, name: str) -> bool:
     """True if one of this package's classes defines a name."""
     return any(name in vars(base) for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))
-
-
-def _check_members(kind: type, held: Ensemble) -> None:
-    if len({id(member) for member in held.members}) < len(held.members):
-        raise StateError(f"the state holds one member of a {kind.__name__} several times.")
-    if not 0 < len(held.members) <= MOST_MEMBERS:
-        raise StateError(f"the state of a {kind.__name__} needs 1 to {MOST_MEMBERS} members.")
-    for weights in (held.weights, held.shares):
-        if weights is not None and not _are_weights(weights, len(held.members)):
-            raise StateError(f"the state of a {kind.__name__} needs a weight for each member, of sum one.")
-
-
-def _check_classes(kind: type, held: Ensemble, classes: np.ndarray | None) -> None:
-    """Refuse labels that are not one-dimensional, sorted, unique, and as many as the outputs; one logit has two."""
-    if (classes is not None) != issubclass(kind, ClassifierMixin):
-        raise StateError(f"the state of a {kind.__name__} needs labels if and only if it is a classifier.")
-    numbers = {member.fit.n_outputs for member in held.members}
-    if len(numbers) > 1:
-        raise StateError(f"the state of a {kind.__name__} has members of {sorted(numbers)[:5]} outputs.")
-    if classes is None:
-        return
-    wanted = max(*numbers, 2)
-    if not _are_labels(classes) or classes.shape != (wanted,) or not (classes[1:] > classes[:-1]).all():
-        raise StateError(f"the state has classes_={classes!r:.200}; expected {wanted} labels, sorted and unique.")
-
-
-def _are_labels(values: np.ndarray) -> bool:
-    return values.dtype.kind in LABELS or (values.dtype == object and all(type(x) is str for x in values.flat))
-
-
-def _machine_limits(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """``n_jobs`` and ``memory_budget`` of a file, at most those of this machine."""
-    limits: dict[str, Any] = {}
-    n_jobs, budget = parameters["n_jobs"], parameters["memory_budget"]
-    if isinstance(n_jobs, int) and n_jobs > 1:
-        limits["n_jobs"] = min(n_jobs, os.cpu_count() or 1)
-    if budget is not None and MemoryBudget.of(budget).size > MemoryBudget.of(None).size:
-        limits["memory_budget"] = None
-    return limits
-
-
-def _are_weights(values: np.ndarray, n_members: int) -> bool:
-    """True for weights of sum one."""
-    return values.shape == (n_members,) and values.dtype == np.float64 and bool(abs(values.sum() - 1) < ROUNDING)

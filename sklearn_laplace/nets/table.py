@@ -144,20 +144,6 @@ class TableMLP(ColumnsModule):
         self.column_of = {"first.weight": (*columns, *flagged)} if n_numbers else {}
         self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
-    def check_parts(self) -> None:
-        """Raise a ValueError if the number of levels of a column differs from its embedding, as in a damaged file."""
-        for codes, embedding in zip(self.codes, self.embeddings, strict=True):
-            if not (isinstance(codes, Levels) and isinstance(embedding, nn.Linear)):
-                raise ValueError(
-                    f"a {type(codes).__name__} and a {type(embedding).__name__} do not form an embedding; expected "
-                    "Levels and Linear."
-                )
-            if codes.n_levels + 1 != embedding.weight.shape[1]:
-                raise ValueError(
-                    f"an embedding has {embedding.weight.shape[1] - 1} levels; expected {codes.n_levels}, the number "
-                    "of levels of its column."
-                )
-
     @property
     def hidden_layer_sizes(self) -> tuple[int, ...]:
         """Units of each hidden layer."""

@@ -265,6 +265,23 @@ def test_arrays_of_any_kind_come_back(array, stored):
     np.testing.assert_array_equal(loaded, array)
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["no", "yes"], dtype=object), np.array([False, True]), np.array([-1.0, 3.0]),
+        np.array([3, 8], "uint8"), np.array(["b", "äöü"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("likelihood", ["bernoulli", "categorical"])
+def test_labels_of_each_type_are_read_again(labels, likelihood, tmp_path):
+    """With one logit, and with an output per class."""
+    model = classifier(likelihood=likelihood).fit(X, labels[(Y > 0.5).astype(int)])
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.classes_.tolist() == labels.tolist() and loaded.classes_.dtype == model.classes_.dtype
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
 def test_a_previous_estimator_travels_along(fitted, stored):
     """``prior=FrozenEstimator(…)`` is a fitted estimator within an estimator."""
     model = regressor(hessian_structure="full", prior=FrozenEstimator(fitted("full"))).fit(X[:20], Y[:20])
@@ -526,8 +543,11 @@ def first_header(how):
         (first("LaplaceRegressor")(lambda node: node.__setitem__(1, "Hyper")), "this version of sklearn_laplace needs"),
         (lambda tree: tree.pop("arrays"), r"its tree lacks \['arrays'\]"),
         (lambda tree: tree.update(own=["os.system"]), r"needs os\.system, which is not a class"),
-        (lambda tree: tree["objects"].__setitem__(0, ["is", ["ref", 0]]), r"refers to number 0 of 0"),
-        (lambda tree: tree["objects"].__setitem__(0, ["tuple", ["ref", 0]]), r"refers to number 0 of 0"),
+        (lambda tree: tree["objects"].__setitem__(0, ["is", ["ref", 0]]), r"names \['ref', 0\], which is not among"),
+        (
+            lambda tree: tree["objects"].__setitem__(0, ["object", "nn.Tanh", "x", ["ref", 0]]),
+            "refers to number 0 of 0",
+        ),
     ],
 )
 def test_a_tree_that_was_changed_is_refused(change, message, stored):

@@ -1,22 +1,17 @@
-"""Crafted files and states: no code runs, loading is bounded, and a loaded model can predict.
+"""Crafted files and states: no code runs, neither while they are read nor in later calls.
 
 Each attack worked, or was tried, on an earlier format. ``docs/security.md`` states the guarantees.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
 import functools
 import json
 import os
 import pickle
-import struct
 import subprocess
 import sys
-import time
-import warnings
 
 import crafted
 import nets
@@ -27,7 +22,7 @@ import skops.io
 import torch
 from crafted import attribute, put, remove
 from former import current
-from refused import refused_quickly
+from refused import refused
 from skorch import NeuralNet
 from torch import nn
 
@@ -38,7 +33,6 @@ from sklearn_laplace._storage.kinds import kind_of
 from sklearn_laplace._storage.registry import known
 from sklearn_laplace._storage.restore import Reader, reading
 from sklearn_laplace.errors import StateError
-from sklearn_laplace.options import MonteCarlo
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(40, 3))
@@ -396,95 +390,10 @@ def doubled(X, random_state):
     return X
 
 
-def test_whole_numbers_with_the_same_hash_are_no_keys(file, path):
-    """Integers that are equal modulo 2⁶¹ − 1 collide: a megabyte of them took half a minute."""
-    file.carry(["dict", *(node for k in range(3000) for node in (k * (2**61 - 1), 1))])
-    refused_quickly(file.content(), path, "holds a int as a key")
-
-
-@pytest.mark.parametrize("pair", [lambda k: ["complex", f"{-1000003 * k}+{k}j"], lambda k: ["tuple", k, -k]])
-def test_other_keys_are_few(pair, file, path):
-    """Colliding keys make a dict slow: at most 5,000 keys are not text, and no node is a complex number."""
-    file.carry(["dict", *(node for k in range(8_000) for node in (pair(k), 1))])
-    refused_quickly(file.content(), path, "the kind 'complex'|more than 5000 keys that are no text")
-
-
-def test_a_member_is_held_once(models, path):
-    """Thousands of references to one member would make thousands of predictions."""
-    save(models["mixture"], path)
-    file = crafted.Crafted(path)
-    members = attribute(file.first("Ensemble"), "members")
-    members += members[1:] * 3
-    refused_quickly(file.content(), path, "one member of a LaplaceRegressor several times")
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"weights": lambda n: np.r_[2.0, np.full(n - 1, -1 / (n - 1))]},
-        {"weights": lambda n: np.r_[np.nan, np.full(n - 1, 1 / (n - 1))]},
-        {"weights": lambda n: np.full(n, 1j / n)},
-        {"shares": lambda n: np.full(n + 1, 1 / (n + 1))},
-        {"shares": lambda n: np.full(n, 1.0)},
-        {"members": lambda n: ()},
-    ],
-)
-def test_weights_of_members_are_weights(changed, models, path):
-    """Finite, non-negative, with sum one."""
-    model = copy.copy(models["mixture"])
-    values = {name: make(len(model._ensemble.members)) for name, make in changed.items()}
-    model._ensemble = dataclasses.replace(model._ensemble, **values)
-    save(model, path)
-    with pytest.raises(StateError, match=r"a weight for each|'weights' of Ensemble|needs 1 to 1000"):
-        load(path)
-
-
 def test_a_setter_is_no_value(file, path):
     """As ``set_params`` of a callback, skorch would call it with arguments from the file."""
     file.carry(["named", "skorch.setter.optimizer_setter"])
-    refused_quickly(file.content(), path, "which is not among the classes")
-
-
-def test_blocks_are_as_large_as_the_net(file, path):
-    """Otherwise a file of 40 kB would allocate huge matrices."""
-    put(file.first("ParameterBlock"), "inputs", 2**23)
-    refused_quickly(file.content(), path, "the state has blocks of .* weights, and the net has 26")
-
-
-def test_whole_numbers_of_numpy_are_numbers_of_samples(models, path):
-    """A search over a numpy array sets them."""
-    model = pickle.loads(pickle.dumps(models["regressor"])).set_params(predictive=MonteCarlo(np.int64(50)))
-    save(model, path)
-    assert load(path).predictive.n_samples == 50
-
-
-def test_heads_are_at_least_one(models, path):
-    """torch divides by the number of heads, and zero ends the process."""
-    save(models["layers"], path)
-    file = crafted.Crafted(path)
-    child(file, "nn.Sequential", ["object", "nn.MultiheadAttention", "num_heads", 0])
-    refused_quickly(file.content(), path, "the state gives a MultiheadAttention the 'num_heads'")
-
-
-def child(file, owner, node):
-    """Add a child to the first module of a class."""
-    put(attribute(file.first(owner), "_modules"), "x", file.add(node, 0))
-
-
-def test_a_model_predicts_finite_numbers(file, path):
-    """A scale of NaN has the right type and shape."""
-    place = attribute(file.first("TargetScale"), "scale")[1]
-    file.arrays[place] = np.array([np.nan])
-    refused_quickly(
-        file.content(), path, "the state holds nan as 'scale' of TargetScale; the numbers there are positive"
-    )
-
-
-@pytest.mark.parametrize("names", [np.array(["a"]), np.array(["a", "b", "c", "d"]), np.arange(3)])
-def test_names_of_columns_are_as_many_strings(names, file, path):
-    """Predictions for a table compare its columns with them."""
-    put(file.fitted(), "feature_names_in_", file.add_array(names))
-    refused_quickly(file.content(), path, "the state names the columns .* expected 3 strings")
+    refused(file.content(), path, "which is not among the classes")
 
 
 def test_a_file_names_no_cache(path, models):
@@ -661,146 +570,60 @@ def test_loading_runs_no_code_of_trusted_classes(tmp_path, monkeypatch):
     assert load(tmp_path / "model", trusted=[Own, bent]).__sklearn_is_fitted__()
 
 
-# ---------------------------------------------------------------------- bounds
-
-
-def test_nested_data_classes_do_not_hang(file, path):
-    """Hashing 2³⁴ copies of a frozen data class never ended, from a file of 7 kB."""
-    node = file.add(["object", "Table", "columns", ["tuple"]])
-    for _ in range(34):
-        node = file.add(["object", "Table", "columns", ["tuple", list(node), list(node)]])
-    file.carry(["dict", node, 1])
-    refused_quickly(file.content(), path, r"stands for [\d,]{5,} objects in [\d,]{3,6} entries")
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda node: ["tuple", node, node],
-        lambda node: ["list", node, node],
-        lambda node: ["set", node, node],
-        lambda node: ["dict", 0, node, 1, node],
-        lambda node: ["objects", ["size", 2], node, node],
-        lambda node: ["partial", node, node],
-    ],
-    ids=["tuple", "list", "set", "dict", "objects", "partial"],
-)
-def test_shared_parts_do_not_multiply(made, file, path):
-    """The cost of printing, comparing or copying is bounded by the size of the file."""
-    node = file.add(["object", "nn.Identity", "training", False])
-    for _ in range(60):
-        node = file.add(["object", "nn.Identity", "training", False, "x", json.loads(json.dumps(made(node)))])
-    file.carry(node)
-    refused_quickly(file.content(), path, "stands for")
+# ---------------------------------------------------------------------- structure of a tree
 
 
 def test_objects_do_not_contain_themselves(file, path):
-    """Twelve lists of each other have 12! paths; an object can only refer to earlier objects."""
+    """An object can only refer to earlier objects."""
     first = len(file.objects) - 1
     for _ in range(12):
         file.objects.insert(-1, ["object", "nn.Identity", "x", ["list", *(["ref", first + k] for k in range(12))]])
     file.tree["root"][1] += 12
     file.carry(["ref", first])
-    refused_quickly(file.content(), path, rf"refers to number {first + 11} of {first}")
+    refused(file.content(), path, rf"refers to number {first} of {first}")
 
 
-def test_depth_is_bounded(file, path):
-    """Nested nodes, chains of objects, and nested JSON."""
-    other = file.copy()
-    node: list[object] = ["tuple"]
-    for _ in range(300):
-        node = ["tuple", node]
-    file.carry(node)
-    refused_quickly(file.content(), path, "levels deep")
-    first = len(other.objects) - 1
-    other.objects.insert(-1, ["object", "nn.Identity"])
-    for k in range(20_000):
-        other.objects.insert(-1, ["object", "nn.Identity", "x", ["ref", first + k]])
-    other.tree["root"][1] += 20_001
-    other.carry(["ref", first + 20_000])
-    refused_quickly(other.content(), path, "levels deep")
-    text = np.frombuffer(b'{"objects": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", dtype=np.uint8)
-    arrays = {"tree": text}
-    metadata = {**crafted.METADATA, "checksum": str(crafted.zlib.crc32(text.tobytes()))}
-    refused_quickly(safetensors.numpy.save(arrays, metadata), path, "damaged")
+@pytest.mark.parametrize("levels", [2_000, 50_000])
+def test_a_tree_that_is_too_deep_is_refused(levels, file, path):
+    """Reading is recursive; a RecursionError names no file."""
+    file.carry("deep")
+    file.write(path)  # with the checksums in the tree
+    text = json.dumps(file.tree).replace('"deep"', '["tuple",' * levels + "1" + "]" * levels)
+    tree = np.frombuffer(text.encode(), dtype=np.uint8)
+    arrays = {str(place): values for place, values in enumerate(file.arrays)} | {"tree": tree}
+    metadata = {**crafted.METADATA, "checksum": str(crafted.zlib.crc32(tree.tobytes()))}
+    refused(safetensors.numpy.save(arrays, metadata), path, r"is damaged \(RecursionError")
 
 
-def test_the_header_is_bounded_before_it_is_parsed(path):
-    """safetensors allocated 664 MB for a header of 57 MB."""
-    entries = ", ".join(f'"{k}": {{"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}' for k in range(300_000))
-    header = ("{" + entries + "}").encode()
-    content = struct.pack("<Q", len(header)) + header
-    before = _peak()
-    refused_quickly(content, path, "has a header of")
-    assert _peak() - before < 64 * 1024
-
-
-def _peak():
-    """Peak memory of this process, in kB."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def test_entries_are_bounded(file, path, monkeypatch):
-    """Each takes up to 70 bytes of memory; ``save`` has the same bound."""
-    monkeypatch.setattr("sklearn_laplace._export.files.MOST_ENTRIES", 1000)
-    refused_quickly(file.content(), path, r"has [\d,]+ values; at most 1,000 are allowed")
-    with pytest.raises(ValueError, match=r"a file holds at most .* 1,000 and .*Use pickle"):
-        save(LaplaceRegressor(categorical_features=list(range(1000))), path)
-
-
-def test_an_array_is_used_once(file, path):
-    """Each array has one header, so tensors cannot multiply the memory of an array."""
+def test_each_array_has_one_header(file, path):
+    """An array is one array or one tensor."""
     header = next(header for header in file.tree["headers"] if len(header) == 4)
-    original = file.copy()
-    file.tree["headers"] += [list(header) for _ in range(1000)]
-    refused_quickly(file.content(), path, "damaged")
-    place = original.tree["headers"].index(header)
-    original.carry(["list", *(["array", place] for _ in range(1000))])
-    original.write(path)
-    with contextlib.suppress(StateError):
-        values = load(path).map_prior_precision
-        assert len({id(value) for value in values}) == 1
+    file.tree["headers"].append(list(header))
+    refused(file.content(), path, "damaged")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "int64", "qint8", "float7", 3])
 def test_a_tensor_has_the_type_of_its_array(dtype, file, path):
-    """A conversion could enlarge one byte to sixteen."""
+    """Its values are never converted."""
     place = file.add_array(np.zeros(1000, np.uint8), dtype, "cpu", None)
     file.carry(place)
-    refused_quickly(file.content(), path, "as a tensor of|damaged")
-
-
-def test_trust_is_not_a_way_around_the_trial(file, path):
-    """A file with an unused trusted class would skip the trial prediction."""
-    put(file.first("TargetScale"), "scale", file.add_array(np.ones(7)))
-    file.tree["own"].append(f"{__name__}.Own")
-    file.write(path)
-    with pytest.raises(StateError, match="nothing refers to 1 of its parts"):
-        load(path, trusted=[Own])
-
-
-def test_what_was_removed_is_missed(file, path):
-    """A fitted model cannot become an unfitted one."""
-    del file.fitted()[1:]
-    refused_quickly(file.content(), path, r"nothing refers to \d+ of its parts")
+    refused(file.content(), path, "as a tensor of|damaged")
 
 
 @pytest.mark.parametrize("shape", [[0, 10**30], [-1], [1.5], ["a"], [2**63], [1] * 65, None, 3, [[1]]])
 def test_shapes_that_no_array_has(shape, file, path):
     """The error names the file and the array, unlike numpy's."""
     file.tree["arrays"][0][1] = shape
-    refused_quickly(file.content(), path, "a shape that none can have|shape .* and its tree needs")
+    refused(file.content(), path, "a shape that none can have|shape .* and its tree needs")
 
 
 @pytest.mark.parametrize(
     "dtype", ["|O", "f8,f8", "f8," * 10**5, "<U99999999999", 3, None, ["f8"], "V8", "object", "(2,)f8"]
 )
 def test_data_types_that_no_file_has(dtype, file, path):
-    """Objects, structured types, and strings that numpy parses slowly."""
+    """Objects, which numpy would unpickle, and structured types."""
     file.tree["arrays"][0][0] = dtype
-    refused_quickly(file.content(), path, "names the data type|data type .* and its tree needs")
+    refused(file.content(), path, "names the data type|data type .* and its tree needs")
 
 
 @pytest.mark.parametrize("text", ['{"objects": NaN}', "[]", '"x"', "3", "null", "{}", '{"objects": 1e999}'])
@@ -808,23 +631,14 @@ def test_trees_that_are_none(text, path):
     """JSON with another structure."""
     tree = np.frombuffer(text.encode(), dtype=np.uint8)
     metadata = {**crafted.METADATA, "checksum": str(crafted.zlib.crc32(tree.tobytes()))}
-    refused_quickly(safetensors.numpy.save({"tree": tree}, metadata), path, "constant NaN|object is needed|lacks")
+    refused(safetensors.numpy.save({"tree": tree}, metadata), path, "constant NaN|object is needed|lacks")
 
 
 @pytest.mark.parametrize("device", ["meta", "xla", "hpu:0", "cuda:99999", "", "cpu\n", 3])
 def test_tensors_lie_on_devices_that_hold_values(device, file, path):
     """Tensors on the device "meta" have no values."""
     next(header for header in file.tree["headers"] if len(header) == 4)[2] = device
-    refused_quickly(file.content(), path, "is not the name of a device")
-
-
-@pytest.mark.parametrize("size", [2**31, 2**62, -(2**31), -100])
-def test_sizes_of_layers_are_sizes(size, models, path):
-    """Some of them end the process in torch."""
-    save(models["layers"], path)
-    file = crafted.Crafted(path)
-    child(file, "nn.Sequential", ["object", "nn.Fold", "padding", ["tuple", size, 1], "output_size", ["tuple", 2, 2]])
-    refused_quickly(file.content(), path, "the state gives a Fold the 'padding'")
+    refused(file.content(), path, "is not the name of a device")
 
 
 @pytest.mark.parametrize(
@@ -834,14 +648,13 @@ def test_sizes_of_layers_are_sizes(size, models, path):
 def test_fitted_attributes_replace_no_others(name, value, file, path):
     """Parameters, private attributes and scikit-learn's callbacks."""
     put(file.fitted(), name, value)
-    refused_quickly(file.content(), path, "which no fit sets")
+    refused(file.content(), path, "which no fit sets")
 
 
 def test_a_part_of_a_fit_is_none(file, path):
-    """Also if a padding layer prevents the trial prediction."""
+    """Otherwise the first prediction would lack an attribute."""
     remove(file.fitted(), "_weight_unit")
-    child(file, "MLP", ["object", "nn.ReflectionPad1d", "training", False, "padding", 1])
-    refused_quickly(file.content(), path, "a part of a fit, without _weight_unit")
+    refused(file.content(), path, "a part of a fit, without _weight_unit")
 
 
 def test_text_is_of_characters(file, path):
@@ -849,99 +662,25 @@ def test_text_is_of_characters(file, path):
     node = file.add_array(np.array(["abc"]))
     file.arrays[node[1]] = np.frombuffer(np.full(3, 0xFFFFFFFF, np.uint32).tobytes(), np.uint8)
     file.carry(node)
-    refused_quickly(file.content(), path, "numbers that are not characters")
-
-
-def test_parts_that_do_not_fit_together_are_found_before_the_model_is_used(models, path):
-    """A column with 10⁷ levels, too many samples, and biases of a wrong shape."""
-    save(models["table"], path)
-    original = crafted.Crafted(path)
-    levels = original.copy()
-    put(levels.first("Levels"), "n_levels", 10**7)
-    refused_quickly(levels.content(), path, "embedding has 3 levels; expected 10000000")
-    samples = original.copy()
-    put(samples.parameters(), "predictive", samples.add(["object", "options.MonteCarlo", "n_samples", 10**9]))
-    refused_quickly(samples.content(), path, "n_samples=1000000000; expected")
-    widths = original.copy()
-    for header, place in zip(widths.tree["arrays"], range(len(widths.arrays)), strict=True):
-        if header[1] == [5]:  # biases of the hidden layer
-            widths.arrays[place], header[1] = np.zeros(7, dtype=header[0]), [7]
-    refused_quickly(widths.content(), path, "cannot predict")
-
-
-def layers_of(*shapes):
-    """Linear layers without a bias, with empty weights of these shapes."""
-
-    def add(file):
-        nodes = []
-        for shape in shapes:
-            weight = file.add_array(np.zeros(shape), "float64", "cpu", False)
-            parameters = ["dict", "weight", weight, "bias", None]
-            nodes.append(["object", "nn.Linear", "training", False, "_parameters", parameters])
-        return nodes
-
-    return add
-
-
-def shifts(file):
-    """Constants that broadcast to a huge array."""
-    nodes = []
-    for shape in ((2500, 1, 1), (2500, 1, 1, 1)):
-        values = file.add_array(np.zeros(shape, np.float32), "float32", "cpu", None)
-        nodes.append(["object", "Shift", "_buffers", ["dict", "values", values]])
-    return nodes
-
-
-def nested(file):
-    """Nested layers, each used three times: allowed by the bound on shared parts, but thousands of calls."""
-    node = file.add(["object", "nn.Tanh", "training", False], 0)
-    for place in range(8):
-        modules = ["dict", *(part for k in range(3) for part in (str(k), list(node)))]
-        node = file.add(["object", "nn.Sequential", "_modules", modules], place + 1)
-    return [["object", "nn.Sequential", "_modules", ["dict", "0", node]]]
-
-
-def padding(file):
-    """A layer that pads its input by a stored number."""
-    return [["object", "nn.LocalResponseNorm", "size", 10**9, "alpha", 0.1, "beta", 0.75, "k", 1.0]]
-
-
-@pytest.mark.parametrize(
-    "add", [layers_of((0, 1), (2**27, 0)), shifts, nested, padding], ids=["empty", "shifts", "nested", "padding"]
-)
-def test_the_trial_is_bounded(add, file, path):
-    """A small file needs little time and memory, whether it is refused or not tried."""
-    for node in add(file):
-        place = next(k for k, other in enumerate(file.objects) if other[1] == "MLP")
-        entry = file.add(node, place)
-        for other in file.objects:
-            if other[1] == "MLP":
-                put(attribute(other, "_modules"), f"x{place}", list(entry))
-    file.write(path)
-    before, start = _peak(), time.process_time()
-    with contextlib.suppress(StateError):
-        load(path)
-    assert time.process_time() - start < 2 and _peak() - before < 64 * 1024
+    refused(file.content(), path, "numbers that are not characters")
 
 
 @pytest.mark.parametrize("name", ["regressor", "table", "classifier", "mixture", "layers"])
-def test_fuzzed_files_are_refused_or_predict(name, models, path):
-    """A few mutations per model; ``examples/benchmarks/faults.py`` runs thousands."""
+def test_fuzzed_files_run_nothing(name, models, path):
+    """They are refused, or describe another model. ``examples/benchmarks/faults.py`` reads thousands."""
     save(models[name], path)
     original, rng = crafted.Crafted(path), np.random.default_rng(len(name))
-    rows, refused = TABLE if name == "table" else X, 0
+    refused_files = 0
     for _ in range(60):
         crafted.fuzzed(original, rng).write(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                loaded = WATCH(path, load)
-            except StateError:
-                refused += 1
-            else:
-                assert not crafted.nonsense(loaded, rows)
-        assert not WATCH.seen and WATCH.seconds < 2
-    assert refused > 20
+        try:
+            loaded = WATCH(path, load)
+        except StateError:
+            refused_files += 1
+        else:
+            assert isinstance(loaded, LaplaceRegressor | LaplaceClassifier)
+        assert not WATCH.seen
+    assert refused_files > 20
 
 
 WATCH = crafted.Watch()
