@@ -91,8 +91,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Transformation of y. "log" keeps intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
-    augment : None, callable or Augmentation, default=None
-        ``augment(X, random_state)`` returns rows with the same targets.
     map_prior_precision : "same" or float, default="same"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
@@ -198,7 +196,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
-        augment: Any = None,
         map_prior_precision: str | float = "same",
         memory: Any = None,
         checkpoint: Any = None,
@@ -232,7 +229,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
-        self.augment = augment
         self.map_prior_precision = map_prior_precision
         self.memory = memory
         self.checkpoint = checkpoint

@@ -85,7 +85,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     layout = PosteriorLayout.of(trained.network, rows, options, trained.prior, trained.hyper)
     names = trained.network.parameter_names
     origin = SelectionState(trained.hyper, trained.prior.names, names, None)
-    if not _has_scores(options) or data.has_copies:
+    if not _has_scores(options):
         return layout.fit(trained.network, rows), origin
     scores, left_out = None, None
     if len(validation):

@@ -19,10 +19,9 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
-from .._data.rows import PreparedData, augmented, canonical_rows, present_rows, row_keys
+from .._data.rows import PreparedData, canonical_rows, present_rows, row_keys
 from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
@@ -65,7 +64,6 @@ from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream
 class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, ABC):
     """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
-    augment: Any
     checkpoint: Any
     prior: Any
     memory_budget: Any
@@ -206,11 +204,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
             data = self._rescaled(data, options)
-            if are_rates(options.likelihood, data.targets) and parameters["augment"] is None:
+            if are_rates(options.likelihood, data.targets):
                 parameters = {**parameters, "of_rates": True}
-            data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
-            if self._table is not None and data.has_copies:
-                self._table = self._table.with_trained_rows(data.X)
             on_device = device_of_fit(parameters, data.shape(), options)
             request = FitRequest(
                 kind=self._kind,
@@ -361,7 +356,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             For rows that cannot have been in the fit.
         UnsupportedCombinationError
             For ``hessian_structure="functional"``, which "auto" selects for few rows; "full" has the same posterior.
-            For ``augment``, because its random copies are not stored.
         ValueError
             If no row would be left.
 
@@ -383,7 +377,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         True
         """
         require_fitted(self)
-        check_forgetting(self._parameters()["augment"])
         return self._updated(without_rows, Table.without_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
@@ -498,15 +491,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], *rows: Any
     ) -> Ensemble:
         """Apply a change by rows to the table and each member, and return the new ensemble."""
-        options, parameters = self._options(), self._parameters()
-
-        def copies(data: PreparedData, seed: int) -> PreparedData:
-            return augmented(data, parameters["augment"], parameters["n_augmentations"], seed)
-
-        members = []
+        options, members = self._options(), []
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
-            members.append(change(member, data, options, copies))
+            members.append(change(member, data, options))
             table = None if self._table is None else changed_table(self._table, data.X[data.weights > 0])
         self._table = table
         return replace(self._ensemble, members=tuple(members))

@@ -131,8 +131,7 @@ class NumericPredictive(FittedModel):
         Raises
         ------
         UnsupportedCombinationError
-            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
-            temperatures.
+            After :meth:`forget`, with a previous posterior as ``prior``, or for several temperatures.
         MemoryBudgetError
             If an exact curvature does not fit in memory.
 

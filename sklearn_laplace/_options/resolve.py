@@ -16,7 +16,6 @@ import torch
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from .._data.augmentation import check_augment
 from .._data.table import categorical
 from .._host.given_net import has_own_epochs
 from .._runtime.memory import MemoryBudget
@@ -167,7 +166,7 @@ def _curvature(
 
 
 def _check_values(parameters: Mapping[str, Any]) -> None:
-    """Check the values of the net, its training, and the augmentation."""
+    """Check the values of the net and its training."""
     lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
     if not is_auto(parameters["hidden_layer_sizes"]):
         layer_sizes(parameters["hidden_layer_sizes"])
@@ -183,8 +182,6 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     if not isinstance(parameters["checkpoint"], str | PathLike | None):
         raise TypeError(f"checkpoint={parameters['checkpoint']!r} has to be None or the path of a file.")
     verbosity(parameters["verbose"])
-    check_augment(parameters["augment"])
-    count("n_copies of Augmentation", parameters["n_augmentations"])
     if not is_number(parameters["map_prior_precision"]):
         lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None}, "a number")
 

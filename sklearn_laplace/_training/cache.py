@@ -42,7 +42,6 @@ MAP_NEUTRAL: dict[str, Any] = {
     "link": "moderated",
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
-    "augment": None,  # already in the rows, which are part of the key
     "n_members": "auto",
     "random_state": None,
     "max_time": None,  # trainings with a time limit are not cached
