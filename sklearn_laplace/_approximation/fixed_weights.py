@@ -42,7 +42,7 @@ from .choose import SelectionState, _start
 from .validation_scores import relative_squares, validation_scores
 
 OF_SELECTION = {
-    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "return_std_kind"),
+    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples"),
     *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
 }
 """Parameters that the pass over the rows of a trained net does not depend on."""

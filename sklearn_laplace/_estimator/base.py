@@ -389,10 +389,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Parameters
         ----------
         **laplace_params
-            Any of ``prior_precision``, ``prior`` (a structure), ``sigma_noise``, ``temperature``, ``predictive``,
-            ``return_std_kind`` (regressor) and ``link`` (classifier). Also ``hessian_structure`` if only ``damping``
-            changes, and ``n_members`` if only ``weights`` change. Without parameters, all rules select their values
-            again.
+            Any of ``prior_precision``, ``prior`` (a structure), ``sigma_noise``, ``temperature``, ``predictive`` and
+            ``link`` (classifier). Also ``hessian_structure`` if only ``damping`` changes, and ``n_members`` if only
+            ``weights`` change. Without parameters, all rules select their values again.
 
         Returns
         -------

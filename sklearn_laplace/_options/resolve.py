@@ -57,7 +57,6 @@ POST_HOC = {
     "predictive",
     "link",
     "n_samples",
-    "return_std_kind",
     "member_weights",
 }
 """Internal options that ``refit_laplace`` can change, because they need neither training nor data."""
@@ -196,7 +195,6 @@ def verbosity(value: object) -> tuple[int, bool]:
 
 
 def _check_regressor(parameters: Mapping[str, Any]) -> None:
-    lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
     if not isinstance(parameters["standardize_y"], bool | np.bool_):
         raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
 

@@ -40,7 +40,6 @@ MAP_NEUTRAL: dict[str, Any] = {
     "temperature": 1.0,
     "predictive": "auto",
     "link": "moderated",
-    "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
     "n_members": "auto",
     "random_state": None,

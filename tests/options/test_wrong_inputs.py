@@ -120,8 +120,6 @@ VALUES = [
     ("structure", lambda m: fit(hessian_structure="kfac"), ValueError,
      "'kfac'", "hessian_structure", "of 'auto', 'block"),
     ("device", lambda m: fit(device="gpu"), ValueError, "'gpu'", "device", "expected 'auto', 'cpu' or 'cuda'"),
-    ("kind", lambda m: fit(return_std_kind="epistemc"), ValueError,
-     "'epistemc'", "return_std_kind", "mean 'epistemic'?"),
     ("likelihood", lambda m: fit(likelihood="normal"), ValueError,
      "'normal'", "likelihood", "one of 'auto', 'gaussian'"),
     ("columns", lambda m: fit(categorical_features=[7]), ValueError, "position 7", "categorical_features", "0 to 2"),
