@@ -94,9 +94,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     map_prior_precision : "same" or float, default="same"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
-        Cache of trainings; needs an integer ``random_state``.
-    checkpoint : str, path or None, default=None
-        File from which a killed fit goes on.
+        Cache of trainings, from which a killed fit resumes; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
         Bytes, or "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -196,7 +194,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         batch_size: int | None = None,
         map_prior_precision: str | float = "same",
         memory: Any = None,
-        checkpoint: Any = None,
         memory_budget: Any = None,
         device: str = "auto",
         dtype: str = "auto",
@@ -228,7 +225,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         self.batch_size = batch_size
         self.map_prior_precision = map_prior_precision
         self.memory = memory
-        self.checkpoint = checkpoint
         self.memory_budget = memory_budget
         self.device = device
         self.dtype = dtype

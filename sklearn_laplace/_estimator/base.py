@@ -49,7 +49,7 @@ from .._sources.recognise import source_of
 from .._sources.sample import Sample, Tally
 from .._sources.source import Block, RowSource
 from .._storage.stored import set_state, state_of, stored
-from .._training.checkpoint import NoCheckpoint, checkpoint_of
+from .._training.checkpoint import Checkpoint, checkpoint_of
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -64,7 +64,6 @@ from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream
 class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, ABC):
     """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
-    checkpoint: Any
     prior: Any
     memory_budget: Any
     n_members: Any
@@ -194,15 +193,17 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         n_fits = 2 * most + options.likelihood.is_overdispersed * ROUNDS * n_given
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock(Group() if sample is None else Group.current())
-        cached = parameters["memory"] is not None and parameters["max_time"] is None
+        cached = parameters["memory"] is not None and parameters["max_time"] is None and sample is None
         interruptible = nullcontext() if cached else clock.interruptible()
         with interruptible, self._reported(clock, n_fits, *arguments) as task:
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
-            saved = checkpoint_of(parameters, data, clock.group) if self._is_saved(sample) else NoCheckpoint()
+            # Ranks that all fit the same rows in memory leave the state to the first one.
+            is_saved = sample is not None or Group.current().rank == 0
+            saved = checkpoint_of(parameters, data, clock.group) if is_saved else Checkpoint()
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
-            seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
+            seeds = clock.group.of_first(drawn)
             data = self._rescaled(data, options)
             if are_rates(options.likelihood, data.targets):
                 parameters = {**parameters, "of_rates": True}
@@ -241,10 +242,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
         selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.leaves_prior_open
         return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
-
-    def _is_saved(self, sample: Sample | None) -> bool:
-        """True if a checkpoint is written; ranks that all fit the same rows in memory leave it to the first one."""
-        return self.checkpoint is not None and (sample is not None or Group.current().rank == 0)
 
     def _clock(self, group: Group | None = None) -> Clock:
         """Clock with the time limit of a training that starts now; only rank 0 prints."""

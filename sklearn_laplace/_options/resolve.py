@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral, Number
-from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -178,8 +177,6 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     for name in ("lr", "max_time"):
         if parameters[name] is not None:
             positive(name, parameters[name])
-    if not isinstance(parameters["checkpoint"], str | PathLike | None):
-        raise TypeError(f"checkpoint={parameters['checkpoint']!r} has to be None or the path of a file.")
     verbosity(parameters["verbose"])
     if not is_number(parameters["map_prior_precision"]):
         lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None}, "a number")
