@@ -66,7 +66,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     max_time, n_jobs, random_state, verbose
         As in :class:`LaplaceRegressor`.
     [Advanced]
-    n_bins, standardize_X, max_epochs, lr, batch_size, augment, map_prior_precision, memory, checkpoint, memory_budget
+    n_bins, standardize_X, max_epochs, lr, batch_size, map_prior_precision, memory, memory_budget
         As in :class:`LaplaceRegressor`.
     device, dtype, subset_of_weights, hessian_structure, curvature, prior, temperature
         As in :class:`LaplaceRegressor`.
@@ -128,10 +128,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
-        augment: Any = None,
         map_prior_precision: str | float = "same",
         memory: Any = None,
-        checkpoint: Any = None,
         memory_budget: Any = None,
         device: str = "auto",
         dtype: str = "auto",
@@ -160,10 +158,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
-        self.augment = augment
         self.map_prior_precision = map_prior_precision
         self.memory = memory
-        self.checkpoint = checkpoint
         self.memory_budget = memory_budget
         self.device = device
         self.dtype = dtype

@@ -137,7 +137,7 @@ class CutWarning(UserWarning):
 class UncachedWarning(UserWarning):
     """The cache requested with ``memory`` cannot be used.
 
-    Define the classes of the net in an importable file.
+    Define the classes of the net in an importable file, or use a folder that can be written.
     """
 
 

@@ -11,7 +11,6 @@ Examples
 
 from ._options.variants import (
     EKFAC,
-    Augmentation,
     BlockDiagonal,
     GaussianPrior,
     Kron,
@@ -26,7 +25,6 @@ from ._options.variants import (
 
 __all__ = [
     "EKFAC",
-    "Augmentation",
     "BlockDiagonal",
     "GaussianPrior",
     "Kron",

@@ -91,14 +91,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Transformation of y. "log" keeps intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
-    augment : None, callable or Augmentation, default=None
-        ``augment(X, random_state)`` returns rows with the same targets.
     map_prior_precision : "same" or float, default="same"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
-        Cache of trainings; needs an integer ``random_state``.
-    checkpoint : str, path or None, default=None
-        File from which a killed fit goes on.
+        Cache of trainings, from which a killed fit resumes; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
         Bytes, or "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -120,8 +116,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     predictive : {"auto", "glm", "mc"} or MonteCarlo, default="auto"
         "auto": the linearised net; outside the training range, the variance of a built-in net grows. "glm": without
         growth. "mc": the net under weight samples.
-    return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
-        Standard deviation that ``predict(X, return_std=True)`` returns.
 
     Attributes
     ----------
@@ -198,10 +192,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
-        augment: Any = None,
         map_prior_precision: str | float = "same",
         memory: Any = None,
-        checkpoint: Any = None,
         memory_budget: Any = None,
         device: str = "auto",
         dtype: str = "auto",
@@ -211,7 +203,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         prior: Any = None,
         temperature: Any = 1.0,
         predictive: Any = "auto",
-        return_std_kind: str = "total",
     ) -> None:
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -232,10 +223,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
-        self.augment = augment
         self.map_prior_precision = map_prior_precision
         self.memory = memory
-        self.checkpoint = checkpoint
         self.memory_budget = memory_budget
         self.device = device
         self.dtype = dtype
@@ -245,7 +234,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         self.prior = prior
         self.temperature = temperature
         self.predictive = predictive
-        self.return_std_kind = return_std_kind
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -366,7 +354,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ----------
         X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
-            If True, return the standard deviation of kind ``return_std_kind``. "total" includes the noise.
+            If True, return the standard deviation, noise included. :meth:`predict_std` has its parts.
         return_cov : bool, default=False
             If True, return the joint covariance over the rows, with the noise on its diagonal.
         return_mean_grad : bool, default=False
@@ -420,13 +408,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         others = {f"return_{name}": value for name, value in flags.items() if name != "std"}
         self._check_transformed(**others, X_std=X_std)
         if return_mean_grad or X_std is not None:
-            moments, *slopes = self._sloped(X, X_std, self.return_std_kind if return_std_grad else None)
+            moments, *slopes = self._sloped(X, X_std, of_std=return_std_grad)
             results = [self._in_units(moments.mean)]
-            results += [self._std(moments, self.return_std_kind)] if return_std else []
+            results += [self._std(moments, "total")] if return_std else []
             gradients = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
             return *results, *(gradient[0] if len(gradient) == 1 else gradient for gradient in gradients)
         if return_std or self._scale.transforms:
-            mean, (std,) = self._mean_and_stds(self._moments(X), (self.return_std_kind,))
+            mean, (std,) = self._mean_and_stds(self._moments(X), ("total",))
             return (mean, std) if return_std else mean
         mean = self._in_units(self._means(X))
         return (mean, self._covariance(X)) if return_cov else mean

@@ -23,10 +23,8 @@ from ensembles import (
     mc_dropout,
     weight_samples,
 )
-from pictures import Pictures, binarised, load, plain_net, relu_net, seeded, trained
+from pictures import Pictures, binarised, copied, load, plain_net, relu_net, seeded, trained
 from skorch import NeuralNetClassifier
-
-from sklearn_laplace.options import Augmentation
 
 LOOSE = ", loose"
 """Label of the posterior with N = n and the smallest τ that costs at most one point of validation accuracy."""
@@ -73,12 +71,12 @@ def ways(source: str | None, seed: int, quick: bool, confident: bool = False) ->
     data = load(source, seed, sizes)
     kind, decay = (plain_net, 1e-5) if confident else (relu_net, 1e-3)
     net = trained(seeded(kind, seed, data.train[0].shape[1], width), *data.train, epochs, decay)
-    seen = {} if confident else {"augment": Augmentation(binarised, copies)}
+    X, y, weight = (*data.train, None) if confident else copied(binarised, *data.train, copies, seed)
     methods, scales = {"deterministic": deterministic(net.module_)}, {}
     if not confident:
         methods["MC dropout"] = mc_dropout(net.module_, samples, seed)
     for name, structure in STRUCTURES.items():
-        model = laplace(net, *data.train, structure, seed, dtype="float32", **seen)
+        model = laplace(net, X, y, structure, seed, sample_weight=weight, dtype="float32")
         choice = choose_scale(model, *data.validation, to_choose, *candidates)
         methods[name] = weight_samples(model, samples, seed)
         scales[name] = choice.pretended, choice.prior_precision

@@ -100,6 +100,7 @@ def laplace(
     structure: str,
     seed: int,
     n_samples: int = 100,
+    sample_weight: np.ndarray | None = None,
     **options: object,
 ):
     """Laplace approximation of a trained net; the Kronecker-factored one uses the damping of eq. 9.
@@ -114,6 +115,7 @@ def laplace(
     seed : int
     n_samples : int
         Weight samples of the predictive.
+    sample_weight : ndarray of shape (n,), optional
     **options
         Of ``LaplaceClassifier``.
     """
@@ -128,7 +130,7 @@ def laplace(
     )
     with warnings.catch_warnings():  # the optimum with dropout is not a mode without it: every fit would warn
         warnings.simplefilter("ignore", UserWarning)
-        return model.fit(X, y)
+        return model.fit(X, y, sample_weight)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,8 +91,17 @@ def letters() -> np.ndarray:
 
 
 def binarised(X: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:
-    """Draw each pixel black or white, with its intensity as probability; a function for ``augment``."""
+    """Draw each pixel black or white, with its intensity as probability."""
     return (random_state.uniform(size=X.shape) < X).astype(np.float64)
+
+
+def copied(
+    draw: Callable[[np.ndarray, np.random.RandomState], np.ndarray], X: np.ndarray, y: np.ndarray, k: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random copies of the rows in place of them, k of each, their targets, and their weights 1/k."""
+    random_state = np.random.RandomState(seed)
+    X_more = np.concatenate([draw(X, random_state) for _ in range(k)])
+    return X_more, np.tile(y, k), np.full(len(X_more), 1 / k)
 
 
 # ---------------------------------------------------------------------- net and training

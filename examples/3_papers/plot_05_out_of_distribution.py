@@ -47,10 +47,8 @@ from ensembles import (
     sharpening,
 )
 from experiment import Experiment
-from pictures import binarised, load, plain_net, relu_net, seeded, trained
+from pictures import binarised, copied, load, plain_net, relu_net, seeded, trained
 from sklearn.metrics import roc_auc_score
-
-from sklearn_laplace.options import Augmentation
 
 OUT = "mean entropy outside"
 CLAIMS = {
@@ -86,23 +84,25 @@ N_SAMPLES = 100
 
 @dataclass(frozen=True)
 class Recipe:
-    """Training of the nets, and options of their curvature.
+    """Training of the nets, and their curvature.
 
     Parameters
     ----------
     net : callable
         Function from the numbers of pixels and of hidden units to a module.
     epochs : int
-    curvature : dict
-        Options of the curvature.
+    copies : int
+        Binarisations of each row in the curvature; 0 for the grey pictures.
     decay : float
         Factor of ½‖θ‖², added to the mean loss.
+    curvature : str
     """
 
     net: Callable
     epochs: int
-    curvature: dict
+    copies: int
     decay: float = 1e-3
+    curvature: str = "ggn"
 
 
 @dataclass
@@ -142,8 +142,12 @@ def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
         result.add("deterministic", deterministic(net.module_).predict_proba(rows), y)
         if recipe.net is relu_net:
             result.add("MC dropout", mc_dropout(net.module_, samples, seed).predict_proba(rows), y)
+        X, labels, weight = (
+            copied(binarised, *data.train, recipe.copies, seed) if recipe.copies else (*data.train, None)
+        )
+        options = {"sample_weight": weight, "curvature": recipe.curvature, "dtype": "float32", "n_samples": samples}
         for name, structure in STRUCTURES.items():
-            model = laplace(net, *data.train, structure, seed, dtype="float32", n_samples=samples, **recipe.curvature)
+            model = laplace(net, X, labels, structure, seed, **options)
             if run.data is None or seed == seeds[0]:
                 scale[name] = choose_scale(model, *data.validation, to_choose, *candidates)
                 untuned = refit(model, 1.0, recipe.decay * len(data.train[0]))
@@ -159,14 +163,11 @@ def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
 def recipes(run):
     """Numbers of rows (training, validation, test, other classes), hidden units, and recipes of the training."""
     if run.quick:
-        few = {"augment": Augmentation(binarised, 2)}
-        return (200, 60, 60, 60), 32, {"the source's": Recipe(relu_net, 20, few)}
+        return (200, 60, 60, 60), 32, {"the source's": Recipe(relu_net, 20, 2)}
     if run.data is None:
-        copies = {"augment": Augmentation(binarised, 30)}
-        both = {"the source's": Recipe(relu_net, 100, copies), "without dropout": Recipe(plain_net, 100, {}, 1e-5)}
+        both = {"the source's": Recipe(relu_net, 100, 30), "without dropout": Recipe(plain_net, 100, 0, 1e-5)}
         return (1000, 297, 500, 210), 128, both
-    fisher = {"curvature": "mc_fisher", "augment": Augmentation(binarised)}
-    return (7000, 1000, 1000, 1000), 1024, {"the source's": Recipe(relu_net, 12, fisher)}
+    return (7000, 1000, 1000, 1000), 1024, {"the source's": Recipe(relu_net, 12, 1, curvature="mc_fisher")}
 
 
 def main():
@@ -187,7 +188,7 @@ def main():
         f"net: 2 × {width} hidden units; {own.epochs} epochs; factor {own.decay:g} of ½‖θ‖² added to the mean loss "
         "(its "
         "validation accuracy on the small digits is .96, that of the source's 1e-2 .95)",
-        f"curvature: {own.curvature.get('curvature', 'ggn')}, {own.curvature['augment'].n_copies} binarisations a row",
+        f"curvature: {own.curvature}, {own.copies} binarisations a row",
         f"N / n in {candidates[0]}, τ in {tuple(map(float, candidates[1]))}, by {to_choose} weight samples",
         f"seeds {list(seeds)}, each with its split, net and draws"
         + ("" if run.data is None else "; N and τ by the first seed"),

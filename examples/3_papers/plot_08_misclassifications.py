@@ -29,13 +29,11 @@ from ensembles import (
     laplace,
 )
 from experiment import Experiment
-from pictures import load, seeded, trained
+from pictures import copied, load, seeded, trained
 from sklearn.metrics import roc_auc_score
 from skorch.callbacks import LRScheduler
 from torch import nn
 from torch.nn import functional as F
-
-from sklearn_laplace.options import Augmentation
 
 NETS = {"with dropout": 0.3, "without dropout": 0.0}
 KRON, DIAG, ONE = "Kronecker Laplace", "diagonal Laplace", "deterministic"
@@ -85,7 +83,7 @@ class Shifted(nn.Module):
 
 
 def shifted(X, random_state):
-    """Random shift of rows (n, s²), a function for ``augment``."""
+    """Random shift of rows (n, s²)."""
     side = math.isqrt(X.shape[1])
     padded = np.pad(X.reshape(-1, side, side), ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), (1, 2))
@@ -182,9 +180,10 @@ def main():
             own[f"{label}: {ONE}, accuracy with moments of no dropout"].append(accuracy(moments, y))
             if dropout:
                 predicted["MC dropout"] = dropout_passes(net.module_, X, samples, seed)
+            moved, labels, weight = copied(shifted, *data.train, copies, seed)
+            options = {"sample_weight": weight, "dtype": "float32", "n_samples": samples}
             for name, structure in STRUCTURES.items():
-                options = {"augment": Augmentation(shifted, copies), "dtype": "float32", "n_samples": samples}
-                model = laplace(net, *data.train, structure, seed, **options)
+                model = laplace(net, moved, labels, structure, seed, **options)
                 choice = choose_scale(model, *data.validation, to_choose, *candidates)
                 chosen[f"{label}: {name}"].append((choice.pretended, choice.prior_precision))
                 predicted[name] = model.predict_proba(X)

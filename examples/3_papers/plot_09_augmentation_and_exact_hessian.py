@@ -27,9 +27,7 @@ import torch
 from attacks import pixel_ranges, steps_to, targeted, untargeted
 from ensembles import LOOSE_PRECISIONS, choose_scale, laplace, loosest, weight_samples
 from experiment import Experiment
-from pictures import binarised, load, relu_net, seeded, trained
-
-from sklearn_laplace.options import Augmentation
+from pictures import binarised, copied, load, relu_net, seeded, trained
 
 WITH, WITHOUT, DRAWN = "augmented", "not augmented", "not augmented, Fisher by one draw"
 FULL, EXACT, BLOCK, EXACT_BLOCK, KRON = "GGN, full", "Hessian, full", "GGN, layers", "Hessian, layers", "GGN, Kronecker"
@@ -130,12 +128,12 @@ def main():
     for seed in seeds:
         data = load(run.data, seed, sizes)
         net = trained(seeded(relu_net, seed, data.train[0].shape[1], width), *data.train, epochs)
-        for name, options in (
-            (WITH, {"augment": Augmentation(binarised, copies)}),
-            (WITHOUT, {}),
-            (DRAWN, {"curvature": "mc_fisher"}),
+        for name, (X, y, weight), curvature in (
+            (WITH, copied(binarised, *data.train, copies, seed), "ggn"),
+            (WITHOUT, (*data.train, None), "ggn"),
+            (DRAWN, (*data.train, None), "mc_fisher"),
         ):
-            model = laplace(net, *data.train, "kron", seed, dtype="float32", **options)
+            model = laplace(net, X, y, "kron", seed, sample_weight=weight, dtype="float32", curvature=curvature)
             curves[name].append(attacked(net, model, data, seed, budget))
         if seed == run.seed:
             small, difference, negative = exact_part(run, data, budget)

@@ -176,13 +176,11 @@ CALLS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "forget": {"X": INPUTS, "y": OUTPUTS, "sample_weight": OUTPUTS},
 }
 """Methods of the estimators; an estimator without the method raises an AttributeError."""
-PARAMETERS = (
-    "prior_precision", "sigma_noise", "temperature", "predictive", "link", "return_std_kind",
-)  # fmt: skip
+PARAMETERS = ("prior_precision", "sigma_noise", "temperature", "predictive", "link")
 TRAINED = (
     "net", "hidden_layer_sizes", "activation", "max_epochs", "lr", "batch_size", "standardize_y", "device", "dtype",
     "subset_of_weights", "hessian_structure", "curvature", "likelihood", "n_members", "prior",
-    "random_state", "memory_budget", "n_jobs", "verbose", "categorical_features", "class_weight", "augment",
+    "random_state", "memory_budget", "n_jobs", "verbose", "categorical_features", "class_weight",
 )  # fmt: skip
 CHANGES = {"partial_fit", "forget", "refit_laplace"}
 """Methods that change the model and therefore get a copy."""

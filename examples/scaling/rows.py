@@ -89,7 +89,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=Path("rows"), help="folder of the Parquet files (default: rows)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of rows (default: 1,000,000)")
     parser.add_argument("--max-time", type=float, help="seconds of the training (default: no limit)")
-    parser.add_argument("--checkpoint", type=Path, help="file from which a killed fit goes on")
+    parser.add_argument("--memory", help="folder with the state from which a killed fit goes on")
     parser.add_argument("--classes", action="store_true", help="fit a classifier to three classes")
     return parser
 
@@ -97,4 +97,4 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def estimator(args: argparse.Namespace) -> LaplaceRegressor | LaplaceClassifier:
     """Default regressor or classifier with the limits of the command line."""
     kind = LaplaceClassifier if args.classes else LaplaceRegressor
-    return kind(random_state=0, max_time=args.max_time, checkpoint=args.checkpoint)
+    return kind(random_state=0, max_time=args.max_time, memory=args.memory)

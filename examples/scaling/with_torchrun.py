@@ -3,7 +3,7 @@
 torchrun --nproc-per-node 2 examples/scaling/with_torchrun.py --rows 1000000
 
 Every rank passes the same folder, whose row groups the ranks divide among themselves, and ends with the same model.
-With ``--max-restarts 3 … --checkpoint state`` torchrun starts the ranks again if one of them dies, and the fit goes on.
+With ``--max-restarts 3 … --memory cache`` torchrun starts the ranks again if one of them dies, and the fit goes on.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from .choose import SelectionState, _start
 from .validation_scores import relative_squares, validation_scores
 
 OF_SELECTION = {
-    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "return_std_kind"),
+    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples"),
     *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
 }
 """Parameters that the pass over the rows of a trained net does not depend on."""
@@ -85,7 +85,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     layout = PosteriorLayout.of(trained.network, rows, options, trained.prior, trained.hyper)
     names = trained.network.parameter_names
     origin = SelectionState(trained.hyper, trained.prior.names, names, None)
-    if not _has_scores(options) or data.has_copies:
+    if not _has_scores(options):
         return layout.fit(trained.network, rows), origin
     scores, left_out = None, None
     if len(validation):

@@ -1,4 +1,4 @@
-"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, augmentation.
+"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights.
 
 Likelihood and net are applied later, to tensors.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ import torch
 from .._host.rows import TrainingRows
 from .._runtime.budget import FLOAT32_ROWS
 from ..laplace.linalg import is_slow_at_float64
-from .augmentation import augmented_inputs
 from .known_noise import FEWEST_ROWS
 from .statistics import spread
 from .summary import TableShape, TargetSummary
@@ -32,7 +30,6 @@ class PreparedData:
     scale: TargetScale  # from the units of y to those of the net
     noise: np.ndarray | None = None  # (n, C), known noise variances, in units of φ
     unmerged: PreparedData | None = None  # all rows in the user's order, for leave-one-out
-    has_copies: bool = False  # data augmentation has replaced the rows
     table: Table | None = None  # encoding of X, for the built-in net
 
     @property
@@ -95,7 +92,7 @@ class PreparedData:
         present = (x[~np.isnan(x)] for x in numbers)
         has_pieces = any(bool(np.any((x > x.min()) & (x < x.max()))) for x in present if len(x))
         least_total = float(np.min(self.weights @ self.targets))
-        return TableShape(len(self.X), self.n_outputs, levels, n_added, has_pieces, self.has_copies, least_total)
+        return TableShape(len(self.X), self.n_outputs, levels, n_added, has_pieces, least_total)
 
     def present(self) -> PreparedData:
         """Drop the rows of weight zero."""
@@ -239,15 +236,3 @@ def rehashed(keys: np.ndarray) -> np.ndarray:
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     hashes: np.ndarray = keys ^ (keys >> np.uint64(31))
     return hashes
-
-
-def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:
-    """Replace the rows by ``n_draws`` random copies each and merge equal ones; unchanged if ``augment`` is None."""
-    if augment is None:
-        return data
-    observed = data.targets if data.noise is None else np.column_stack([data.targets, data.noise])
-    copies = np.tile(np.arange(len(data.X)), n_draws)
-    inputs = augmented_inputs(data.X, augment, n_draws, seed)
-    X, observed, weights = _merged(inputs, observed[copies], data.weights[copies] / n_draws)
-    targets, noise = (observed, None) if data.noise is None else np.split(observed, 2, axis=1)
-    return replace(data, X=X, targets=targets, weights=weights, noise=noise, unmerged=None, has_copies=True)

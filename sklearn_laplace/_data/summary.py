@@ -28,5 +28,4 @@ class TableShape:
     levels: tuple[int, ...]  # of each column; 0 for numbers
     n_added: int  # missing-value indicators, and waves of the cycles of dates
     has_pieces: bool  # a numeric column has more than two values; with two, its only piece equals the number
-    has_copies: bool  # data augmentation has replaced the rows
     least_total: float = math.inf  # smallest weighted sum of a target: for counts, of events

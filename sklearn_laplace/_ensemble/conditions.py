@@ -34,7 +34,7 @@ def trains_jointly(
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     least_rows = LEAST_ROWS if likelihood.has_dispersion else LEAST_OF_OTHERS
-    many = shape.n_rows >= least_rows and parameters["prior"] is None and not shape.has_copies
+    many = shape.n_rows >= least_rows and parameters["prior"] is None
     # Held-out rows select one factor of the prior precision for all weights, and the noise level unless it is known.
     by_prior, by_noise = options.by_held_out
     by_held_out = by_prior and (by_noise or not (likelihood.has_dispersion and options.sigma_noise.free))
@@ -68,8 +68,8 @@ def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) ->
         noise = " and sigma_noise 'auto' or a number" if options.likelihood.has_dispersion else ""
         raise UnsupportedCombinationError(
             f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
-            "default ensemble trains while it reads: leave net, n_members, prior, prior_precision, "
-            f"max_epochs and augment at their defaults{noise}, or read the rows into memory."
+            "default ensemble trains while it reads: leave net, n_members, prior, prior_precision and "
+            f"max_epochs at their defaults{noise}, or read the rows into memory."
         )
 
 

@@ -32,7 +32,7 @@ def has_copy(request: FitRequest, options: Options) -> bool:
     is_deep = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     is_open = options.by_held_out[0] and options.map_precision is None and options.previous is None
     is_first = not request.is_member and parameters["max_epochs"] is None
-    enough = len(data.X) >= LEAST_ROWS and not data.has_copies and not options.likelihood.has_dispersion
+    enough = len(data.X) >= LEAST_ROWS and not options.likelihood.has_dispersion
     return is_deep and is_open and is_first and enough
 
 

@@ -23,7 +23,6 @@ from torch import Tensor
 from .._data.reading import column_names
 from .._data.table import Table
 from .._options.options import Options
-from .._options.resolve import variance_of_kind
 from .._runtime.torch_state import single_thread
 from .._validation.inputs import as_numbers, shown
 from ..laplace.latent import Predictive
@@ -59,18 +58,18 @@ class InputGradients:
     options: Options
 
     def sloped(
-        self, x: Tensor, noise: Tensor | None = None, kind: str | None = None
+        self, x: Tensor, noise: Tensor | None = None, *, of_std: bool = False
     ) -> tuple[Predictive, Tensor, Tensor | None]:
         """Moments of the targets of rows x (n, d), and gradients (n, d, C) of their mean and standard deviation.
 
         ``noise`` (n, d) are standard deviations of errors in the inputs, whose variance the moments include. The second
-        gradient is that of a ``kind`` of standard deviation; None without a kind.
+        gradient is None unless ``of_std``.
         """
 
         def derivatives(moments: Predictive, leaf: Tensor) -> list[Tensor]:
             slopes = [row_gradients(moments.mean, leaf)]
-            if kind is not None:
-                slopes.append(root_gradients(variance_of_kind(moments, kind), leaf))
+            if of_std:
+                slopes.append(root_gradients(moments.total_variance, leaf))
             parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
             return [part.detach() for part in (*parts, *slopes)]
 
@@ -79,7 +78,7 @@ class InputGradients:
         self.ensemble.first.require_finite(torch.stack([part.sum() for part in (mean, epistemic, *slopes)]), [x])
         if noise is not None:
             aleatoric = aleatoric + (slopes[0] * noise[..., None]).square().sum(1)
-        return Predictive(mean, epistemic, aleatoric), slopes[0], slopes[1] if kind is not None else None
+        return Predictive(mean, epistemic, aleatoric), slopes[0], slopes[1] if of_std else None
 
     def moments_at(self, x: Tensor) -> Predictive:
         """Moments of the targets, differentiable with respect to x."""

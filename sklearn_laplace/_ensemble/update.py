@@ -21,9 +21,6 @@ from .diagnose import diagnose
 from .ensemble import Ensemble
 from .member import Member
 
-Copies = Callable[[PreparedData, int], PreparedData]
-"""Function (rows, seed) → random copies of the rows by data augmentation."""
-
 
 def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
     """Ensemble under other options of the posterior, at the same weights and curvature."""
@@ -49,16 +46,16 @@ def _refitted(member: Member, settled: Options, options: Options) -> Member:
     return member.with_hyper(fit, hyper, options)
 
 
-def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """Member with further rows in its units; ``copies`` maps rows and a seed to random copies by data augmentation."""
+def with_rows(member: Member, data: PreparedData, options: Options) -> Member:
+    """Member with further rows in its units."""
     unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
     data = member.under_noise(data)
     kept = None if member.kept is None else member.kept.followed_by(data)
-    changed = _changed(member, data.present(), options, copies, added=True)
+    changed = _changed(member, data.present(), options, added=True)
     return replace(changed, unseen=unseen, kept=kept)
 
 
-def without_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
+def without_rows(member: Member, data: PreparedData, options: Options) -> Member:
     """Member without some of its rows, as :func:`with_rows`.
 
     The stored rows are dropped, because a forgotten row cannot be matched to them reliably. Rows of a source are
@@ -71,12 +68,11 @@ def without_rows(member: Member, data: PreparedData, options: Options, copies: C
         )
     data = data.without(member.unseen).present()
     data = member.under_noise(data) if len(data.X) else data
-    changed = _changed(member, data, options, copies, added=False)
+    changed = _changed(member, data, options, added=False)
     return replace(changed, origin=replace(changed.origin, scores=None), kept=None)
 
 
-def _changed(member: Member, data: PreparedData, options: Options, copies: Copies, *, added: bool) -> Member:
-    data = copies(data, member.seed)
+def _changed(member: Member, data: PreparedData, options: Options, *, added: bool) -> Member:
     if not len(data.X):
         return member
     change: Callable[..., LaplaceFit] = add_rows if added else remove_rows

@@ -20,10 +20,9 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from .._approximation.overdispersion import ROUNDS
-from .._data.augmentation import check_forgetting
 from .._data.known_noise import noise_variances
 from .._data.reading import check_rows, column_names
-from .._data.rows import PreparedData, augmented, canonical_rows, present_rows, row_keys
+from .._data.rows import PreparedData, canonical_rows, present_rows, row_keys
 from .._data.statistics import as_counts, relative_weights
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
@@ -50,7 +49,7 @@ from .._sources.recognise import source_of
 from .._sources.sample import Sample, Tally
 from .._sources.source import Block, RowSource
 from .._storage.stored import set_state, state_of, stored
-from .._training.checkpoint import NoCheckpoint, checkpoint_of
+from .._training.checkpoint import Checkpoint, checkpoint_of
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -65,8 +64,6 @@ from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream
 class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, ABC):
     """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
-    augment: Any
-    checkpoint: Any
     prior: Any
     memory_budget: Any
     n_members: Any
@@ -197,21 +194,20 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         # The first member may be trained again, under varying noise or overdispersion.
         n_trainings = 1 + ROUNDS if options.likelihood.is_overdispersed else 1 + (options.varying_noise is not False)
         clock = self._clock(Group() if sample is None else Group.current())
-        cached = parameters["memory"] is not None and parameters["max_time"] is None
+        cached = parameters["memory"] is not None and parameters["max_time"] is None and sample is None
         interruptible = nullcontext() if cached else clock.interruptible()
         with interruptible, self._reported(clock, n_fits, *arguments) as task:
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
-            saved = checkpoint_of(parameters, data, clock.group) if self._is_saved(sample) else NoCheckpoint()
+            # Ranks that all fit the same rows in memory leave the state to the first one.
+            is_saved = sample is not None or Group.current().rank == 0
+            saved = checkpoint_of(parameters, data, clock.group) if is_saved else Checkpoint()
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
-            seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
+            seeds = clock.group.of_first(drawn)
             data = self._rescaled(data, options)
-            if are_rates(options.likelihood, data.targets) and parameters["augment"] is None:
+            if are_rates(options.likelihood, data.targets):
                 parameters = {**parameters, "of_rates": True}
-            data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
-            if self._table is not None and data.has_copies:
-                self._table = self._table.with_trained_rows(data.X)
             on_device = device_of_fit(parameters, data.shape(), options)
             request = FitRequest(
                 kind=self._kind,
@@ -247,10 +243,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
         selects = options.leaves_noise_open if options.likelihood.has_dispersion else options.leaves_prior_open
         return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
-
-    def _is_saved(self, sample: Sample | None) -> bool:
-        """True if a checkpoint is written; ranks that all fit the same rows in memory leave it to the first one."""
-        return self.checkpoint is not None and (sample is not None or Group.current().rank == 0)
 
     def _clock(self, group: Group | None = None) -> Clock:
         """Clock with the time limit of a training that starts now; only rank 0 prints."""
@@ -362,7 +354,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             For rows that cannot have been in the fit.
         UnsupportedCombinationError
             For ``hessian_structure="functional"``, which "auto" selects for few rows; "full" has the same posterior.
-            For ``augment``, because its random copies are not stored.
         ValueError
             If no row would be left.
 
@@ -384,7 +375,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         True
         """
         require_fitted(self)
-        check_forgetting(self._parameters()["augment"])
         return self._updated(without_rows, Table.without_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
@@ -397,10 +387,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Parameters
         ----------
         **laplace_params
-            Any of ``prior_precision``, ``prior`` (a structure), ``sigma_noise``, ``temperature``, ``predictive``,
-            ``return_std_kind`` (regressor) and ``link`` (classifier). Also ``hessian_structure`` if only ``damping``
-            changes, and ``n_members`` if only ``weights`` change. Without parameters, all rules select their values
-            again.
+            Any of ``prior_precision``, ``prior`` (a structure), ``sigma_noise``, ``temperature``, ``predictive`` and
+            ``link`` (classifier). Also ``hessian_structure`` if only ``damping`` changes, and ``n_members`` if only
+            ``weights`` change. Without parameters, all rules select their values again.
 
         Returns
         -------
@@ -499,15 +488,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], *rows: Any
     ) -> Ensemble:
         """Apply a change by rows to the table and each member, and return the new ensemble."""
-        options, parameters = self._options(), self._parameters()
-
-        def copies(data: PreparedData, seed: int) -> PreparedData:
-            return augmented(data, parameters["augment"], parameters["n_augmentations"], seed)
-
-        members = []
+        options, members = self._options(), []
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
-            members.append(change(member, data, options, copies))
+            members.append(change(member, data, options))
             table = None if self._table is None else changed_table(self._table, data.X[data.weights > 0])
         self._table = table
         return replace(self._ensemble, members=tuple(members))

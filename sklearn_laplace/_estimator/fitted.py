@@ -445,8 +445,8 @@ class FittedModel(ABC):
             hyper = replace(hyper, temperature=tempered)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
 
-    def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments under errors in X, gradient of the mean, and gradient of the standard deviation of a kind.
+    def _sloped(self, X: Any, X_std: Any = None, *, of_std: bool = False) -> tuple[Predictive, Tensor, Tensor | None]:
+        """Moments under errors in X, gradient of the mean, and, with ``of_std``, of the standard deviation.
 
         Outputs are in the network's units and X in the user's; gradients have shape (n, d, C).
         """
@@ -454,7 +454,7 @@ class FittedModel(ABC):
             check_varied(x, self._table)
             names = getattr(self, "feature_names_in_", None)
             noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape), names)).to(x.device)
-            return InputGradients(self._ensemble, options).sloped(x, noise, kind)
+            return InputGradients(self._ensemble, options).sloped(x, noise, of_std=of_std)
 
     def _per_column(self, values: Tensor) -> np.ndarray:
         """Convert values (n, d, C) to units of y; a single output has no last axis."""

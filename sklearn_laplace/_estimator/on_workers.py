@@ -28,7 +28,7 @@ MMAP_THRESHOLD, TRIM_THRESHOLD, LARGEST_KEPT = -3, -1, 2**25
 """Parameters of glibc's mallopt, and the largest value of the first."""
 MISSED = 5
 """Number of checks in a row without a worker, after which it counts as lost: a busy one may be absent for a moment."""
-AGAIN = "Call fit again; with checkpoint= it goes on where it was."
+AGAIN = "Call fit again; with memory= and an integer random_state it goes on where it was."
 """Cure in the error about a fit that has ended because of a worker."""
 POLL = 1.0
 """Seconds between two checks that all workers are alive."""

@@ -25,7 +25,6 @@ class NumericPredictive(FittedModel):
     """Predictive distributions of numeric targets in the units of y."""
 
     likelihood: str
-    return_std_kind: str
 
     @property
     def target_transform_(self) -> str | None:
@@ -118,7 +117,7 @@ class NumericPredictive(FittedModel):
         Parameters
         ----------
         return_std : bool, default=False
-            If True, return the standard deviation of kind ``return_std_kind``.
+            If True, return the standard deviation, noise included.
 
         Returns
         -------
@@ -131,8 +130,7 @@ class NumericPredictive(FittedModel):
         Raises
         ------
         UnsupportedCombinationError
-            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
-            temperatures.
+            After :meth:`forget`, with a previous posterior as ``prior``, or for several temperatures.
         MemoryBudgetError
             If an exact curvature does not fit in memory.
 
@@ -156,7 +154,7 @@ class NumericPredictive(FittedModel):
         """
         require_fitted(self)
         flag("return_std", return_std)
-        mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), (self.return_std_kind,))
+        mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), ("total",))
         return (mean, std) if return_std else mean
 
     def _counts(self, X: Any) -> PoissonLogNormal | CountMixture:

@@ -130,7 +130,7 @@ def load(
     ----------
     path : str or path
     trusted : iterable of classes and functions, or mapping of their full names to them
-        Your own classes and functions in the estimator, such as the class of its module or a function for augmentation.
+        Your own classes and functions in the estimator, such as the class of its module.
         Use a mapping if one has moved: ``{"old_module.Net": Net}``.
     key : bytes, optional
         Key of the HMAC. A file without an HMAC, or with another key, is refused. Without a key the HMAC is not checked:

@@ -105,8 +105,8 @@ def check_iterator(net: NeuralNet) -> None:
     for name in sorted(refused & {name for name, value in given.items() if value is not None}):
         raise ValueError(
             f"iterator_train__{name} cannot be used: the posterior counts each row by its weight, however often it is "
-            "drawn in training. Use sample_weight in fit or class_weight= for weights, augment= for random copies, or "
-            "iterator_train__shuffle=True for a random order."
+            "drawn in training. Use sample_weight in fit or class_weight= for weights, or iterator_train__shuffle=True "
+            "for a random order."
         )
 
 

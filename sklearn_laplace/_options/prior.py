@@ -130,28 +130,23 @@ def _units(structure: type[Curvature], damped: bool) -> frozenset[str]:
 
 
 def can_leave_out(parameters: Mapping[str, object]) -> bool:
-    """True if leave-one-out is defined, that is, without augmentation and without a previous posterior."""
-    return parameters["augment"] is None and parameters["prior"] is None
+    """True if leave-one-out is defined, that is, without a previous posterior."""
+    return parameters["prior"] is None
 
 
 def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
     """Check that rows can be left out one at a time, for the option or method ``purpose``.
 
-    Raises ``UnsupportedCombinationError`` with augmentation (``augment``) or with a previous posterior (``prior``).
+    Raises ``UnsupportedCombinationError`` with a previous posterior (``prior``).
 
-    >>> check_left_out("loo_predict", {"augment": None, "prior": None})
-    >>> check_left_out("loo_predict", {"augment": None, "prior": "FrozenEstimator(...)"})
+    >>> check_left_out("loo_predict", {"prior": None})
+    >>> check_left_out("loo_predict", {"prior": "FrozenEstimator(...)"})
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.UnsupportedCombinationError: loo_predict cannot be used with prior=FrozenEstimator(…): it \
 leaves out one row at a time, and the previous rows are not stored. Fit all rows together.
     """
-    if parameters["augment"] is not None:
-        raise UnsupportedCombinationError(
-            f"{purpose} cannot be used with augment: it leaves out one row at a time, and the fit uses random copies "
-            "in place of the rows. Use augment=None."
-        )
-    if parameters["prior"] is not None:
+    if not can_leave_out(parameters):
         raise UnsupportedCombinationError(
             f"{purpose} cannot be used with prior=FrozenEstimator(…): it leaves out one row at a time, and the "
             "previous rows are not stored. Fit all rows together."

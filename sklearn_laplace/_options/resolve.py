@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral, Number
-from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from .._data.augmentation import check_augment
 from .._data.table import categorical
 from .._host.given_net import has_own_epochs
 from .._runtime.memory import MemoryBudget
@@ -58,7 +56,6 @@ POST_HOC = {
     "predictive",
     "link",
     "n_samples",
-    "return_std_kind",
     "member_weights",
 }
 """Internal options that ``refit_laplace`` can change, because they need neither training nor data."""
@@ -167,7 +164,7 @@ def _curvature(
 
 
 def _check_values(parameters: Mapping[str, Any]) -> None:
-    """Check the values of the net, its training, and the augmentation."""
+    """Check the values of the net and its training."""
     lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
     if not is_auto(parameters["hidden_layer_sizes"]):
         layer_sizes(parameters["hidden_layer_sizes"])
@@ -180,11 +177,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     for name in ("lr", "max_time"):
         if parameters[name] is not None:
             positive(name, parameters[name])
-    if not isinstance(parameters["checkpoint"], str | PathLike | None):
-        raise TypeError(f"checkpoint={parameters['checkpoint']!r} has to be None or the path of a file.")
     verbosity(parameters["verbose"])
-    check_augment(parameters["augment"])
-    count("n_copies of Augmentation", parameters["n_augmentations"])
     if not is_number(parameters["map_prior_precision"]):
         lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None}, "a number")
 
@@ -199,7 +192,6 @@ def verbosity(value: object) -> tuple[int, bool]:
 
 
 def _check_regressor(parameters: Mapping[str, Any]) -> None:
-    lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
     if not isinstance(parameters["standardize_y"], bool | np.bool_):
         raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
 

@@ -26,7 +26,6 @@ DEFAULTS: dict[str, Any] = {
     "n_fisher_samples": 1,
     "subnetwork": "variance",
     "n_subnetwork_weights": 0.1,
-    "n_augmentations": 1,
     "n_samples": 100,
     "member_weights": "uniform",
     "prior_structure": "scalar",
@@ -236,33 +235,6 @@ class Subnetwork(Variant):
         self.size = size
 
 
-class Augmentation(Variant):
-    """Data augmentation with several random copies of each row.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(X, random_state)`` returns other rows of the same shape for which the targets are the same.
-    n_copies : int, default=1
-        Copies of each row; each has its share of the row's weight. All costs grow with them.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.options import Augmentation
-    >>> def noisy(X, random_state):
-    ...     return X + 0.1 * random_state.normal(size=X.shape)
-    >>> Augmentation(noisy, n_copies=10).n_copies
-    10
-    """
-
-    parameters = ("augment",)
-    internal: ClassVar[dict[str, str]] = {"function": "augment", "n_copies": "n_augmentations"}
-
-    def __init__(self, function: Any, n_copies: int = 1) -> None:
-        self.function = function
-        self.n_copies = n_copies
-
-
 class MonteCarlo(Variant):
     """Predictive by averages of the net over weight samples.
 
@@ -375,7 +347,6 @@ VARIANTS: tuple[type[Variant], ...] = (
     LowRank,
     MCFisher,
     Subnetwork,
-    Augmentation,
     MonteCarlo,
     Link,
     Members,

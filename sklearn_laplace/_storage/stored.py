@@ -65,8 +65,8 @@ def _restored(reader: Reads, kind: Any, parts: dict[str, Any]) -> Any:
         )
     check_types(reader, kind, parameters, lambda name: PARAMETER)
     check_fitted(reader, kind, fitted)
-    # A fit unpickles the content of its cache, and replaces the file of its checkpoint.
-    return joined(kind, {**parameters, "memory": None, "checkpoint": None}, fitted)
+    # A fit unpickles the content of its cache.
+    return joined(kind, {**parameters, "memory": None}, fitted)
 
 
 def state_of(estimator: BaseEstimator) -> dict[str, Any]:

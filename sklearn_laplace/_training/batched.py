@@ -35,7 +35,7 @@ from torch import Tensor
 from .._host.rows import TrainingRows
 from .._runtime.progress import Steps
 from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
-from .checkpoint import Checkpoint, NoCheckpoint
+from .checkpoint import Checkpoint
 from .losses import Loss
 from .recipe import Schedule
 from .stacked import Adam, Stacked
@@ -61,7 +61,7 @@ def train_stacked(
     noise_of: Callable[[Tensor], RowNoise | None],
     steps: Steps | None = None,
     streamed: StreamedBatches | None = None,
-    saved: Checkpoint | NoCheckpoint | None = None,
+    saved: Checkpoint | None = None,
     score: Callable[[Tensor], float] | None = None,
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
@@ -73,7 +73,7 @@ def train_stacked(
     """
     training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
-    outputs, error, before, saved = torch.empty(0), math.inf, math.inf, NoCheckpoint() if saved is None else saved
+    outputs, error, before, saved = torch.empty(0), math.inf, math.inf, Checkpoint() if saved is None else saved
     begun, noise = training.resumed(saved.state, noise_of, schedule.noise_power)
     is_best = True
     cycles = schedule.cycles
@@ -240,7 +240,7 @@ class Training:
         self.best = (score, self.stacked.copied()) if is_best else self.best
         return is_best
 
-    def save(self, saved: Checkpoint | NoCheckpoint, cycle: int, errors: tuple[float, float], done: int) -> None:
+    def save(self, saved: Checkpoint, cycle: int, errors: tuple[float, float], done: int) -> None:
         """Save the state after a number of steps of a cycle, if the last one is old enough."""
         if saved.is_due():
             optimisers = [(optimiser.first, optimiser.second, optimiser.counts) for optimiser in self.optimisers]

@@ -40,14 +40,11 @@ MAP_NEUTRAL: dict[str, Any] = {
     "temperature": 1.0,
     "predictive": "auto",
     "link": "moderated",
-    "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
-    "augment": None,  # already in the rows, which are part of the key
     "n_members": "auto",
     "random_state": None,
     "max_time": None,  # trainings with a time limit are not cached
     "memory": None,
-    "checkpoint": None,
     "n_jobs": None,
     "memory_budget": None,  # a separate argument of the training
 }
@@ -77,7 +74,7 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, res
     memory, net = check_memory(parameters["memory"]), parameters["net"]
     is_fixed = isinstance(net, FrozenEstimator) or parameters["prior"] is not None
     is_timed = parameters["max_time"] is not None
-    is_fixed |= request.stream is not None or parameters["checkpoint"] is not None
+    is_fixed |= request.stream is not None
     search = None if net is None or memory.location is not None else current_search()
     if (memory.location is None and search is None) or parameters["random_state"] is None or is_fixed or is_timed:
         return train(request, resolved, task)

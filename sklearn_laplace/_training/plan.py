@@ -20,7 +20,7 @@ from ..laplace.mode.problem import Mode
 from ..laplace.network.network import Network
 from ..laplace.previous import PreviousPosterior
 from ..laplace.prior import Prior
-from .checkpoint import Checkpoint, NoCheckpoint
+from .checkpoint import Checkpoint
 from .random_weights import for_rows
 from .stream import RowStream
 
@@ -166,7 +166,7 @@ class TrainingRequest:
     warm_start: WarmStart | None = None
     is_member: bool = False  # later member: prior precisions of its warm start
     stream: RowStream | None = None
-    saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)  # of a killed process
+    saved: Checkpoint = field(default_factory=Checkpoint)  # of a killed process
 
     def options(self, resolved: Options) -> Options:
         return for_rows(resolved, self.kind, self.parameters, self.data.summary())

@@ -12,8 +12,7 @@ cannot request it.
 
 For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution. The
 distributions of NGBoost and CatBoost are read as :func:`~sklearn_laplace.predictive` does. Any classifier with
-``predict_proba`` is evaluated by :func:`log_density_scorer`. The ``return_std_kind`` of a Laplace estimator is ignored:
-the metrics evaluate the distribution of y, noise included. For class probabilities, see ``metrics/calibration.py``.
+``predict_proba`` is evaluated by :func:`log_density_scorer`. For class probabilities, see ``metrics/calibration.py``.
 
 Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s; Φ and φ are the
 distribution function and the density of the standard normal; l and u are the ends of the central interval of level

@@ -146,7 +146,6 @@ WITHOUT = {
     "linear": {"hidden_layer_sizes": ()},
     "epochs": {"max_epochs": 3},
     "decoupled": {"map_prior_precision": 1.0},
-    "copies": {"augment": lambda X, random_state: X + 0.01 * random_state.normal(size=X.shape)},
     "one net": {"n_members": 1},
 }
 
@@ -154,7 +153,7 @@ WITHOUT = {
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
 @pytest.mark.parametrize("case", sorted(WITHOUT))
 def test_auto_is_the_evidence_for_nets_that_are_trained_alone(case):
-    """Linear nets, trainings by epochs, a fixed map_prior_precision, augmentation, or one net."""
+    """Linear nets, trainings by epochs, a fixed map_prior_precision, or one net."""
     options = {"hidden_layer_sizes": (6,), "random_state": 0} | WITHOUT[case]
     auto = LaplaceRegressor(**options).fit(X, Y)
     evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", **options).fit(X, Y)

@@ -40,7 +40,7 @@ def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
         {"prior_precision": 7.0},
         {"prior_precision": [0.5, 1.0, 2.0, 4.0], "temperature": 0.3},
         {"prior_precision": "evidence", "prior": "tensor", "sigma_noise": 0.4},
-        {"sigma_noise": "residual", "return_std_kind": "epistemic"},
+        {"sigma_noise": "residual"},
         {"sigma_noise": "evidence", "prior": "scalar", "temperature": 1.0},
     ):
         assert model.refit_laplace(**change) is model

@@ -86,10 +86,11 @@ def test_ranks_fit_one_classifier(tmp_path):
 
 def test_ranks_fit_a_small_table_as_one_process_does(tmp_path):
     """Every rank has all rows then, and the model is that of one process, to the bit."""
-    options = ["--folder", str(tmp_path / "rows"), "--rows", "300", "--checkpoint", str(tmp_path / "state")]
-    alone = run("with_torchrun.py", *options)[0]
-    assert {rank["digest"] for rank in run("with_torchrun.py", *options, ranks=2)} == {alone["digest"]}
-    assert not (tmp_path / "state").exists()
+    options = ["--folder", str(tmp_path / "rows"), "--rows", "300", "--memory"]
+    alone = run("with_torchrun.py", *options, str(tmp_path / "alone"))[0]
+    ranks = run("with_torchrun.py", *options, str(tmp_path / "ranks"), ranks=2)
+    assert {rank["digest"] for rank in ranks} == {alone["digest"]}
+    assert not list(tmp_path.glob("*/sklearn_laplace/*"))
 
 
 def test_workers_of_dask_fit_one_model(folder, alone):
@@ -204,35 +205,37 @@ def started(*options: str, ranks: int = 0) -> subprocess.Popen:
     return subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(path: Path, seconds: float) -> None:
-    """Wait until the file exists."""
+def states(memory: Path) -> list[Path]:
+    return list(memory.glob("sklearn_laplace/*.state"))
+
+
+def wait_for_state(memory: Path, seconds: float) -> None:
+    """Wait until there is a state of a fit."""
     end = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < end:
+    while not states(memory) and time.monotonic() < end:
         time.sleep(0.02)
-    assert path.exists()
+    assert states(memory)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_killed_driver_goes_on_to_the_same_model(folder, alone, tmp_path):
-    path = tmp_path / "state"
-    options = ["--folder", folder, "--rows", str(N), "--checkpoint", str(path)]
+    options = ["--folder", folder, "--rows", str(N), "--memory", str(tmp_path)]
     process = started(*options)
-    wait_for(path, LIMIT)
+    wait_for_state(tmp_path, LIMIT)
     time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert path.exists()
+    assert states(tmp_path)
     assert run("with_torchrun.py", *options)[0]["digest"] == alone["digest"]
-    assert not path.exists()
+    assert not states(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_the_ranks_end_when_one_is_killed(folder, tmp_path):
     """Neither the launcher nor the other rank hangs, and the next call goes on."""
-    path = tmp_path / "state"
-    options = ["--folder", folder, "--rows", str(N), "--checkpoint", str(path)]
+    options = ["--folder", folder, "--rows", str(N), "--memory", str(tmp_path)]
     process = started(*options, ranks=2)
-    wait_for(path, LIMIT)
+    wait_for_state(tmp_path, LIMIT)
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(children[-1]), signal.SIGKILL)
     process.communicate(timeout=LIMIT)

@@ -392,8 +392,6 @@ def test_nets_that_would_all_be_the_same_are_refused():
     previous = LaplaceRegressor(**SMALL, **FIXED).fit(X, Y)
     with pytest.raises(UnsupportedCombinationError, match="would all be the same"):
         LaplaceRegressor(n_members=2, prior=FrozenEstimator(previous), **SMALL, **FIXED).fit(X, Y)
-    with pytest.raises(UnsupportedCombinationError, match=r"Members\(weights='loo'\)"):
-        LaplaceRegressor(n_members=Members(2, weights="loo"), augment=lambda rows, _: rows, **SMALL).fit(X, Y)
     with pytest.raises(ValueError, match="n_members"):
         LaplaceRegressor(n_members=0).fit(X, Y)
     with pytest.raises(ValueError, match="weights of Members='best'"):

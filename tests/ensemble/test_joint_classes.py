@@ -58,7 +58,7 @@ def fitted():
 def trains_together(model, n_rows, n_columns=10):
     parameters = expanded(model.get_params(deep=False))
     kind = "regressor" if isinstance(model, LaplaceRegressor) else "classifier"
-    shape = TableShape(n_rows, 3, (0,) * n_columns, 0, True, False)
+    shape = TableShape(n_rows, 3, (0,) * n_columns, 0, True)
     return trains_jointly(parameters, shape, resolve(kind, parameters))
 
 

@@ -24,7 +24,7 @@ def device_of(model, n_rows, n_columns=10):
     """Device that the fit of this many rows would have."""
     parameters = expanded(model.get_params(deep=False))
     kind = "regressor" if isinstance(model, LaplaceRegressor) else "classifier"
-    shape = TableShape(n_rows, 1, (0,) * n_columns, 0, True, False)
+    shape = TableShape(n_rows, 1, (0,) * n_columns, 0, True)
     return device_of_fit(parameters, shape, resolve(kind, parameters))["device"]
 
 
@@ -38,7 +38,7 @@ def test_without_a_gpu_nothing_changes(n_rows, monkeypatch):
     """The parameters are the same object, so that the key of a training in the cache is the same too."""
     monkeypatch.setitem(AVAILABLE, "cuda", lambda: False)
     parameters = expanded(LaplaceRegressor().get_params(deep=False))
-    shape = TableShape(n_rows, 1, (0,) * 10, 0, True, False)
+    shape = TableShape(n_rows, 1, (0,) * 10, 0, True)
     assert device_of_fit(parameters, shape, resolve("regressor", parameters)) is parameters
 
 

@@ -104,11 +104,9 @@ def test_draws_are_joint_and_agree_with_the_covariance(kind, noise):
     np.testing.assert_array_equal(draws, model.sample_y(X_NEW, 20_000, random_state=3, kind=kind))
 
 
-def test_return_std_kind_chooses_what_predict_returns(regressor):
-    """predict_std always defaults to the total; the option only changes predict."""
-    model = LaplaceRegressor(n_members=1, random_state=0, return_std_kind="epistemic").fit(X, Y)
-    np.testing.assert_array_equal(model.predict(X_NEW, return_std=True)[1], model.predict_std(X_NEW, kind="epistemic"))
-    np.testing.assert_array_equal(model.predict_std(X_NEW), regressor.predict_std(X_NEW))
+def test_predict_returns_the_total(regressor):
+    """As the default of predict_std, and as scikit-learn's Gaussian process with a noise kernel."""
+    np.testing.assert_array_equal(regressor.predict(X_NEW, return_std=True)[1], regressor.predict_std(X_NEW))
 
 
 def test_probabilities_are_consistent(classifier):
@@ -329,7 +327,6 @@ def test_only_noise_gives_the_mean_and_its_width():
         ({"lr": 0.0}, "lr=0.0 has to be a finite number above zero"),
         ({"device": "tpu9"}, "device='tpu9' is not known"),
         ({"dtype": "float16"}, "expected one of 'auto', 'float32', 'float64'"),
-        ({"return_std_kind": "both"}, "expected one of 'aleatoric', 'epistemic', 'total'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

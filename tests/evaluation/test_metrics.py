@@ -289,12 +289,6 @@ def test_the_interval_figures_are_those_of_predict_interval(regressor):
     assert mean_width(regressor, X, Y, confidence_level=0.8) == pytest.approx(np.mean(upper - lower), rel=1e-12)
 
 
-def test_the_noise_is_included_whatever_predict_returns(regressor):
-    """return_std_kind="epistemic" only affects predict; the metrics evaluate the distribution of y."""
-    model = LaplaceRegressor(**SMALL, return_std_kind="epistemic").fit(X, Y)
-    assert neg_crps(model, X, Y) == neg_crps(regressor, X, Y)
-
-
 @pytest.mark.parametrize("model", [BayesianRidge(), GaussianProcessRegressor(alpha=0.1)], ids=["ridge", "gp"])
 def test_other_models_are_judged_as_normals(model):
     """Any model with predict(X, return_std=True), here in a pipeline, can be compared."""

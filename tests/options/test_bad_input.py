@@ -12,7 +12,7 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace.errors import TableWarning
-from sklearn_laplace.options import Augmentation, LowRank, MCFisher, Members, MonteCarlo
+from sklearn_laplace.options import LowRank, MCFisher, Members, MonteCarlo
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(30, 3))
@@ -217,7 +217,6 @@ def test_no_count_is_longer_than_an_array(options):
         ({"predictive": MonteCarlo(2**70)}, "n_samples"),
         ({"curvature": MCFisher(2**70)}, "n_samples of MCFisher"),
         ({"hessian_structure": LowRank(2**70)}, "rank"),
-        ({"augment": Augmentation(lambda rows, _: rows, 2**70)}, "n_copies of Augmentation"),
         ({"n_members": Members(2**70)}, "n_members"),
     ],
 )

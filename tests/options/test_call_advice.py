@@ -97,14 +97,13 @@ def gaps(rows=X):
 @pytest.fixture(scope="module")
 def names(tmp_path_factory):
     """What an expression may name."""
-    counts, augment = np.arange(N) % 4, lambda X, random_state: X + 0.01
+    counts = np.arange(N) % 4
     return {
         **vars(options),
         **globals(),
         **{"numpy": np, "pandas": pd, "pl": pl, "secrets": secrets, "metrics": metrics},
         **{"EarlyStopping": EarlyStopping, "ValidSplit": ValidSplit, "PredefinedSplit": PredefinedSplit},
         "counts": counts,
-        "augment": augment,
         "model": fit(),
         "classifier": fit_classes(),
         "of_counts": fit(y=np.column_stack([counts, counts]), likelihood="poisson"),
@@ -243,11 +242,6 @@ CASES = {
         "pipeline.make_pipeline(sklearn.impute.{}(), LaplaceRegressor(template(), prior_precision=1.0)).fit(gaps(), Y)",
     ),
     "gaps, built-in": ("fit(gaps(), net=template())", r"use (net=None)", "fit(gaps(), {})"),
-    "copies": (
-        "fit(augment=lambda X, random_state: numpy.vstack([X, X]))",
-        r"use options\.(Augmentation)\(function, n_copies\)",
-        "fit(augment={}(augment, 2))",
-    ),
     # targets
     "times": ("fit(y=times)", r"days: (\(y - .*)\.$", "(lambda y: fit(y={}))(times)"),
     "sparse": ("fit(y=sparse_y)", r"Use (\.toarray\(\))", "fit(y=sparse_y{})"),
@@ -396,9 +390,8 @@ CASES = {
     ),
     "weights of batches": (
         "fit(net=template(iterator_train__sampler=[0, 1]))",
-        r"Use (sample_weight) in fit or (class_weight=) for weights, (augment=) for random copies",
-        "(LaplaceRegressor(template(), prior_precision=1.0).fit(X, Y, {}=numpy.ones(N)), own_classes({}'balanced'),"
-        "fit(net=template(), {}augment))",
+        r"Use (sample_weight) in fit or (class_weight=) for weights",
+        "(LaplaceRegressor(template(), prior_precision=1.0).fit(X, Y, {}=numpy.ones(N)), own_classes({}'balanced'))",
     ),
 }
 

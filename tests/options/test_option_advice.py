@@ -127,7 +127,6 @@ REFUSED = {  # options, and the number of alternatives
                                    "hessian_structure": "full"}, 1),
     "no prior": ({"map_prior_precision": 0}, 1),
     "link of samples": ({"y": LABELS, "link": "probit", "predictive": "mc"}, 2),
-    "copies left out": ({"augment": lambda X, random_state: X + 0.01, "prior_precision": "loo"}, 1),
     "unused rate": ({"lr": 0.1}, 1),
     "tiny targets": ({"y": Y * 1e-200, "standardize_y": False}, 1),
     "ratios of a learnt noise": ({"y": np.column_stack([Y, Y]), "sigma_noise": [0.3, 0.6],
@@ -156,8 +155,6 @@ CALLS = {  # options, a call that they do not allow, and the number of alternati
     "overdispersion": (COUNTED, "overdispersion_", 1),
     "forget by low rank": ({"hessian_structure": "low_rank"}, "forget(X[:2], Y[:2])", 4),
     "forget by rows": ({"hessian_structure": "functional"}, "forget(X[:2], Y[:2])", 3),
-    "forget copies": ({"augment": lambda X, random_state: X + 0.01}, "forget(X[:2], Y[:2])", 1),
-    "leave out copies": ({"augment": lambda X, random_state: X + 0.01}, "loo_predict()", 1),
 }
 
 

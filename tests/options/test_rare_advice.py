@@ -512,7 +512,7 @@ IN_MEMORY = {"n_members": 1, "prior_precision": 1.0, "sigma_noise": 0.3}
 
 def test_options_of_a_source_are_supported_after_each_advice(source):
     message = refusal(lambda: stream_fit(source, n_members=3))
-    assert "n_members, prior, prior_precision, max_epochs and augment at their defaults and sigma_noise" in message
+    assert "n_members, prior, prior_precision and max_epochs at their defaults and sigma_noise" in message
     assert message.endswith("or read the rows into memory.")
     stream_fit(np.array(source), **{**IN_MEMORY, "n_members": 3})
 

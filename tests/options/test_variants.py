@@ -21,7 +21,6 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.metrics import neg_nlpd
 from sklearn_laplace.options import (
     EKFAC,
-    Augmentation,
     BlockDiagonal,
     GaussianPrior,
     Kron,
@@ -44,10 +43,6 @@ ESTIMATORS = (LaplaceRegressor, LaplaceClassifier)
 CHANGELOG = Path(__file__).parents[2] / "docs" / "changelog.md"
 
 
-def flipped(X, random_state):
-    return -X
-
-
 VALUES = {
     BlockDiagonal: BlockDiagonal("separate"),
     Kron: Kron("ritter", "separate", "reduce"),
@@ -56,7 +51,6 @@ VALUES = {
     LowRank: LowRank(7),
     MCFisher: MCFisher(5),
     Subnetwork: Subnetwork("magnitude", 50),
-    Augmentation: Augmentation(flipped, 10),
     MonteCarlo: MonteCarlo(1000),
     Link: Link("mc", 1000),
     Members: Members(5, "loo"),
@@ -151,9 +145,6 @@ def test_a_variant_is_printed_as_it_is_written(kind):
     """The repr omits default options, alone and within an estimator."""
     value = VALUES[kind]
     assert repr(value) in re.sub(r",\s+", ", ", repr(estimator_with(value)))
-    if kind is Augmentation:  # the repr of a function cannot be evaluated
-        assert re.fullmatch(r"Augmentation\(function=<function flipped at .*>, n_copies=10\)", repr(value))
-        return
     again = eval(repr(value), vars(options).copy())
     assert again.get_params() == value.get_params()
     assert repr(kind()) == f"{kind.__name__}()"
@@ -166,8 +157,7 @@ def test_options_of_a_variant_are_nested_parameters(kind):
     parameter, values = value.parameters[0], value.get_params(deep=False)
     model = estimator_with(value)
     assert {name: model.get_params()[f"{parameter}__{name}"] for name in values} == values
-    start = kind(np.abs) if kind is Augmentation else kind()
-    other = estimator_with(start).set_params(**{f"{parameter}__{name}": option for name, option in values.items()})
+    other = estimator_with(kind()).set_params(**{f"{parameter}__{name}": option for name, option in values.items()})
     assert flat(other) == flat(model)
     with pytest.raises(ValueError, match=f"Invalid parameter 'nothing' for estimator {kind.__name__}"):
         model.set_params(**{f"{parameter}__nothing": 1})
@@ -176,10 +166,9 @@ def test_options_of_a_variant_are_nested_parameters(kind):
 @variants
 def test_a_string_stands_for_the_variant_at_its_defaults(kind):
     """The string and the object give the same internal options."""
-    plain = {Augmentation: flipped, Link: "moderated", Members: "auto", GaussianPrior: None}
+    plain = {Link: "moderated", Members: "auto", GaussianPrior: None}
     parameter = kind.parameters[0]
-    value = kind(flipped) if kind is Augmentation else kind()
-    assert flat(estimator_with(value)) == flat(estimator_with(plain.get(kind, kind.value), parameter))
+    assert flat(estimator_with(kind())) == flat(estimator_with(plain.get(kind, kind.value), parameter))
 
 
 @variants
@@ -193,9 +182,9 @@ def test_an_object_in_the_wrong_parameter_is_refused(kind):
             estimator(**{wrong: value}).fit(X, y)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind is not Augmentation], ids=lambda kind: kind.__name__)
+@variants
 def test_a_class_in_place_of_an_object_is_refused(kind):
-    """``hessian_structure=Kron`` without parentheses is an error. An augmentation class is a valid callable."""
+    """``hessian_structure=Kron`` without parentheses is an error."""
     estimator, y = (LaplaceClassifier, LABELS) if kind is Link else (LaplaceRegressor, Y)
     with pytest.raises((ValueError, TypeError), match=kind.__name__):
         estimator(**{kind.parameters[0]: kind}).fit(X, y)
@@ -252,7 +241,6 @@ def test_a_refit_takes_another_damping():
         {"prior": 1.0},
         {"curvature": MCFisher()},
         {"subset_of_weights": Subnetwork()},
-        {"augment": Augmentation(flipped)},
     ],
     ids=lambda change: "-".join(f"{name}={type(value).__name__}" for name, value in change.items()),
 )
@@ -327,12 +315,10 @@ def test_a_link_with_draws_is_refused_with_weight_samples_as_its_name_is():
 
 
 def test_members_with_weights_have_to_be_able_to_differ():
-    """Equal members are an error, as for a plain number; leave-one-out weights need the training rows."""
+    """Equal members are an error, as for a plain number."""
     frozen = FrozenEstimator(LaplaceRegressor(**GIVEN).fit(X, Y))
     with pytest.raises(UnsupportedCombinationError, match="n_members=2 nets would all be the same"):
         LaplaceRegressor(**{**GIVEN, "n_members": Members(2, weights="evidence"), "prior": frozen}).fit(X, Y)
-    with pytest.raises(UnsupportedCombinationError, match=r"Members\(weights='loo'\).* cannot be used with augment"):
-        LaplaceRegressor(**{**GIVEN, "n_members": Members(2, weights="loo"), "augment": flipped}).fit(X, Y)
     for weights in ("uniform", "evidence", "loo"):
         model = LaplaceRegressor(**{**GIVEN, "n_members": Members(1, weights=weights)}).fit(X, Y)
         np.testing.assert_array_equal(model.member_weights_, [1.0])
@@ -369,10 +355,10 @@ def documented(kind) -> list[str]:
     return [name for head in heads for name in head.split(" : ")[0].split(", ")]
 
 
-@pytest.mark.parametrize(("kind", "count"), [(LaplaceRegressor, 33), (LaplaceClassifier, 31)])
+@pytest.mark.parametrize(("kind", "count"), [(LaplaceRegressor, 30), (LaplaceClassifier, 29)])
 def test_an_estimator_has_few_parameters_and_a_short_docstring(kind, count):
-    """At most 33 parameters and 900 words."""
-    assert len(inspect.signature(kind).parameters) == count <= 33
+    """At most 30 parameters and 900 words."""
+    assert len(inspect.signature(kind).parameters) == count <= 30
     assert len(inspect.getdoc(kind).split()) <= 900
 
 

@@ -21,7 +21,7 @@ from sklearn_laplace._ensemble import approximate_members as approximate
 from sklearn_laplace._ensemble import in_time, train_members
 from sklearn_laplace._estimator import base as _estimator
 from sklearn_laplace._runtime.progress import Clock, Task
-from sklearn_laplace._training.checkpoint import NoCheckpoint
+from sklearn_laplace._training.checkpoint import Checkpoint
 from sklearn_laplace.errors import CutWarning
 
 RNG = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def test_in_a_short_time_few_members_are_trained(monkeypatch):
 
 
 def test_without_a_limit_all_rows_are_used():
-    request = SimpleNamespace(data=SimpleNamespace(X=np.zeros((10**7, 1))), saved=NoCheckpoint())
+    request = SimpleNamespace(data=SimpleNamespace(X=np.zeros((10**7, 1))), saved=Checkpoint())
     assert in_time.within_time(request, Clock()) is request
 
 

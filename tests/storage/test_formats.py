@@ -35,7 +35,7 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, options, 
 from sklearn_laplace._storage.registry import known
 from sklearn_laplace.errors import StateError
 from sklearn_laplace.laplace.structures import STRUCTURES
-from sklearn_laplace.options import Augmentation, Kron
+from sklearn_laplace.options import Kron
 
 RNG = np.random.default_rng(31)
 X, X_NEW = RNG.normal(size=(45, 3)), RNG.normal(size=(6, 3))
@@ -45,10 +45,6 @@ TABLE = np.array([["a", 1.0], ["b", np.nan], ["c", 3.0]], dtype=object)[np.arang
 TABLE_NEW = np.array([["a", 2.0], ["z", np.nan]], dtype=object)
 CHEAP = {"prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian", "n_members": 1}
 SMALL = {"hidden_layer_sizes": (6,), "random_state": 0}
-
-
-def doubled(X, random_state):
-    return X + 0.01 * random_state.normal(size=X.shape)
 
 
 class Squashing(nn.Module):
@@ -79,7 +75,7 @@ MODELS = {
     "table": lambda: regressor(categorical_features=[0]).fit(TABLE, Y),
     "targets": lambda: regressor(sigma_noise=np.array([0.5, 1.0])).fit(X, np.c_[Y, X[:, 0]]),
     "last layer": lambda: regressor(subset_of_weights="last_layer", dtype="float32").fit(X, Y),
-    "augmented": lambda: regressor(augment=doubled, random_state=np.random.RandomState(3)).fit(X, Y),
+    "generator": lambda: regressor(random_state=np.random.RandomState(3)).fit(X, Y),
     "streamed": lambda: regressor(hessian_structure="full").fit(X[:30], Y[:30]).partial_fit(X[30:], Y[30:]),
     "classifier": lambda: classifier(n_members=2).fit(X, LABELS),
     "ard": lambda: classifier(**current(prior_structure="ard", prior_precision="evidence")).fit(X, LABELS == "up"),
@@ -92,7 +88,6 @@ MODELS = {
     },
 }
 LINEAR = "torch.nn.modules.linear.Linear"
-TRUSTED = {"augmented": [doubled]}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +111,7 @@ def answers(model, rows):
         return np.concatenate([np.ravel(array) for array in [*arrays, model.predict_proba(rows)]])
     arrays += [*model.predict(rows, return_std=True), model.sample_y(rows, 3), *model.predict_interval(rows)]
     arrays += [np.ravel(model.predict_quantiles(rows, [0.1, 0.9]))]
-    if model._kept is not None and model.augment is None and np.ndim(model.predict(rows)) == 1:
+    if model._kept is not None and np.ndim(model.predict(rows)) == 1:
         arrays += [*model.loo_predict(return_std=True)]
     return np.concatenate([np.ravel(array) for array in arrays])
 
@@ -143,7 +138,7 @@ def test_a_saved_model_answers_to_the_bit(name, fitted, tmp_path):
     """All predictions and parameters, for every structure, kind of net and likelihood."""
     model = fitted(name)
     save(model, tmp_path / "model")
-    loaded = load(tmp_path / "model", trusted=TRUSTED.get(name, ()))
+    loaded = load(tmp_path / "model")
     np.testing.assert_array_equal(answers(loaded, rows_of(name)), answers(model, rows_of(name)))
     assert_same_parameters(loaded, model)
     assert loaded.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
@@ -155,14 +150,14 @@ import sys
 import numpy as np
 import skops.io
 sys.path[:0] = {tests!r}
-from test_formats import answers, rows_of, doubled, load
+from test_formats import answers, rows_of, load
 
 for name, way in {ways!r}:
     path = f"{{name}}.{{way}}"
     if way == "skops":
         model = skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
     else:
-        model = load(path, trusted=[doubled])
+        model = load(path)
     np.save(f"{{path}}.npy", answers(model, rows_of(name)))
 """
 
@@ -223,17 +218,17 @@ def test_parameters_come_back_as_they_were(stored):
         "prior_mean": {"0.weight": np.arange(6.0).reshape(2, 3).T},
         "max_epochs": 10**30,
         "lr": np.float64(0.1),
-        "augment": Augmentation(doubled, n_copies=2),
+        "net": Squashing,
         "hessian_structure": Kron(damping="ritter"),
     }
     save(LaplaceRegressor(**current(**expected)), stored)
-    params = load(stored, trusted=[doubled]).get_params()
+    params = load(stored, trusted=[Squashing]).get_params()
     for name in ("hidden_layer_sizes", "categorical_features", "max_epochs", "lr"):
         assert params[name] == expected[name] and type(params[name]) is type(expected[name])
     assert params["sigma_noise"].tobytes() == expected["sigma_noise"].tobytes()
     assert params["random_state"].rand() == np.random.RandomState(5).rand()
     assert params["prior_precision"] == [float("inf")]
-    assert params["augment"].function is doubled and params["augment__n_copies"] == 2
+    assert params["net"] is Squashing
     assert isinstance(params["hessian_structure"], Kron) and params["hessian_structure__damping"] == "ritter"
     array = params["prior__mean"]["0.weight"]
     assert array.flags.f_contiguous
@@ -372,10 +367,10 @@ def test_what_is_trusted_are_classes(stored):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"augment": lambda X, random_state: X}, r"<lambda>, found in parameters\.augment, cannot be saved"),
+        ({"net": lambda: None}, r"<lambda>, found in parameters\.net, cannot be saved"),
         ({"net": nn.LSTM(3, 2)}, r"class torch\.nn\.modules\.rnn\.LSTM, found in parameters\.net, cannot be saved"),
         ({"random_state": iter([1])}, r"builtins\.list_iterator, found in parameters\.random_state"),
-        ({"augment": functools.partial(doubled, random_state=1)}, r"functools\.partial, found in parameters\.augment"),
+        ({"net": functools.partial(Squashing, n_in=3)}, r"functools\.partial, found in parameters\.net"),
         ({"device": {(1, frozenset()): 2}}, r"frozenset, found in parameters\.device"),
         ({"memory": {nn.ReLU(): 2}}, r"ReLU, found in the keys of parameters\.memory"),
         ({"net": type("Local", (nn.Module,), {"__qualname__": "f.<locals>.Local"})()}, r"<locals>\.Local, found in"),
@@ -652,7 +647,7 @@ def test_the_closed_list():
     assert not groups
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"augmented"}))
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_nothing_of_a_built_in_model_is_the_users_own(name, fitted):
     """A fit without user classes stores none."""
     assert fitted(name).__getstate__()["fitted"]["own"] == []

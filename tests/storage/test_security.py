@@ -371,7 +371,7 @@ class OwnKey:
 
 def test_containers_and_keys_of_ones_own_do_not_run(path):
     """Their ``__init__`` and ``__hash__`` are not called."""
-    save(LaplaceRegressor(augment=doubled), path)
+    save(LaplaceRegressor(doubled), path)
     original = crafted.Crafted(path)
     for name, node, match in (
         ("OwnList", lambda own: own, "an object of .*OwnList.*, which no description holds"),

@@ -44,7 +44,6 @@ FORMER: list[dict[str, Any]] = [
     {"prior": None, "prior_structure": "layer", "prior_mean": 0.5},
     {"prior": PREVIOUS},
     {"prior": PREVIOUS, "prior_structure": "layer", "prior_mean": 0.5},
-    {"augment": abs, "n_augmentations": 10},
     {"predictive": "mc", "n_samples": 1000},
     {"n_members": 5, "member_weights": "loo"},
 ]
@@ -77,8 +76,6 @@ def current(**former: Any) -> dict[str, Any]:
             parameters |= {f"{parameter}__{name}": value for name, value in values.items()}
         elif values and isinstance(parameters[parameter], str) and parameters[parameter] in KINDS:
             parameters[parameter] = KINDS[parameters[parameter]](**values)
-    if "n_augmentations" in parameters:
-        parameters["augment"] = options.Augmentation(parameters["augment"], parameters.pop("n_augmentations"))
     if "n_samples" in parameters:
         n_samples = parameters.pop("n_samples")
         if parameters.get("predictive") == "mc":

@@ -315,20 +315,6 @@ MUTATIONS = (
         "known_noise",
     ),
     Mutation(
-        "copies that each weigh as much as their row",
-        "_data/rows.py",
-        "data.weights[copies] / n_draws",
-        "data.weights[copies]",
-        "augmentation",
-    ),
-    Mutation(
-        "one copy of the rows, repeated",
-        "_data/augmentation.py",
-        "for _ in range(n_draws)])",
-        "for _ in range(1)] * n_draws)",
-        "augmentation",
-    ),
-    Mutation(
         "log density not in the units of y",
         "_ensemble/member.py",
         "evidence - fit.total_weight * scale.log_volume",

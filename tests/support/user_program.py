@@ -71,7 +71,7 @@ def attributes(model: LaplaceRegressor, X: Array) -> None:
     assert_type(model.n_effective_parameters_, float)
     assert_type(model.log_marginal_likelihood(), float)
     assert_type(model.get_params(), dict[str, Any])
-    assert_type(model.set_params(return_std_kind="epistemic"), LaplaceRegressor)
+    assert_type(model.set_params(temperature=0.5), LaplaceRegressor)
     assert_type(model.refit_laplace(prior_precision=2.0), LaplaceRegressor)
 
 

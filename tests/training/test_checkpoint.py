@@ -1,4 +1,7 @@
-"""Checkpoints: a fit that was stopped at any step goes on to the same result, and its file is safe and whole."""
+"""Checkpoints: a fit that was stopped at any step goes on to the same result, and its file is safe and whole.
+
+A fit that ends leaves its training in the cache, so that each of them has a folder of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from joblib import Memory
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator import sources
 from sklearn_laplace._sources import recognise
 from sklearn_laplace._training import checkpoint, recipe
 from sklearn_laplace._training.checkpoint import Checkpoint
+from sklearn_laplace.errors import UncachedWarning
 
 
 class Killed(BaseException):
@@ -33,6 +38,11 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(recipe, "STEPS_OF_FEW", 50)
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.affords_exact_net", lambda *args: False)
     monkeypatch.setattr(checkpoint, "EVERY", -1.0)
+
+
+def states(folder: Path) -> list[Path]:
+    """Files of states of the fits that have this folder as memory."""
+    return list((folder / "sklearn_laplace").glob("*"))
 
 
 def killed_after(monkeypatch, n_states: int, fit) -> int:
@@ -62,28 +72,27 @@ def test_a_killed_fit_goes_on_to_the_same_result(n, tmp_path, monkeypatch):
     plain = LaplaceRegressor(random_state=0).fit(X, y)
     expected = plain.predict(X[:50], return_std=True)
     assert plain.noise_model_ is not None
-    path = tmp_path / "state"
 
-    def fit() -> LaplaceRegressor:
-        return LaplaceRegressor(random_state=0, checkpoint=path).fit(X, y)
+    def fit(folder: Path) -> LaplaceRegressor:
+        return LaplaceRegressor(random_state=0, memory=str(folder)).fit(X, y)
 
-    n_states = killed_after(monkeypatch, -1, fit)
+    n_states = killed_after(monkeypatch, -1, lambda: fit(tmp_path))
     assert n_states >= 50
     rng = np.random.default_rng(n)
     for stop in (1, rng.integers(2, n_states), n_states) if n < 1000 else rng.integers(2, n_states, size=2):
-        killed_after(monkeypatch, int(stop), fit)
-        assert path.exists()
-        left = []
-        n_left = killed_after(monkeypatch, -1, lambda left=left: left.append(fit()))
+        folder, left = tmp_path / str(stop), []
+        killed_after(monkeypatch, int(stop), lambda folder=folder: fit(folder))
+        assert len(states(folder)) == 1
+        n_left = killed_after(monkeypatch, -1, lambda folder=folder, left=left: left.append(fit(folder)))
         assert n_left <= n_states - stop + 1  # what was done before is not done again
         for value, reference in zip(left[0].predict(X[:50], return_std=True), expected, strict=True):
             np.testing.assert_array_equal(value, reference)
-        assert not path.exists()
+        assert not states(folder)
 
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_a_streamed_fit_goes_on_to_the_same_result(kind, tmp_path, monkeypatch):
-    """The rows that were read before are skipped."""
+    """The rows that were read before are skipped. The training is not cached, but resumed."""
     X, y = rows(1500)
     y = y if kind is LaplaceRegressor else y > 0
     file = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
@@ -92,60 +101,50 @@ def test_a_streamed_fit_goes_on_to_the_same_result(kind, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "SAMPLE_ROWS", 500)
     monkeypatch.setattr("sklearn_laplace._training.stream.BUFFER_ROWS", 300)
     expected = kind(random_state=0).fit(file, y).predict_std(X[:50])
-    path = tmp_path / "state"
 
     def fit() -> LaplaceRegressor | LaplaceClassifier:
-        return kind(random_state=0, checkpoint=str(path)).fit(file, y)
+        return kind(random_state=0, memory=Memory(tmp_path, verbose=0)).fit(file, y)
 
     n_states = killed_after(monkeypatch, -1, fit)
+    assert killed_after(monkeypatch, -1, fit) == n_states
     killed_after(monkeypatch, 2 * n_states // 3, fit)
     np.testing.assert_array_equal(fit().predict_std(X[:50]), expected)
+    assert not states(tmp_path)
 
 
-def test_seeds_are_part_of_the_state(tmp_path, monkeypatch):
-    """Without ``random_state`` a fit that goes on has the seeds of its beginning."""
+@pytest.mark.parametrize(
+    "options",
+    [{"random_state": None}, {"memory": None}, {"memory": Memory(None)}],
+    ids=["random_state", "memory None", "no location"],
+)
+def test_without_a_folder_or_a_seed_no_state_is_written(options, tmp_path, monkeypatch):
     X, y = rows()
-    path, seeds = tmp_path / "state", []
-
-    def fit() -> None:
-        LaplaceRegressor(checkpoint=path).fit(X, y)
-
-    killed_after(monkeypatch, 20, fit)
-    seeds.append(torch.load(path, weights_only=True)["finished"]["seeds"])
-    killed_after(monkeypatch, 1, fit)
-    seeds.append(torch.load(path, weights_only=True)["finished"]["seeds"])
-    assert seeds[0] == seeds[1]
+    given = {"random_state": 0, "memory": str(tmp_path)} | options
+    assert killed_after(monkeypatch, -1, lambda: LaplaceRegressor(**given).fit(X, y)) == 0
 
 
-def test_a_random_generator_is_told_by_its_state(tmp_path, monkeypatch):
+def test_a_state_is_written_only_when_due(tmp_path, monkeypatch):
+    """A fit of less than thirty seconds leaves no trace but its cached training."""
     X, y = rows()
-    path = tmp_path / "state"
-
-    def fit(seed: int) -> None:
-        LaplaceRegressor(random_state=np.random.RandomState(seed), checkpoint=path).fit(X, y)
-
-    killed_after(monkeypatch, 20, lambda: fit(0))
-    with pytest.raises(ValueError, match="belongs to a fit with other parameters or rows"):
-        fit(1)
-    fit(0)
-    assert not path.exists()
+    monkeypatch.setattr(checkpoint, "EVERY", 30.0)
+    assert killed_after(monkeypatch, -1, lambda: LaplaceRegressor(random_state=0, memory=str(tmp_path)).fit(X, y)) == 0
+    assert not (tmp_path / "sklearn_laplace").exists()
 
 
-def test_the_file_belongs_to_one_fit(tmp_path, monkeypatch):
-    """Other rows or parameters are refused, and leave the file as it is; limits and places may change."""
+def test_each_fit_has_a_file_of_its_own(tmp_path, monkeypatch):
+    """Other rows, parameters or random states do not meet; limits may change."""
     X, y = rows()
-    path = tmp_path / "state"
-    killed_after(monkeypatch, 20, lambda: LaplaceRegressor(random_state=0, checkpoint=path).fit(X, y))
-    content = path.read_bytes()
-    for model, targets in (
-        (LaplaceRegressor(random_state=0, checkpoint=path), y + 1),
-        (LaplaceRegressor(random_state=1, checkpoint=path), y),
-    ):
-        with pytest.raises(ValueError, match=r"belongs to a fit with other parameters or rows.*Remove the file"):
-            model.fit(X, targets)
-    assert path.read_bytes() == content
-    LaplaceRegressor(random_state=0, checkpoint=path, verbose=0, max_time=1e3, n_jobs=2).fit(X, y)
-    assert not path.exists()
+
+    def stopped(targets: np.ndarray, **options) -> int:
+        options = {"random_state": 0, "memory": str(tmp_path)} | options
+        killed_after(monkeypatch, 20, lambda: LaplaceRegressor(**options).fit(X, targets))
+        return len(states(tmp_path))
+
+    generators = ({"random_state": np.random.RandomState(seed)} for seed in (0, 1, 1))
+    numbers = [stopped(y), stopped(y + 1), stopped(y, random_state=1), *(stopped(y, **each) for each in generators)]
+    assert numbers == [1, 2, 3, 4, 5, 5]
+    LaplaceRegressor(random_state=0, memory=str(tmp_path), verbose=0, max_time=1e3, n_jobs=2).fit(X, y)
+    assert len(states(tmp_path)) == 4
 
 
 class Dangerous:
@@ -158,32 +157,36 @@ class Dangerous:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("content", ["text", "pickle", "torch", "cut", "empty"])
-def test_other_files_are_refused_and_cannot_run_code(content, tmp_path, monkeypatch):
+@pytest.mark.parametrize("content", ["text", "pickle", "torch", "format", "cut", "empty"])
+def test_unreadable_files_are_replaced_and_cannot_run_code(content, tmp_path, monkeypatch):
     X, y = rows()
-    path, trace = tmp_path / "state", tmp_path / "trace"
+    trace = tmp_path / "trace"
+
+    def stopped() -> Path:
+        model = LaplaceRegressor(random_state=0, memory=str(tmp_path))
+        killed_after(monkeypatch, 20, lambda: model.fit(X, y))
+        (path,) = states(tmp_path)
+        return path
+
+    path = stopped()
+    whole = path.read_bytes()
     if content == "text":
         path.write_text("a,b\n1,2\n")
     elif content == "pickle":
-        path.write_bytes(pickle.dumps({"format": 1, "key": Dangerous(trace)}))
+        path.write_bytes(pickle.dumps({"format": checkpoint.FORMAT, "finished": Dangerous(trace)}))
     elif content == "torch":
-        torch.save({"format": 1, "key": "", "finished": {}, "state": Dangerous(trace)}, path)
-    elif content == "empty":
-        path.touch()
+        torch.save({"format": checkpoint.FORMAT, "finished": {}, "state": Dangerous(trace)}, path)
+    elif content == "format":
+        torch.save({"format": 2, "finished": {"rows": 7}, "state": None}, path)
     else:
-        killed_after(monkeypatch, 20, lambda: LaplaceRegressor(random_state=0, checkpoint=path).fit(X, y))
-        path.write_bytes(path.read_bytes()[:-200])
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"is no checkpoint of this package"):
-        LaplaceRegressor(random_state=0, checkpoint=path).fit(X, y)
-    assert path.read_bytes() == before
+        path.write_bytes(whole[:-200] if content == "cut" else b"")
+    assert stopped().read_bytes() == whole  # as many steps from the beginning
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("model", [LaplaceRegressor, LaplaceClassifier])
-def test_a_path_is_checked_before_the_fit(model, tmp_path):
-    X, y = rows(40)
-    with pytest.raises(TypeError, match=r"checkpoint=3 has to be None or the path of a file"):
-        model(checkpoint=3).fit(X, y > 0)
-    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist"):
-        model(checkpoint=tmp_path / "nowhere" / "state").fit(X, y > 0)
+def test_a_state_that_cannot_be_written_is_a_warning(tmp_path):
+    """As joblib warns of results that it cannot keep."""
+    X, y = rows(120)
+    (tmp_path / "sklearn_laplace").touch()
+    with pytest.warns(UncachedWarning, match=r"the state of the training is not kept although memory is set: .*exists"):
+        LaplaceRegressor(random_state=0, memory=str(tmp_path)).fit(X, y)
