@@ -21,7 +21,7 @@ from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.metrics import coverage, neg_nlpd
 
 LIKELIHOODS = "poisson", "negative_binomial"
-DROPPED = ["casual", "registered", "instant", "count"]
+DROPPED = ["casual", "registered", "instant", "cnt", "dteday"]
 
 
 def generated(n_rows: int, alpha: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +63,7 @@ def main() -> None:
             print(shown((n_rows, alpha), line(*generated(n_rows, alpha, 0), *generated(1000, alpha, 1))), flush=True)
     if options.bike is not None:
         table = pd.read_csv(options.bike)
-        X, y = table.drop(columns=[name for name in DROPPED if name in table]).to_numpy(), table["count"].to_numpy()
+        X, y = table.drop(columns=[name for name in DROPPED if name in table]).to_numpy(), table["cnt"].to_numpy()
         for n_rows in (60, 300, 2000, 8000):
             values = []
             for seed in range(3):

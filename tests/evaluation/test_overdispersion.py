@@ -116,6 +116,14 @@ def test_a_linear_net_has_the_overdispersion_of_maximum_likelihood():
     assert model.fit(X, Y).overdispersion_ == pytest.approx(best, rel=0.1)
 
 
+def test_held_out_rows_choose_the_overdispersion_of_members_that_train_together():
+    """Within a factor of two of the true value; 90 % intervals of fresh rows cover as those of one net."""
+    model = LaplaceRegressor(**SMALL).fit(X, Y)
+    assert len(model.members_) >= 4 and {member.overdispersion_ for member in model.members_} == {model.overdispersion_}
+    assert ALPHA / 2 < model.overdispersion_ < 2 * ALPHA
+    assert 0.85 < metrics.coverage(model, X_NEW, Y_NEW) < 0.97
+
+
 def test_the_criterion_is_the_expected_likelihood_of_the_rows():
     """Integral of the log, by dense quadrature."""
     means, variances = np.array([0.5, 1.5, -1.0]), np.array([0.1, 0.5, 1.0])
