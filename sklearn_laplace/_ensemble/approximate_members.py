@@ -4,8 +4,8 @@ Each row is held out from one member of every repeat. The errors on held-out row
 level, and the model of varying noise.
 
 **Prior and noise.** The prior precision of largest evidence of the first member is multiplied by a common factor f. The
-held-out rows select f and, for every f, the noise :math:`\varphi` (``laplace/selection/held_out.py``). Factors whose
-density is within ``TOLERANCE`` nats per row of the best are equivalent, and the one closest to 1 is selected.
+held-out rows select f and, for every f, the noise :math:`\varphi`. Exact nets have their own precision and factor. Of
+factors with almost the same density, the one closest to 1 is selected (``laplace/selection/held_out.py``).
 
 **Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
 a factor of all variances, and the tails of the noise (``_approximation/calibration.py``).
@@ -51,7 +51,7 @@ from .streamed import curvature_rows, fits_of_stream
 from .train_members import fit_of, learns_noise, learnt_of
 
 SCORED_ROWS = 125
-"""Number of held-out rows of each member for selecting the prior precision, which is a single number."""
+"""Number of held-out rows of each member for selecting the factor of the prior precision, and the noise level."""
 PASSES_LEFT = 2.0
 """Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
 a pass."""
@@ -160,7 +160,7 @@ def _two_passes(
     options: Options,
     clock: Clock,
 ) -> _Passes:
-    """Take a pass under the noise of the training, and another one under the noise model learnt from its errors."""
+    """Take a pass under the noise of the training, and another one if its errors show other noise, or for a stream."""
     data, weights = request.data, rows.weights.double()
     under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:

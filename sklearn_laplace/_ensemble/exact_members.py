@@ -1,7 +1,8 @@
 """Nets with exact Gauss–Newton steps, as one repeat of a joint ensemble.
 
 **Targets with noise.** Each net is trained without one of ``EXACT_FOLDS`` folds, beside the other repeats. The evidence
-of the first net selects the prior precision of all, and the others take few steps from initial weights of their own.
+of the first net selects the prior precision of all, and the others take few steps from initial weights of their own. If
+the rows are many, gradient steps of all nets together come first (``_training/gradient_start.py``).
 
 **Targets almost free of noise.** There are no other repeats, and a net of all rows selects the prior precision. The
 errors of held-out rows determine the noise model. Then each net goes on with all rows (``fit.py``), since errors that
@@ -137,7 +138,7 @@ def exact_repeat(
 
 
 def exact_alone(request: TrainingRequest, resolved: Options, kinds: Sequence[int | None], task: Task) -> JointMembers:
-    """Nets without other repeats, of the kind with the smallest error of held-out rows."""
+    """Nets without other repeats, with the encoding that ``WORTH`` decides by the errors of one fold."""
     held_out, candidates = _held_out(request, 0), [ExactNets.of(request, resolved, kind, task) for kind in kinds]
     if len(kinds) > 1:
         errors = []

@@ -1,17 +1,29 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
-**Joint ensemble.** A default fit of at least 40 rows of numbers, or 100 of classes or counts, trains members together
-(``conditions.py``): two repeats of four, each without a fold of the rows (``train_members.py``). Up to 1,000 rows of
-numbers have three repeats of eight, the last of linear nets. If the noise is normal and exact Gauss–Newton steps are
-cheap, four nets with such steps are a further repeat (``exact_members.py``). They are uncertain in regions without
-rows, and have at least a fifth of the weight. If the targets are almost free of noise, there are only these nets: their
-held-out rows determine the noise, and then each goes on with all rows.
+**Members that train together** (``train_members.py``), if no option needs a single net (``conditions.py``). Each is
+trained without one fold of the rows; a repeat has one member for each fold:
 
-**Nets that are trained alone**, in all other fits: each on all rows. The evidence of the first one selects the prior
-precisions of all. For classes and counts a copy without a fold corrects it (``fold_copy.py``).
+========================================  ===============================================
+rows                                      members
+========================================  ===============================================
+numbers, 40 to 1,000                      three repeats of eight, the last of linear nets
+numbers, more                             two repeats of four
+classes, 100 or more                      two repeats of four
+counts, 100 or more, with 30 events       two repeats of four
+========================================  ===============================================
 
-If nets that are trained alone are all nearly constant, a linear net replaces them, unless its evidence is smaller
-(``linear.py``).
+1. A short trial of the first members selects the prior precision of their training. Its nets are discarded.
+2. The members train. Errors of held-out rows weight the repeats, and select noise and prior of the posteriors.
+3. For numbers, four *exact nets* are a further repeat if exact Gauss–Newton steps are cheap (``encodings.py``). They
+   are uncertain in regions without rows, and have at least a fifth of the weight (``exact_members.py``).
+
+If the trial shows targets almost free of noise, there are only the exact nets: held-out rows determine the model of
+the noise, and then each net goes on with all rows.
+
+**Nets that are trained alone**, in other fits: each on all rows. The prior precisions are those of largest evidence of
+the first net; for classes and counts a copy without a fold corrects them (``fold_copy.py``). A linear net replaces a
+default net that is nearly constant, unless its evidence is smaller (``linear.py``). Each net of a given list is
+approximated as if it was the only one.
 """
 
 from __future__ import annotations
@@ -45,8 +57,8 @@ from .._training.train import TRAINING_STAGES, train
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutScores
+from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, initialised, noise_of_folds, pieces_of, traced
-from .approximate_others import approximate_others
 from .caught import issue, kept_back
 from .conditions import check_in_memory, trains_jointly
 from .ensemble import Ensemble
@@ -68,10 +80,7 @@ Noise = NoiseModel | TargetNoise | None
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Fit an ensemble, and a linear net in its place if it has learnt nothing.
-
-    ``n_stages`` is the maximum number of subtasks of a member.
-    """
+    """Fit the members that the options and rows ask for; ``n_stages`` is the maximum number of subtasks of a member."""
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
     options, shape = request.options_for_rows(), request.data.shape()
@@ -238,10 +247,12 @@ def _fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         if joint_nets.overdispersion:
             request = request.with_overdispersion(joint_nets.overdispersion)
         if joint_nets.lead is not None:
-            return _fit_further(joint_nets, joint_nets.lead, request, n_stages, task)
+            return _fit_on_all_rows(joint_nets, joint_nets.lead, request, n_stages, task)
         with stages.subtask("posterior") as stage, single_thread(joint_nets.is_small):
             normal = request.resolved.likelihood.has_dispersion
-            joint_fits = (approximate_jointly if normal else approximate_others)(joint_nets, request, task.clock)
+            joint_fits = (approximate_jointly if normal else approximate_counts_and_classes)(
+                joint_nets, request, task.clock
+            )
             if normal:
                 trained, fit = joint_fits.members[0]
                 stage.score = joint_fits.origins[0].held_out_score(fit, trained.mode.hyper, data.scale)
@@ -258,10 +269,10 @@ def _fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     return Ensemble.of(members, joint_fits.shares)
 
 
-def _fit_further(joint_nets: JointMembers, lead: Hyper, request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Go on with all rows from nets that were trained without a fold, under the noise of their held-out rows.
+def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest, n_stages: int, task: Task) -> Ensemble:
+    """Go on with all rows from exact nets that were trained without a fold, under the noise of their held-out rows.
 
-    ``lead`` are the hyperparameters of the training.
+    ``lead`` are the hyperparameters of a net of all rows.
     """
     options = request.options_for_rows()
     rows = request.data.training_rows(options.dtype, options.device, built_in=True)

@@ -33,7 +33,7 @@ class JointMembers:
     n_steps: int
     places: tuple[int, ...]  # folds of the nets among those of all repeats
     n_exact: int = 0  # number of nets with exact steps, which are the first ones
-    lead: Hyper | None = None  # hyperparameters of the training of these nets
+    lead: Hyper | None = None  # of a net of all rows, if these nets go on with all rows
     overdispersion: tuple[float, ...] = ()  # α of each output, for negative binomial counts
 
     @classmethod

@@ -2,9 +2,10 @@
 
 A repeat is a random assignment of the rows to folds (``_training/repeats.py``). Each member is trained without one fold
 of one repeat. Members of the first repeat suit smooth functions, those of the second functions with much detail
-(``_training/recipe.py``). For few rows, the members of a third repeat are linear. Members of one shape train
-as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat
-with almost no weight, or with much larger errors, is omitted. ``approximate_members.py`` computes the posteriors.
+(``_training/recipe.py``). For few rows and normal noise, the members of a third repeat are linear. Members of one shape
+train as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A
+repeat with less than a tenth of the weight is omitted, and for numbers one with much larger errors.
+``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the posteriors.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ LEAST_EXACT, LEAST_LEVEL = 0.2, 1e-100
 with pieces are overconfident. Last: minimum of a weight, for its logarithm."""
 PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
-It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
+It exceeds ``NOISELESS`` because the trial has fewer steps and one or two folds."""
 
 
 def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers:
@@ -414,9 +415,9 @@ def _sharpened(
 ) -> JointMembers:
     """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
 
-    ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the factor that
-    is best for it alone, and stacking gives the weights of the repeats. Last, all get the factor that is best for the
-    mixture.
+    ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
+    for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture. Of
+    factors within ``WORTH_OF_FACTOR`` of the best, the one closest to 1 is taken.
     """
     weights = rows.weights.double().expand(len(outputs), -1)
 

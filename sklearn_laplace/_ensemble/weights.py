@@ -1,7 +1,8 @@
 r"""Weights of the members in a mixture of Laplace approximations.
 
-"uniform" gives equal weights. "evidence" gives weights in proportion to the evidence (Bayesian model averaging). "loo"
-is stacking (Yao et al. 2018): the weights maximise the leave-one-out density of the training rows under the mixture
+"uniform" keeps the weights of the fit: equal ones, or those that held-out rows select for members that train together.
+"evidence" gives weights in proportion to the evidence (Bayesian model averaging). "loo" is stacking (Yao et al. 2018):
+the weights maximise the leave-one-out density of the training rows under the mixture
 (``laplace/leave_one_out/left_out.py``),
 
 .. math:: w = \arg\max_{w \ge 0,\ \sum w = 1} \sum_n \omega_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),

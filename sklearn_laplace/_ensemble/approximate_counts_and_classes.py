@@ -1,8 +1,8 @@
 """Laplace approximations of members for classes and counts that train together.
 
 As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
-member is multiplied by the factor with the largest density of held-out rows under the mixture. The overdispersion of
-counts is selected together with this factor.
+member is multiplied by the factor with the largest density of held-out rows under the mixture. Of factors with almost
+the same density, it is the one closest to 1. Before, some of these rows select the overdispersion of counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCORED_ROWS, FEW_SCORED_ROWS = 4000, 500
 """Number of rows for selecting the prior precision; the same if less time is left than the curvatures have taken."""
 
 
-def approximate_others(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
+def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
     """Laplace approximations with the prior precision selected on held-out rows.
 
     If the pass over a stream would exceed the time limit, the curvature of the sample is used.
