@@ -31,7 +31,8 @@ from .._ensemble.diagnose import diagnose
 from .._ensemble.encodings import check_one_kind
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.exact_members import EXACT_FOLDS
-from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
+from .._ensemble.fit import fit_ensemble
+from .._ensemble.fit_alone import MEMBER_STAGES
 from .._ensemble.member import Member
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows

@@ -15,7 +15,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import fit_alone as ensemble_fit
 from sklearn_laplace.errors import BoundWarning, MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.options import LowRank
 

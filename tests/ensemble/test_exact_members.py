@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutRepeats
-from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.exact_members import EXACT_FOLDS, ExactNets
 from sklearn_laplace._host.rows import TrainingRows

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import fit_alone as ensemble_fit
 from sklearn_laplace._ensemble import update
 from sklearn_laplace._runtime import budget as _budget
 from sklearn_laplace._runtime import memory as _memory

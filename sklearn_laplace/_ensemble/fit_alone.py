@@ -1,0 +1,196 @@
+"""Fit of nets that are trained one after the other, each on all rows; see ``fit.py``."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import joblib
+import numpy as np
+
+from .._approximation.approximate import approximate
+from .._approximation.choose import SelectionState, choose
+from .._approximation.fixed_weights import approximate_once
+from .._approximation.noise_model import NoiseModel
+from .._approximation.overdispersion import ROUNDS, best_overdispersion, has_settled
+from .._approximation.target_noise import TargetNoise
+from .._options.options import is_number
+from .._options.training import number_of_members
+from .._runtime.progress import Task
+from .._runtime.torch_state import single_thread
+from .._training.cache import cached_training
+from .._training.plan import GivenNet, MapResult, WarmStart
+from .._training.random_weights import fixed_dispersion
+from .._training.train import TRAINING_STAGES, train
+from ..errors import NonFiniteError, NotPositiveDefiniteError
+from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.selection import HeldOutScores
+from .caught import issue, kept_back
+from .ensemble import Ensemble
+from .fold_copy import has_copy, with_copy
+from .member import Member, hyper_fields
+from .noise import fitted_noise
+from .request import FitRequest
+
+FAILURES = NonFiniteError, NotPositiveDefiniteError
+"""Errors that exclude a net from the ensemble, unless it was explicitly requested."""
+MEMBER_STAGES = 2
+"""Number of subtasks of a member: training and posterior."""
+Noise = NoiseModel | TargetNoise | None
+
+
+def fit_alone(
+    request: FitRequest,
+    n_stages: int,
+    task: Task,
+    starts: tuple[WarmStart, ...] = (),
+    noise_model: Noise = None,
+) -> Ensemble:
+    """Fit nets that are trained alone, under a noise model or that of the first one.
+
+    All have the prior precisions that the evidence of the first one selects. They go on from ``starts``, or else have
+    initial weights of their own. A net whose training fails is omitted, unless a number of members was given.
+    """
+    lead = replace(request, warm_start=starts[0]) if starts else request
+    with task.subtask("member", n_stages) as stages:
+        request, first, start = _fit_first(lead, stages, noise_model)
+    noise_model = first.noise_model
+    if request.data.noise is None and noise_model is not None and noise_model.is_trained_under:
+        request = request.under_noise(noise_model)
+    n_members = request.parameters["n_members"]
+    n_others = 0 if task.clock.is_over() else (len(starts) or number_of_members(n_members)) - 1
+    dispensable = () if is_number(n_members) else FAILURES
+
+    def fitted(place: int, seeds: list[int], subtask: Task) -> Member | None:
+        if subtask.clock.is_over():
+            return None
+        begun = replace(start, theta=starts[1 + place].theta if starts else None)
+        later = replace(request, seeds=seeds, is_member=True, warm_start=begun)
+        with subtask, single_thread(n_jobs > 1), suppress(*dispensable):
+            scores = first.origin.scores
+            member, _ = fit_member(later, subtask, noise_model=noise_model, learns_noise=False, scores=scores)
+            return member
+        return None
+
+    drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
+    n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
+    places = [(place + 2, n_others + 1) for place in range(n_others)]
+    # Numbered before the threads start.
+    tasks = [task.subtask("member", MEMBER_STAGES, place=place, n_jobs=n_jobs) for place in places]
+    fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
+    with kept_back() as caught:
+        members = joblib.Parallel(n_jobs, require="sharedmem")(fits)
+    issue(caught, of_others=True)
+    return Ensemble.of([first, *(member for member in members if member is not None)])
+
+
+def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
+    """Fit the first member, for negative binomial counts until their overdispersion has settled.
+
+    The request that is returned has this overdispersion. Means and overdispersion depend on each other: a large α
+    attributes the differences between rows to noise, which favours a strong prior.
+    """
+    member, trained = fit_member(request, task, noise_model=noise_model, learns_noise=noise_model is None)
+    options = request.options_for_rows()
+    rounds = ROUNDS if options.likelihood.is_overdispersed and options.previous is None else 0
+    for place in range(rounds):
+        if place and task.clock.is_over():
+            break
+        rows = request.data.training_rows(options.dtype, options.device, built_in=request.parameters["net"] is None)
+        with single_thread(trained.is_small):
+            of_training = member if isinstance(trained, GivenNet) else trained.mode
+            alpha = best_overdispersion(of_training.fit, of_training.hyper, rows)
+        settled = has_settled(member.fit.likelihood, alpha, rows)
+        request = request.with_overdispersion(alpha)
+        member, trained = fit_member(request, task, trained=trained if isinstance(trained, GivenNet) else None)
+        if settled:
+            break
+    return request, member, trained.warm_start()
+
+
+def fit_member(
+    request: FitRequest,
+    task: Task,
+    *,
+    noise_model: Noise = None,
+    learns_noise: bool = True,
+    trained: MapResult | GivenNet | None = None,
+    scores: HeldOutScores | None = None,
+) -> tuple[Member, MapResult | GivenNet]:
+    """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
+
+    ``task`` gets at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary. ``noise_model`` is that of an
+    earlier fit; ``trained`` replaces the first training, and ``scores`` are held-out scores of the first member. The
+    second value is the training.
+    """
+    data = request.data
+    if trained is None:
+        with task.subtask("training", TRAINING_STAGES) as stages:
+            trained = cached_training(train, request.training, request.resolved, stages)
+    request = request.without_held_out(trained)
+    with task.subtask("posterior") as stage, single_thread(trained.is_small):
+        options = request.options_for_rows()
+        if isinstance(trained, GivenNet):
+            fit, origin = approximate_once(trained, data, options, request.parameters, request.seeds[2])
+        else:
+            fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
+            origin = origin if scores is None else replace(origin, scores=scores)
+            if has_copy(request, options) and not task.clock.is_over():
+                origin = with_copy(request, trained, fit, origin, options, stage)
+        left_out = partial(request.left_out, fit, trained.input_dtype)
+        hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
+        stage.score = origin.held_out_score(fit, hyper, data.scale)
+        if learns_noise and noise_model is None:
+            # Copies of a row are left out together, so that a weight equals as many copies.
+            merged = None if request.kept is None else data
+            of_noise = request if isinstance(trained, GivenNet) else replace(request, kept=merged)
+            left_out = partial(of_noise.left_out, fit, trained.input_dtype)
+            noise_model = fitted_noise(of_noise, fit, hyper, options, left_out)
+            if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
+                noise_model = None  # no time is left for a training under it
+    if noise_model is not None and noise_model.is_trained_under and data.noise is None:
+        again = request.under_noise(noise_model)
+        kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # the weights of a given net stay
+        again = again if kept is not None else replace(again, warm_start=trained.warm_start())
+        return fit_member(again, task, noise_model=noise_model, learns_noise=False, trained=kept, scores=scores)
+    with single_thread(trained.is_small):
+        return member_of(request, trained, fit, hyper, origin, noise_model), trained
+
+
+def member_of(
+    request: FitRequest,
+    trained: MapResult | GivenNet,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    origin: SelectionState,
+    noise_model: Noise,
+) -> Member:
+    unseen = None
+    fields = hyper_fields(fit, hyper, request.data.scale, request.resolved)
+    if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
+        gradient = fit.objective_gradient(hyper)
+        distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))
+        unseen = request.data.unshared_keys(trained.held_out.cpu().numpy()) if len(trained.held_out) else None
+    else:
+        gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
+        distance = trained.mode.decrement
+    return Member(
+        **fields,
+        net=trained.net,
+        origin=origin,
+        scale=request.data.scale,
+        noise_model=noise_model,
+        kept=request.kept,
+        unseen=unseen,
+        n_bins=request.parameters["n_bins"],
+        seed=request.seeds[2],
+        input_dtype=trained.input_dtype,
+        is_small=trained.is_small,
+        gradient_norm=float(gradient.norm()) / max(fit.total_weight, 1.0),
+        mode_distance=distance,
+        history=trained.history,
+        n_steps=trained.n_steps,
+        is_given=isinstance(trained, GivenNet),
+    )
