@@ -74,15 +74,15 @@ def train_stacked(
     training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, Checkpoint() if saved is None else saved
-    begun, noise = training.resumed(saved.state, noise_of, schedule.noise_power)
+    (first, n_taken, last_errors), noise = training.resumed(saved.state, noise_of, schedule.noise_power)
     is_best = True
     cycles = schedule.cycles
     for cycle, (begin, end) in enumerate(cycles):
-        if cycle < begun.cycle:
+        if cycle < first:
             continue
-        if cycle == begun.cycle and begun.errors:
-            before, error = begun.errors
-        n_done = begun.done if cycle == begun.cycle else 0
+        if cycle == first and last_errors:
+            before, error = last_errors
+        n_done = n_taken if cycle == first else 0
         at_step = partial(training.save, saved, cycle, (before, error))
         training.run(schedule.rate, schedule.decay, range(begin, end), steps, n_done, at_step)
         outputs = training.outputs()
@@ -124,15 +124,6 @@ def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: 
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     return (time.perf_counter() - begun) / TRIAL_STEPS
-
-
-@dataclass(frozen=True)
-class Begun:
-    """Place at which a training begins: its cycle, the steps done in it, and the last two held-out errors."""
-
-    cycle: int = 0
-    done: int = 0
-    errors: tuple[float, ...] = ()
 
 
 @dataclass
@@ -251,10 +242,10 @@ class Training:
 
     def resumed(
         self, state: dict[str, Any] | None, noise_of: Callable[[Tensor], RowNoise | None], power: float
-    ) -> tuple[Begun, RowNoise | None]:
-        """Restore a saved state, if there is one; return its place, and the noise of the last cycle."""
+    ) -> tuple[tuple[int, int, tuple[float, ...]], RowNoise | None]:
+        """Restore a saved state; return its cycle, the steps done in it, the last two errors, and the noise."""
         if state is None:
-            return Begun(), None
+            return (0, 0, ()), None
         noise, self.before_noise, self.best = None, state["before_noise"], state["best"]
         if self.before_noise is not None:
             self.stacked.put(self.before_noise)
@@ -270,7 +261,7 @@ class Training:
                     tensor.copy_(value)
         if self.streamed is not None:
             self.streamed.skip(state["n_read"])
-        return Begun(state["cycle"], state["done"], state["errors"]), noise
+        return (state["cycle"], state["done"], state["errors"]), noise
 
     def _batches(self, n_batches: int, done: int) -> Iterator[Batch]:
         """Yield at least this number of mini-batches without the first ones; each epoch is a new random order."""

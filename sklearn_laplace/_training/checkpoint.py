@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,21 @@ FORMAT = 3
 """Version of the file's contents."""
 
 
-@dataclass
 class Checkpoint:
     """Results of the finished stages of a fit, and the state of the one in progress; without a path, no stage is kept.
 
     Pickles hold nothing of it, so that the key of a cached training does not depend on it.
     """
 
-    path: Path | None = None
-    group: Group = field(default_factory=Group)
-    finished: dict[str, Any] = field(default_factory=dict)
-    state: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        group: Group | None = None,
+        finished: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self.path, self.group, self.state = path, group or Group(), state
+        self.finished = {} if finished is None else finished
         self._saved = time.monotonic()
 
     def __reduce__(self) -> tuple[type[Checkpoint], tuple[()]]:
