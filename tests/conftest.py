@@ -7,6 +7,7 @@ Tests that take more than a second are listed in ``support/slow.txt`` and marked
 list. ``pytest`` leaves them out, ``pytest -m slow`` runs them alone, ``pytest -m ""`` runs all.
 
 ``--cases 3`` leaves at most three cases of each fast parametrized test, evenly spaced, for runs with other versions.
+With one case it is the first.
 
 Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.
 """
