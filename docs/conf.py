@@ -12,6 +12,7 @@ The build needs no network.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 import tempfile
@@ -104,7 +105,7 @@ sphinx_gallery_conf = {
     "reset_argv": "conf.options_of_script",
     "image_scrapers": ["conf.saved_pictures"],
     "within_subsection_order": "FileNameSortKey",
-    "plot_gallery": True,
+    "plot_gallery": os.environ.get("GALLERY") != "0",
     "download_all_examples": False,
     "remove_config_comments": True,
     "write_computation_times": False,

@@ -7,6 +7,7 @@ Tests that take more than a second are listed in ``support/slow.txt`` and marked
 list. ``pytest`` leaves them out, ``pytest -m slow`` runs them alone, ``pytest -m ""`` runs all.
 
 ``--cases 3`` leaves at most three cases of each fast parametrized test, evenly spaced, for runs with other versions.
+``--cases 1`` leaves one that depends on the name of the test, so that all kinds of cases occur among the tests.
 
 Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import torch
@@ -44,13 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _some_cases(items: list[pytest.Item], most: int) -> set[pytest.Item]:
-    """At most so many items of each test function, evenly spaced from its first to its last one."""
+    """At most so many items of each test function, evenly spaced from its first to its last one, or any single one."""
     of_function = defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow") is None:
             of_function[item.nodeid.partition("[")[0]].append(item)
     kept = set()
-    for cases in of_function.values():
+    for name, cases in of_function.items():
+        first = crc32(name.encode()) % len(cases) if most == 1 else 0
         step = max((len(cases) - 1) / max(most - 1, 1), 1)
-        kept.update(cases[round(k * step)] for k in range(min(most, len(cases))))
+        kept.update(cases[first + round(k * step)] for k in range(min(most, len(cases))))
     return kept

@@ -11,6 +11,7 @@ import oracles
 import pytest
 import sklearn
 import torch
+import trainings
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
@@ -28,7 +29,7 @@ V = np.exp(RNG.normal(size=(60, 2)))
 Y = X @ RNG.normal(size=(4, 2)) + [1.0, -2.0] + 0.3 * np.sqrt(V) * RNG.normal(size=(60, 2))
 WEIGHTS = RNG.integers(0, 4, size=60).astype(float)
 DELTA = 2.0
-SMALL = {"hidden_layer_sizes": (5,), "n_members": 1, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "n_members": 1, "random_state": 0, "memory": trainings.MEMORY}
 
 
 def features(rows):

@@ -10,7 +10,7 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 
-SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
 NAMES = {
     "positions": [0, 1, 2],
     "integers": [1, 2, 3],

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import trainings
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
@@ -30,8 +31,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWar
 
 N = 60
 EFFECT = {"red": 2.0, "green": 0.0, "blue": -2.0}
-FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "random_state": 0}
-CHOSEN = {"hidden_layer_sizes": (4,), "prior_precision": "evidence", "n_members": 1, "random_state": 0}
+FIXED = {
+    "hidden_layer_sizes": (4,),
+    "prior_precision": 1.0,
+    "sigma_noise": 0.3,
+    "random_state": 0,
+    "memory": trainings.MEMORY,
+}
+CHOSEN = {
+    "hidden_layer_sizes": (4,),
+    "prior_precision": "evidence",
+    "n_members": 1,
+    "random_state": 0,
+    "memory": trainings.MEMORY,
+}
 
 
 def as_read(n: int = N, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -378,7 +391,7 @@ def test_an_unknown_level_widens_intervals():
 def test_searches_pipelines_and_clones_take_tables(tmp_path):
     table, y = as_read()
     scaler = ColumnTransformer([("scale", StandardScaler(), ["x"])], remainder="passthrough")
-    pipe = make_pipeline(scaler.set_output(transform="pandas"), LaplaceRegressor(**FIXED, memory=str(tmp_path)))
+    pipe = make_pipeline(scaler.set_output(transform="pandas"), LaplaceRegressor(**{**FIXED, "memory": str(tmp_path)}))
     search = GridSearchCV(pipe, {"laplaceregressor__temperature": [1.0, 2.0]}, cv=2).fit(table, y)
     assert search.best_estimator_[-1]._table.levels.count(3) == 1
     copy = clone(LaplaceRegressor(categorical_features=["colour"]))

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import trainings
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._data.fillings import order
@@ -14,6 +15,13 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 """Whole columns are set to unknown categories, and few steps or rows are no subject here."""
 
+EVIDENCE = {
+    "hidden_layer_sizes": (6,),
+    "prior_precision": "evidence",
+    "n_members": 1,
+    "random_state": 0,
+    "memory": trainings.MEMORY,  # all structures have the same training
+}
 COLUMNS = "pqrs"
 EFFECTS = {"a": -1.0, "b": 0.0, "c": 0.4, "d": 0.9}
 
@@ -34,9 +42,7 @@ def more_and_more_unknown(X: pd.DataFrame) -> list[pd.DataFrame]:
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 def test_the_std_of_a_regressor_grows_with_each_unknown_column_in_every_structure(structure):
     X, y = table(160)
-    model = LaplaceRegressor(
-        hidden_layer_sizes=(6,), hessian_structure=structure, prior_precision="evidence", n_members=1, random_state=0
-    ).fit(X, y)
+    model = LaplaceRegressor(hessian_structure=structure, likelihood="gaussian", **EVIDENCE).fit(X, y)
     stds = [model.predict_std(new, kind="epistemic").mean() for new in more_and_more_unknown(X)]
     assert np.all(np.diff(stds) > 0.02)
 
@@ -46,9 +52,7 @@ def test_the_std_of_a_regressor_grows_with_each_unknown_column_in_every_structur
 def test_the_logits_of_a_classifier_widen_and_its_confidence_falls_in_every_structure(structure, n_classes):
     X, y = table(160)
     labels = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
-    model = LaplaceClassifier(
-        hidden_layer_sizes=(6,), hessian_structure=structure, prior_precision="evidence", n_members=1, random_state=0
-    ).fit(X, labels)
+    model = LaplaceClassifier(hessian_structure=structure, **EVIDENCE).fit(X, labels)
     tables = more_and_more_unknown(X)
     assert np.all(np.diff([model.score_samples(new).mean() for new in tables]) < 0)
     confidence = [model.predict_proba(new).max(1).mean() for new in tables]

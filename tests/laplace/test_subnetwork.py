@@ -9,6 +9,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+import trainings
 from joblib import Memory
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -27,14 +28,14 @@ RNG = np.random.default_rng(47)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
 LABELS = np.array(["no", "yes", "maybe"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
-SMALL = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0, "memory": trainings.MEMORY}
 CHOSEN = {**SMALL, "subset_of_weights": "subnetwork"}
 SIZES = {"regressor": 26, "classifier": 38}
 OF_ROWS = sorted(name for name, kind in STRUCTURES.items() if "rows" in kind.accepts)
 
 
 def estimators(**options):
-    return (LaplaceRegressor(**options), Y), (LaplaceClassifier(**options), LABELS)
+    return (LaplaceRegressor(**options, likelihood="gaussian"), Y), (LaplaceClassifier(**options), LABELS)
 
 
 def flat(model) -> np.ndarray:
@@ -90,7 +91,7 @@ def test_the_largest_weights_are_taken():
 
 def test_random_weights_follow_from_the_seed():
     """Equal seeds select equal weights, another seed selects others, and every weight is selected for some seed."""
-    model = LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork("random", size=13))
+    model = LaplaceRegressor(**SMALL, likelihood="gaussian", subset_of_weights=Subnetwork("random", size=13))
     first, again = (flat(clone(model).fit(X, Y)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, flat(clone(model).set_params(random_state=1).fit(X, Y)))
@@ -198,7 +199,7 @@ def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
     grid = {"subset_of_weights__size": [2, 0.3], "subset_of_weights__score": ["variance", "random"]}
 
     def search(memory):
-        model = LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork(), memory=memory)
+        model = LaplaceRegressor(**{**SMALL, "memory": memory}, subset_of_weights=Subnetwork())
         return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
 
     cached = search(Memory(tmp_path, verbose=0))
@@ -246,7 +247,7 @@ def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, mes
     """The message names the value and what is expected."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork(**options)).fit(X, Y)
+        LaplaceRegressor(**{**SMALL, "memory": None}, subset_of_weights=Subnetwork(**options)).fit(X, Y)
 
 
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - set(OF_ROWS)))
@@ -267,7 +268,7 @@ def test_the_matrix_of_all_weights_is_not_cut():
 def test_a_subnetwork_too_large_for_the_memory_is_refused_before_training(monkeypatch, structure):
     """The limit applies to the number of selected weights; a small subnetwork of the same net is accepted."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
-    large = {**SMALL, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
+    large = {**SMALL, "memory": None, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
     with pytest.raises(MemoryBudgetError, match=r"for 253,001 weights and 60 rows × outputs"):
         LaplaceRegressor(**large, subset_of_weights=Subnetwork(size=1.0)).fit(X, Y)
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it would train

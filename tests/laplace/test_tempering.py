@@ -10,6 +10,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+import trainings
 from sklearn.base import clone
 from torch import nn
 
@@ -25,7 +26,7 @@ RNG = np.random.default_rng(37)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
 LABELS = np.where(Y > 0, "up", "down")
-SMALL = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0, "memory": trainings.MEMORY}
 BY_LAYER = {"body.0": 3.0, "scale": 0.2}
 BY_TENSOR = {"body.0.weight": 3.0, "body": 0.5}
 
@@ -112,7 +113,9 @@ def test_one_temperature_for_every_layer_is_one_temperature(structure):
     """Given for each layer or as a number; with ``full`` also for an ensemble."""
     options = {"map_prior_precision": "same", "n_members": 4} if structure == "full" else {}
     by_number, by_name = (
-        LaplaceRegressor(temperature=T, hessian_structure=structure, **{**SMALL, **options}).fit(X, Y)
+        LaplaceRegressor(temperature=T, hessian_structure=structure, likelihood="gaussian", **{**SMALL, **options}).fit(
+            X, Y
+        )
         for T in (0.3, {"2": 0.3, "5": 0.3})
     )
     np.testing.assert_allclose(by_name.predict_std(X_NEW), by_number.predict_std(X_NEW), rtol=1e-9)
@@ -142,10 +145,12 @@ def test_a_cold_layer_is_surer_and_a_refit_is_a_new_fit():
 
 def test_a_tempered_model_is_saved_and_learns_on():
     """A pickled copy is identical; partial_fit moves the mean as at temperature 1."""
-    model = LaplaceRegressor(temperature={"5": 0.1}, hessian_structure="full", **SMALL).fit(X[:40], Y[:40])
+    model = LaplaceRegressor(temperature={"5": 0.1}, hessian_structure="full", likelihood="gaussian", **SMALL).fit(
+        X[:40], Y[:40]
+    )
     loaded = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(loaded.predict_std(X_NEW), model.predict_std(X_NEW))
-    plain = LaplaceRegressor(hessian_structure="full", **SMALL).fit(X[:40], Y[:40])
+    plain = LaplaceRegressor(hessian_structure="full", likelihood="gaussian", **SMALL).fit(X[:40], Y[:40])
     for each in (loaded, plain):
         each.partial_fit(X[40:], Y[40:])
     np.testing.assert_allclose(loaded.predict(X_NEW), plain.predict(X_NEW), rtol=1e-12)
@@ -174,7 +179,7 @@ def test_a_wrong_temperature_is_refused_before_training(temperature, error, mess
     """The message names the value and the alternatives."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
-        LaplaceRegressor(temperature=temperature, hessian_structure="ekfac", **SMALL).fit(X, Y)
+        LaplaceRegressor(temperature=temperature, hessian_structure="ekfac", **{**SMALL, "memory": None}).fit(X, Y)
 
 
 def test_a_wrong_name_in_a_refit_loses_nothing():

@@ -132,7 +132,8 @@ def test_a_common_weight_is_not_free():
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_chunks_do_not_matter(structure, monkeypatch):
     """The curvature is a sum over rows, so that the chunk size has no effect."""
-    model = LaplaceRegressor(random_state=0, prior_precision=1.0, sigma_noise=0.2, hessian_structure=structure)
+    options = {"hidden_layer_sizes": (5,), "prior_precision": 1.0, "sigma_noise": 0.2, "n_members": 1}
+    model = LaplaceRegressor(**options, random_state=0, hessian_structure=structure)
     first = answers(model.fit(X, Y))
     monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 7))
     np.testing.assert_allclose(answers(model.fit(X, Y)), first, rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from contextlib import contextmanager
 
@@ -70,19 +71,18 @@ def answers(regressor, classifier, *, exact):
     return results
 
 
+@functools.cache
+def fitted(structure):
+    """A regressor and a classifier, which tests copy."""
+    options = {**SMALL, "hessian_structure": structure, "prior_precision": 1.0}
+    return LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y), LaplaceClassifier(**options).fit(X, LABELS)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag", "low_rank"])
 def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
     """Fit outside, predict inside, predict and refit outside: the mode leaves no trace in the model's state."""
-    options = {**SMALL, "hessian_structure": structure, "prior_precision": 1.0}
-    models = (
-        LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y),
-        LaplaceClassifier(**options).fit(X, LABELS),
-    )
-    others = (
-        LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y),
-        LaplaceClassifier(**options).fit(X, LABELS),
-    )
+    models, others = copy.deepcopy(fitted(structure)), copy.deepcopy(fitted(structure))
     exact = structure in ("full", "functional")
     with MODES[mode]():
         inside = answers(*models, exact=exact)
