@@ -44,8 +44,6 @@ USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the gain in held-out log density, in nats, that another value must bring."""
 MOST_ROWS = 4000
 """Maximum number of held-out rows from which τ and the factors are estimated."""
-ACCURACY = 1e-3
-"""Tolerance of the logarithm of a factor."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class HeldOutRepeats:
             return -score(self.log_densities(math.exp(log_factor), spread))
 
         bounds = tuple(math.log(factor) for factor in FACTORS)
-        optimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": ACCURACY})
+        optimum = minimize_scalar(loss, bounds=bounds, method="bounded")
         return float(optimum.x), -float(optimum.fun)
 
 

@@ -27,8 +27,8 @@ from ..laplace.likelihoods import NegativeBinomial
 from ..laplace.likelihoods._base import Likelihood
 from .target_noise import MOST_ROWS
 
-ROUNDS, CHANGE = 3, 1.2
-"""Maximum number of further trainings of a net, and the ratio of variances below which they end."""
+ROUNDS = 3
+"""Number of further trainings of a net, each under the overdispersion of the training before."""
 N_NODES = 20
 """Gauss–Hermite nodes of an expected log likelihood."""
 LEAST_EXCESS, MOST_ALPHA = 1e-3, 1e3
@@ -100,11 +100,3 @@ def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Ten
         found.append((rows.at(fit.shift), variance, rows.targets, rows.weights))
     means, variances, counts, weights = (torch.cat(values).double() for values in zip(*found, strict=True))
     return means, variances, counts, weights
-
-
-def has_settled(before: Likelihood, after: tuple[float, ...], rows: TrainingRows) -> bool:
-    """True if the variance 1 + α μ̄ in units of the mean count μ̄ changes by less than ``CHANGE``, for every output."""
-    assert isinstance(before, NegativeBinomial)
-    mean = np.average(rows.targets.cpu().numpy(), axis=0, weights=rows.weights.cpu().numpy())
-    ratio = (1 + np.array(after) * mean) / (1 + np.array(before.overdispersion) * mean)
-    return bool(np.abs(np.log(ratio)).max() < math.log(CHANGE))

@@ -38,8 +38,6 @@ SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
 MOST_ROWS = 20_000
 """Maximum number of held-out rows from which the levels are estimated."""
-ACCURACY = 1e-3
-"""Tolerance of the logarithm of a level."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,6 @@ def _of_largest_density(
             return float(weights @ (np.log(total) + squares[:, k] / total))
 
         bounds = log_rough[k] - REACH, log_rough[k] + 1.0
-        return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": ACCURACY}).x)
+        return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded").x)
 
     return np.array([best(k) for k in range(len(log_rough))])
