@@ -43,7 +43,8 @@ SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the gain in held-out log density, in nats, that another value must bring."""
 MOST_ROWS = 4000
-"""Maximum number of held-out rows from which τ and the factors are estimated."""
+"""Maximum number of held-out rows from which τ and the factors are estimated, and the prior precision of classes and
+counts."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._host.rows import some_rows
+from .._host.rows import CHUNK, some_rows
 from .._runtime.budget import budget_for
 from .._warn import warn_user
 from ..errors import BoundWarning
@@ -72,8 +72,6 @@ LEVELS = 281
 """Number of constant values of h on the grid of the baseline."""
 LEAST_ROWS = 1000
 """Minimum number of rows of a training, if there are as many."""
-CHUNK = 2048
-"""Number of rows per chunk in forward passes."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
 from ..laplace.likelihoods._base import Likelihood
-from .target_noise import MOST_ROWS
+from .target_noise import MOST_SCORED
 
 ROUNDS = 3
 """Number of further trainings of a net, each under the overdispersion of the training before."""
@@ -68,7 +68,7 @@ class CountRows:
 
 def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tuple[float, ...]:
     """Select the overdispersion of each output for a trained net, on the rows of its training."""
-    few = rows.taken(some_rows(len(rows), MOST_ROWS).to(rows.weights.device))
+    few = rows.taken(some_rows(len(rows), MOST_SCORED).to(rows.weights.device))
     return _best(*_moments(fit, replace(hyper, temperature=1.0), few.chunks(CHUNK)))
 
 
@@ -82,7 +82,7 @@ def overdispersion_of(
     if not likelihood.is_overdispersed:
         return ()
     held_out = weights.nonzero()
-    net, row = held_out[some_rows(len(held_out), MOST_ROWS).to(held_out.device)].T
+    net, row = held_out[some_rows(len(held_out), MOST_SCORED).to(held_out.device)].T
     means = outputs[net, row].double()
     return _best(means, torch.zeros_like(means), rows.targets[row], weights[net, row])
 

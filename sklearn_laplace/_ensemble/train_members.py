@@ -24,7 +24,7 @@ from torch import Tensor
 from .._approximation.learnt_noise import FAILURES, learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._approximation.overdispersion import overdispersion_of
-from .._approximation.target_noise import TargetNoise, target_noise
+from .._approximation.target_noise import MOST_SCORED, TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import TrainingRows, some_rows
 from .._options.options import Options, is_auto
@@ -75,8 +75,6 @@ noise model and the posteriors."""
 PASSES, PROBED_ROWS = 2.0, 512
 """Number of passes over all rows after the training, and number of rows for measuring the duration of a step or a
 pass."""
-MOST_SCORED = 10_000
-"""Maximum number of rows that determine the best cycle of a training, or the weights of the repeats."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 WORTH_OF_FACTOR = 1.0
