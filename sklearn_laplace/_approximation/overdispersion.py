@@ -20,7 +20,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from .._host.rows import CHUNK, TrainingRows, some_rows
-from ..distributions.poisson_log_normal import hermite
+from ..distributions.poisson_log_normal import N_NODES, hermite
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
@@ -29,8 +29,6 @@ from .target_noise import MOST_SCORED
 
 ROUNDS = 3
 """Number of further trainings of a net, each under the overdispersion of the training before."""
-N_NODES = 20
-"""Gauss–Hermite nodes of an expected log likelihood."""
 LEAST_EXCESS, MOST_ALPHA = 1e-3, 1e3
 """Bounds of the search: smallest α times the mean count, if that is above 1, and largest α."""
 
