@@ -22,13 +22,12 @@ import torch
 from torch import Tensor
 
 from .._approximation.learnt_noise import FAILURES, learnt_noise
-from .._approximation.noise_model import MANY_STEPS, TrainedNoise
+from .._approximation.noise_model import TrainedNoise
 from .._approximation.overdispersion import overdispersion_of
 from .._approximation.target_noise import MOST_SCORED, TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import TrainingRows, some_rows
 from .._options.options import Options, is_auto
-from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Steps, Task
 from .._runtime.torch_state import single_thread
 from .._training.batched import seconds_of_step, train_stacked
@@ -334,7 +333,6 @@ def learnt_of(
     seed, of_each = request.seeds[0], () if levels is None else levels.levels
     net = noise_net(request.parameters, request.data, options.likelihood, seed, of_each)
     with suppress(*(() if options.varying_noise else FAILURES)):
-        steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
         trained = learnt_noise(
             net,
             inputs,
@@ -345,7 +343,6 @@ def learnt_of(
             honest=honest,
             quick=quick,
             with_own_tails=False,
-            steps=steps,
         )
         return trained, levels
     return None, levels
