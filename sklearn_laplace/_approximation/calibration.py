@@ -43,9 +43,8 @@ SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the gain in held-out log density, in nats, that another value must bring."""
 MOST_ROWS = 4000
-"""Maximum number of held-out rows from which τ and the factors are estimated."""
-ACCURACY = 1e-3
-"""Tolerance of the logarithm of a factor."""
+"""Maximum number of held-out rows from which τ and the factors are estimated, and the prior precision of classes and
+counts."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class HeldOutRepeats:
             return -score(self.log_densities(math.exp(log_factor), spread))
 
         bounds = tuple(math.log(factor) for factor in FACTORS)
-        optimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": ACCURACY})
+        optimum = minimize_scalar(loss, bounds=bounds, method="bounded")
         return float(optimum.x), -float(optimum.fun)
 
 

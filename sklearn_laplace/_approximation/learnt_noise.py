@@ -27,7 +27,6 @@ def learnt_noise(
     honest: bool,
     quick: bool = False,
     with_own_tails: bool = True,
-    steps: int | None = None,
 ) -> TrainedNoise | None:
     """Train the noise net on held-out errors of rows (n, d), as :func:`.noise_model.noise_model`.
 
@@ -38,7 +37,7 @@ def learnt_noise(
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)
-    trained = noise_model(net, inputs, weights, held_out, dispersion, seed, always=always, quick=quick, steps=steps)
+    trained = noise_model(net, inputs, weights, held_out, dispersion, seed, always=always, quick=quick)
     if trained is None:
         return None
     if not quick:

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._host.rows import some_rows
+from .._host.rows import CHUNK, some_rows
 from .._runtime.budget import budget_for
 from .._warn import warn_user
 from ..errors import BoundWarning
@@ -52,9 +52,8 @@ from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
 from ..nets.stacked import StackedNets, is_built_in
 
-STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 2000
-"""Maximum Gauss–Newton steps for few and for many rows, and the number of rows from which there are many. See
-docs/decisions.md."""
+STEPS = 30
+"""Maximum number of Gauss–Newton steps. See docs/decisions.md."""
 QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
 """Maximum Gauss–Newton steps of a rough model. Maximum multiply-adds of one step, for a rough and for an accurate
 model, which limit the number of rows."""
@@ -72,8 +71,6 @@ LEVELS = 281
 """Number of constant values of h on the grid of the baseline."""
 LEAST_ROWS = 1000
 """Minimum number of rows of a training, if there are as many."""
-CHUNK = 2048
-"""Number of rows per chunk in forward passes."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +277,6 @@ def noise_model(
     *,
     always: bool = True,
     quick: bool = False,
-    steps: int | None = None,
 ) -> TrainedNoise | None:
     """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64; ``dispersion`` is φ.
 
@@ -291,7 +287,7 @@ def noise_model(
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    steps = QUICK_STEPS if quick else steps or (STEPS if len(inputs) < MANY_ROWS else MANY_STEPS)
+    steps = QUICK_STEPS if quick else STEPS
     chosen = training_rows(len(inputs), size, seed, quick=quick).to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())

@@ -20,17 +20,15 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from .._host.rows import CHUNK, TrainingRows, some_rows
-from ..distributions.poisson_log_normal import hermite
+from ..distributions.poisson_log_normal import N_NODES, hermite
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
 from ..laplace.likelihoods._base import Likelihood
-from .target_noise import MOST_ROWS
+from .target_noise import MOST_SCORED
 
-ROUNDS, CHANGE = 3, 1.2
-"""Maximum number of further trainings of a net, and the ratio of variances below which they end."""
-N_NODES = 20
-"""Gauss–Hermite nodes of an expected log likelihood."""
+ROUNDS = 3
+"""Number of further trainings of a net, each under the overdispersion of the training before."""
 LEAST_EXCESS, MOST_ALPHA = 1e-3, 1e3
 """Bounds of the search: smallest α times the mean count, if that is above 1, and largest α."""
 
@@ -68,7 +66,7 @@ class CountRows:
 
 def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tuple[float, ...]:
     """Select the overdispersion of each output for a trained net, on the rows of its training."""
-    few = rows.taken(some_rows(len(rows), MOST_ROWS).to(rows.weights.device))
+    few = rows.taken(some_rows(len(rows), MOST_SCORED).to(rows.weights.device))
     return _best(*_moments(fit, replace(hyper, temperature=1.0), few.chunks(CHUNK)))
 
 
@@ -82,7 +80,7 @@ def overdispersion_of(
     if not likelihood.is_overdispersed:
         return ()
     held_out = weights.nonzero()
-    net, row = held_out[some_rows(len(held_out), MOST_ROWS).to(held_out.device)].T
+    net, row = held_out[some_rows(len(held_out), MOST_SCORED).to(held_out.device)].T
     means = outputs[net, row].double()
     return _best(means, torch.zeros_like(means), rows.targets[row], weights[net, row])
 
@@ -100,11 +98,3 @@ def _moments(fit: LaplaceFit, hyper: Hyper, chunks: Iterable[Rows]) -> tuple[Ten
         found.append((rows.at(fit.shift), variance, rows.targets, rows.weights))
     means, variances, counts, weights = (torch.cat(values).double() for values in zip(*found, strict=True))
     return means, variances, counts, weights
-
-
-def has_settled(before: Likelihood, after: tuple[float, ...], rows: TrainingRows) -> bool:
-    """True if the variance 1 + α μ̄ in units of the mean count μ̄ changes by less than ``CHANGE``, for every output."""
-    assert isinstance(before, NegativeBinomial)
-    mean = np.average(rows.targets.cpu().numpy(), axis=0, weights=rows.weights.cpu().numpy())
-    ratio = (1 + np.array(after) * mean) / (1 + np.array(before.overdispersion) * mean)
-    return bool(np.abs(np.log(ratio)).max() < math.log(CHANGE))

@@ -33,8 +33,8 @@ from .left_out import LeftOut
 
 FACTORS = np.logspace(-4, 4, 25)
 """Factors of the fit's prior precisions."""
-RIDGES, DEAR_RIDGES = 240, 60
-"""Number of points of the curve in ρ if one pass over the rows gives all of them, and if each needs its own pass."""
+RIDGES = 60
+"""Number of points of the curve in ρ, each of which may need a pass over the rows."""
 NOISES = 2000
 """Number of noise variances at which the spline is evaluated for each prior precision."""
 
@@ -76,7 +76,7 @@ def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, lef
         return unavailable
     n_dual = len(left_out.rows) * GGN().n_columns(fit.likelihood, fit.n_outputs)
     cost, _ = exact_cost(fit.network.blocks, n_dual)
-    if cost * (1 if has_path(fit, fit) else DEAR_RIDGES) > LARGE.exact_posterior:
+    if cost * (1 if has_path(fit, fit) else RIDGES) > LARGE.exact_posterior:
         return unavailable
     try:
         exact = left_out.exact(fit)
@@ -106,7 +106,7 @@ def _at_best_noises(fit: LaplaceFit, exact: LaplaceFit, batches: list[Rows], hyp
     low, high = hyper.dispersion / 100, 10 * max(hyper.dispersion, fit.likelihood.dispersion_start)
     ends = np.log(deltas.min() * low), np.log(deltas.max() * high)
     whole = has_path(fit, exact)
-    ridges = np.linspace(*ends, RIDGES if whole else DEAR_RIDGES)
+    ridges = np.linspace(*ends, RIDGES)
     if whole:
         path = loo_path(fit, batches, torch.from_numpy(np.exp(ridges)).to(grid), None, float(hyper.temperature))
         densities, noises = path.log_density.cpu().numpy(), path.dispersion.cpu().numpy()

@@ -36,10 +36,9 @@ from .noise_model import REACH, NoiseModel
 
 SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
-MOST_ROWS = 20_000
-"""Maximum number of held-out rows from which the levels are estimated."""
-ACCURACY = 1e-3
-"""Tolerance of the logarithm of a level."""
+MOST_SCORED = 10_000
+"""Maximum number of held-out rows from which a few numbers are estimated: the levels, the overdispersion of counts, the
+best cycle of a training, or the weights of the repeats."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | No
     n_outputs = held_out.errors.shape[1]
     if n_outputs == 1:
         return None
-    rows = some_rows(len(held_out.errors), MOST_ROWS).to(held_out.errors.device)
+    rows = some_rows(len(held_out.errors), MOST_SCORED).to(held_out.errors.device)
     parts = (held_out.errors.square(), held_out.variance, held_out.noise, held_out.weights)
     squares, variance, noise, weights = (part[rows].double().cpu().numpy() for part in parts)
     total = float(weights.sum())
@@ -109,6 +108,6 @@ def _of_largest_density(
             return float(weights @ (np.log(total) + squares[:, k] / total))
 
         bounds = log_rough[k] - REACH, log_rough[k] + 1.0
-        return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": ACCURACY}).x)
+        return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded").x)
 
     return np.array([best(k) for k in range(len(log_rough))])

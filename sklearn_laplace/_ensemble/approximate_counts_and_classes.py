@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from .._approximation.calibration import MOST_ROWS
 from .._approximation.choose import SelectionState
 from .._host.rows import CHUNK, TrainingRows, some_rows
 from .._options.options import Options
@@ -28,8 +29,9 @@ from .streamed import curvature_rows, fits_of_stream
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Overdispersions that held-out rows are scored under, as parts of that of the training."""
-SCORED_ROWS, FEW_SCORED_ROWS = 4000, 500
-"""Number of rows for selecting the prior precision; the same if less time is left than the curvatures have taken."""
+FEW_SCORED_ROWS = 500
+"""Number of rows for selecting the prior precision if less time is left than the curvatures have taken. Otherwise there
+are ``MOST_ROWS``."""
 
 
 def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
@@ -48,7 +50,7 @@ def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest
         fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
         fits = fits_of_stream(fits, joint_nets.places, stream, options, None, rows.weights)
-    most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else SCORED_ROWS
+    most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else MOST_ROWS
     start = _of_largest_evidence(fits[0])
     scores = _scored(fits, joint_nets, rows, start, most)
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
@@ -78,7 +80,7 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 
     def density(under: Options) -> float:
         of_all = [replace(fit, likelihood=under.likelihood) for fit in fits]
-        return float(_scored(of_all, joint_nets, rows, start, SCORED_ROWS // 4).constants.max())
+        return float(_scored(of_all, joint_nets, rows, start, MOST_ROWS // 4).constants.max())
 
     return max(candidates, key=density)
 

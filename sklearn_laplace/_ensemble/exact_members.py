@@ -1,8 +1,8 @@
 """Nets with exact Gauss–Newton steps, as one repeat of a joint ensemble.
 
-**Targets with noise.** Each net is trained without one of ``EXACT_FOLDS`` folds, beside the other repeats. The evidence
-of the first net selects the prior precision of all, and the others take few steps from initial weights of their own. If
-the rows are many, gradient steps of all nets together come first (``_training/gradient_start.py``).
+**Targets with noise.** Each net is trained without one of ``FOLDS_OF_MANY`` folds, beside the other repeats. The
+evidence of the first net selects the prior precision of all, and the others take few steps from initial weights of
+their own. If the rows are many, gradient steps of all nets together come first (``_training/gradient_start.py``).
 
 **Targets almost free of noise.** There are no other repeats, and a net of all rows selects the prior precision. The
 errors of held-out rows determine the noise model. Then each net goes on with all rows (``fit.py``), since errors that
@@ -24,10 +24,17 @@ from .._host.rows import TrainingRows
 from .._options.options import Options, is_auto
 from .._runtime.progress import Steps, Task
 from .._training.built_in import built_in_net, of_one_net
-from .._training.fit_map import fit_map, n_dual_rows, problem_of
+from .._training.fit_map import (
+    FEW_MEMBER_STEPS,
+    NOISELESS_STEPS,
+    NOISY_STEPS,
+    fit_map,
+    n_dual_rows,
+    problem_of,
+)
 from .._training.gradient_start import SCHEDULE, started, starts_by_gradients
 from .._training.plan import NOISELESS, MapResult, Plan, TrainingRequest
-from .._training.repeats import held_out_rows
+from .._training.repeats import FOLDS_OF_MANY, held_out_rows
 from .._training.train import planned
 from ..laplace.fit import Hyper
 from ..laplace.mode.alternating import alternate
@@ -36,11 +43,6 @@ from ..laplace.network.tracing import trace
 from ..nets import TableMLP
 from .joint_members import JointMembers
 
-EXACT_FOLDS = 4
-"""Number of nets, each without a fold of the rows."""
-STEPS, NOISY_STEPS, BEGUN_STEPS = 14, 8, 3
-"""Maximum Gauss–Newton steps of all nets but the first: in general, for noisy targets, and for these after gradient
-training."""
 WORTH = 1.1
 """Pieces are used if the squared held-out error of nets with numbers is this many times larger."""
 
@@ -112,7 +114,7 @@ class ExactNets:
                 hyper, network, n_steps = of_first.mode.hyper, of_first.mode.fit.network, of_first.n_steps
             else:
                 noisy = hyper.dispersion >= NOISELESS
-                most = BEGUN_STEPS if plan.is_noisy else NOISY_STEPS if noisy else STEPS
+                most = FEW_MEMBER_STEPS if plan.is_noisy else NOISY_STEPS if noisy else NOISELESS_STEPS
                 start = replace(hyper, dispersion=plan.first_dispersion) if plan.free_dispersion else hyper
                 network = self.few_steps(network, seen_rows, plan, start, most)
             networks.append(network)
@@ -131,7 +133,7 @@ def exact_repeat(
 ) -> tuple[JointMembers, Tensor]:
     """Repeat beside other ones, under the variances ``noise`` (n, C) of their rows, from fold ``first`` on."""
     data = request.data
-    held_out = _held_out(request, first // EXACT_FOLDS)
+    held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = replace(request, data=data if noise is None else data.under_noise(noise.cpu().numpy()))
     n_bins = None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"]
     return ExactNets.of(request, resolved, n_bins, task).without_folds(held_out, first, lead=False)
@@ -153,4 +155,4 @@ def exact_alone(request: TrainingRequest, resolved: Options, kinds: Sequence[int
 
 def _held_out(request: TrainingRequest, n_before: int) -> np.ndarray:
     """Mask (K, n) of the rows that each net holds out, of a repeat after others."""
-    return held_out_rows(request.data.X, request.data.targets, n_before + 1, EXACT_FOLDS)[-EXACT_FOLDS:]
+    return held_out_rows(request.data.X, request.data.targets, n_before + 1, FOLDS_OF_MANY)[-FOLDS_OF_MANY:]

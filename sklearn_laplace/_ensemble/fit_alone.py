@@ -14,7 +14,7 @@ from .._approximation.approximate import approximate
 from .._approximation.choose import SelectionState, choose
 from .._approximation.fixed_weights import approximate_once
 from .._approximation.noise_model import NoiseModel
-from .._approximation.overdispersion import ROUNDS, best_overdispersion, has_settled
+from .._approximation.overdispersion import ROUNDS, best_overdispersion
 from .._approximation.target_noise import TargetNoise
 from .._options.options import is_number
 from .._options.training import number_of_members
@@ -87,7 +87,7 @@ def fit_alone(
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
-    """Fit the first member, for negative binomial counts until their overdispersion has settled.
+    """Fit the first member, for negative binomial counts in alternation with their overdispersion.
 
     The request that is returned has this overdispersion. Means and overdispersion depend on each other: a large α
     attributes the differences between rows to noise, which favours a strong prior.
@@ -102,11 +102,8 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
         with single_thread(trained.is_small):
             of_training = member if isinstance(trained, GivenNet) else trained.mode
             alpha = best_overdispersion(of_training.fit, of_training.hyper, rows)
-        settled = has_settled(member.fit.likelihood, alpha, rows)
         request = request.with_overdispersion(alpha)
         member, trained = fit_member(request, task, trained=trained if isinstance(trained, GivenNet) else None)
-        if settled:
-            break
     return request, member, trained.warm_start()
 
 

@@ -21,12 +21,12 @@ from .._training.stacked import Stacked
 from ..nets import TableMLP
 from .conditions import LEAST_EVENTS
 from .request import FitRequest
-from .train_members import arguments_of, recipes_of
+from .train_members import PROBED_ROWS, arguments_of, recipes_of
 
 PASSES = 16.0
 """Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
-FEWEST_ROWS, PROBED_ROWS = 2000, 512
-"""Number of rows below which none are omitted, and number of rows for measuring the duration of a step."""
+FEWEST_ROWS = 2000
+"""Number of rows below which none are omitted."""
 
 
 def within_time(request: FitRequest, clock: Clock) -> FitRequest:

@@ -25,8 +25,6 @@ ROWS = 10
 FLAT = 0.1
 """Maximum standard deviation over the training rows of each output of a net that has learnt nothing. Outputs are
 logits, log rates, or targets in units of their standard deviation."""
-MOST_LEARNT = 0.1
-"""Maximum total weight of members that have learnt something in an ensemble that has learnt nothing."""
 AS_PROBABLE = 0.1
 """Difference in log evidence, in nats, up to which a linear net replaces nets that have learnt nothing. See
 docs/decisions.md."""
@@ -52,8 +50,7 @@ def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
     # Members that hold out rows are linear themselves if that is better.
     if any(member.unseen is not None or member.noise_model is not None for member in members):
         return False
-    weights = ensemble.weights.tolist()
-    return sum(w for member, w in zip(members, weights, strict=True) if _has_learnt(member, request)) < MOST_LEARNT
+    return not any(_has_learnt(member, request) for member in members)
 
 
 def _has_learnt(member: Member, request: FitRequest) -> bool:

@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 
 from .._approximation.learnt_noise import FAILURES, learnt_noise
-from .._approximation.noise_model import MANY_STEPS, TrainedNoise
+from .._approximation.noise_model import TrainedNoise
 from .._approximation.overdispersion import overdispersion_of
-from .._approximation.target_noise import TargetNoise, target_noise
+from .._approximation.target_noise import MOST_SCORED, TargetNoise, target_noise
 from .._data.rows import PreparedData
 from .._host.rows import TrainingRows, some_rows
 from .._options.options import Options, is_auto
-from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Clock, Steps, Task
 from .._runtime.torch_state import single_thread
 from .._training.batched import seconds_of_step, train_stacked
@@ -65,8 +64,6 @@ from .joint_members import JointMembers, average
 from .linear import leaves_layers_open
 from .weights import by_stacking
 
-EM_STEPS = 100
-"""Steps of expectation maximisation for the weights of the repeats."""
 MOST_ERROR_RATIO = 2.0
 """Maximum ratio of the squared errors of a repeat to the smallest ones. Members with very different errors cannot share
 one noise model."""
@@ -76,17 +73,16 @@ PART_OF_TIME, LEAST_PART = 0.6, 0.2
 """Maximum and minimum part of ``max_time`` for the planned steps of the members. The rest is for further cycles, the
 noise model and the posteriors."""
 PASSES, PROBED_ROWS = 2.0, 512
-"""Number of passes over all rows after the training, and number of rows for measuring their duration."""
-MOST_SCORED = 10_000
-"""Maximum number of rows that the best cycle of a training is chosen by."""
+"""Number of passes over all rows after the training, and number of rows for measuring the duration of a step or a
+pass."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 WORTH_OF_FACTOR = 1.0
 """Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
 that are all classified correctly would ask for the largest factor."""
-LEAST_EXACT, LEAST_LEVEL = 0.2, 1e-100
+LEAST_EXACT = 0.2
 """Minimum weight of nets with exact steps: held-out rows have no information about regions without rows, where members
-with pieces are overconfident. Last: minimum of a weight, for its logarithm."""
+with pieces are overconfident."""
 PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
 It exceeds ``NOISELESS`` because the trial has fewer steps and one or two folds."""
@@ -338,7 +334,6 @@ def learnt_of(
     seed, of_each = request.seeds[0], () if levels is None else levels.levels
     net = noise_net(request.parameters, request.data, options.likelihood, seed, of_each)
     with suppress(*(() if options.varying_noise else FAILURES)):
-        steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
         trained = learnt_noise(
             net,
             inputs,
@@ -349,7 +344,6 @@ def learnt_of(
             honest=honest,
             quick=quick,
             with_own_tails=False,
-            steps=steps,
         )
         return trained, levels
     return None, levels
@@ -383,11 +377,11 @@ def _in_time(
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
-    """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking, by EM).
+    """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
 
     Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
-    factor as variances. A repeat has weight zero if the geometric mean of its squared errors is more than
-    ``MOST_ERROR_RATIO`` times the smallest one. The first repeat has at least the weight ``least``.
+    factor as variances, which maximises the density too. A repeat has weight zero if the geometric mean of its squared
+    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. The first repeat has at least the weight ``least``.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -396,18 +390,20 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None,
     squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
     # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
     sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
-    alike = (sizes <= MOST_ERROR_RATIO * sizes.min()).double()
-    distances = squares.sum(2)
-    share = alike / alike.sum()
-    level = share @ distances @ weights / (weights.sum() * n_outputs)
-    for _ in range(EM_STEPS):
-        part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
-        share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL) * alike
-        level = (part * distances).sum() / (weights.sum() * n_outputs)
-    share = share / share.sum()
-    if share[0] < least:
-        share = torch.cat([share.new_tensor([least]), (1 - least) * share[1:] / share[1:].sum()])
-    return share.tolist()
+    alike = (sizes <= MOST_ERROR_RATIO * sizes.min()).cpu().numpy()
+    few = some_rows(len(rows), MOST_SCORED).to(weights.device)
+    distances = squares[:, few].sum(2).cpu().numpy()[alike]
+
+    def of_best_factor(parts: np.ndarray) -> np.ndarray:
+        factor = (parts * distances).sum() / n_outputs
+        return -0.5 * (distances / factor + n_outputs * math.log(factor))
+
+    shares, row_weights = np.zeros(len(alike)), (weights[few] / weights[few].sum()).cpu().numpy()
+    equal = of_best_factor(row_weights / len(distances))
+    shares[alike] = by_stacking(equal, row_weights, of_best_factor)
+    if shares[0] < least:
+        shares = np.concatenate([[least], (1 - least) * shares[1:] / shares[1:].sum()])
+    return shares.tolist()
 
 
 def _sharpened(

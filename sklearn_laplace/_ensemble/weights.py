@@ -12,11 +12,14 @@ where :math:`\omega_n` is the weight of row n. The problem is concave and is sol
 
 from __future__ import annotations
 
-import numpy as np
-from scipy.special import logsumexp, softmax
+from collections.abc import Callable
 
-ITERATIONS, RESTING = 2000, 1e-9
-"""Maximum number of steps of expectation maximisation, and gain in nats per row below which they end."""
+import numpy as np
+from scipy.special import softmax
+
+EM_STEPS = 100
+"""Number of steps of expectation maximisation from equal weights. More steps take small weights closer to zero, and
+change the density of new rows little."""
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
@@ -25,16 +28,20 @@ def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
     return weights
 
 
-def by_stacking(log_densities: np.ndarray, row_weights: np.ndarray) -> np.ndarray:
-    """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats."""
+def by_stacking(
+    log_densities: np.ndarray, row_weights: np.ndarray, updated: Callable[[np.ndarray], np.ndarray] | None = None
+) -> np.ndarray:
+    """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats.
+
+    If the densities have common parameters, ``updated`` returns the log densities for the best of them, given the
+    part (k, n) of each row that belongs to each member; the parts have the sum 1.
+    """
     shares = row_weights / row_weights.sum()
-    weights, before = np.full(len(log_densities), 1 / len(log_densities)), -np.inf
-    for _ in range(ITERATIONS):
+    weights = np.full(len(log_densities), 1 / len(log_densities))
+    for _ in range(EM_STEPS):
         with np.errstate(divide="ignore"):
             joint = log_densities + np.log(weights)[:, None]
-        mixed = logsumexp(joint, axis=0)
-        if (now := float(shares @ mixed)) < before + RESTING:
-            break
-        weights, before = np.exp(joint - mixed) @ shares, now
+        parts = softmax(joint, axis=0) * shares
+        weights, log_densities = parts.sum(1), log_densities if updated is None else updated(parts)
     normalised: np.ndarray = weights / weights.sum()
     return normalised

@@ -30,7 +30,6 @@ from .._ensemble.conditions import device_of_fit
 from .._ensemble.diagnose import diagnose
 from .._ensemble.encodings import check_one_kind
 from .._ensemble.ensemble import Ensemble, reweighted
-from .._ensemble.exact_members import EXACT_FOLDS
 from .._ensemble.fit import fit_ensemble
 from .._ensemble.fit_alone import MEMBER_STAGES
 from .._ensemble.member import Member
@@ -51,6 +50,7 @@ from .._sources.sample import Sample, Tally
 from .._sources.source import Block, RowSource
 from .._storage.stored import set_state, state_of, stored
 from .._training.checkpoint import Checkpoint, checkpoint_of
+from .._training.repeats import FOLDS_OF_MANY
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -190,7 +190,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         options = self._options()
         check_net(self.net)
         n_given = len(self.net) if is_list(self.net) else 1
-        most = n_given if is_list(self.net) else max(number_of_members(parameters["n_members"]), EXACT_FOLDS)
+        most = n_given if is_list(self.net) else max(number_of_members(parameters["n_members"]), FOLDS_OF_MANY)
         n_fits = 2 * most
         # The first member may be trained again, under varying noise or overdispersion.
         n_trainings = 1 + ROUNDS if options.likelihood.is_overdispersed else 1 + (options.varying_noise is not False)

@@ -46,15 +46,15 @@ from ..laplace.structures._base import Curvature
 from .evidence_epochs import train_epochs
 from .plan import MapResult, Plan
 
-QUICK_STEPS = 14
-"""Gauss–Newton steps of a net that is only scored."""
-START_STEPS, START_REFINE_STEPS = 8, 10
-"""Gauss–Newton and L-BFGS steps of a net with noisy targets that has been trained by gradients before."""
-MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 6, 6, 14
-"""Gauss–Newton and L-BFGS steps of a net with the hyperparameters of an earlier training, for noisy targets. Last:
-Gauss–Newton steps for targets that are almost free of noise."""
+NOISELESS_STEPS = 14
+"""Gauss–Newton steps of a net that is only scored, or of a further net for targets that are almost free of noise."""
+NOISY_STEPS, NOISY_REFINE_STEPS = 8, 10
+"""Gauss–Newton and L-BFGS steps for noisy targets, of a net that has been trained by gradients before. In a joint
+ensemble: Gauss–Newton steps of a further net from new initial weights."""
+MEMBER_STEPS = 6
+"""Gauss–Newton steps, and L-BFGS steps, of a net with the hyperparameters of an earlier training, for noisy targets."""
 FEW_MEMBER_STEPS = 3
-"""As ``MEMBER_STEPS``, in the budget tier for few rows."""
+"""Gauss–Newton steps of such a net in the budget tier for few rows, or in a joint ensemble after gradient training."""
 KRON_REFINE_STEPS = 20
 """Final L-BFGS steps if the curvature is not exact."""
 CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
@@ -110,12 +110,12 @@ def fit_map(
 def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
     """Maximum number of Gauss–Newton steps."""
     if plan.quick:
-        return QUICK_STEPS
+        return NOISELESS_STEPS
     steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
     if not exact:
         return steps // 4
     if plan.again is None:
-        return START_STEPS if plan.is_noisy else steps
+        return NOISY_STEPS if plan.is_noisy else steps
     if plan.is_noisy:
         return MEMBER_STEPS if budget is LARGE else FEW_MEMBER_STEPS
     return NOISELESS_STEPS if _is_noiseless_of_many_rows(plan, budget) else steps
@@ -128,10 +128,10 @@ def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
     if not exact:
         return KRON_REFINE_STEPS
     if plan.again is None:
-        return START_REFINE_STEPS if plan.is_noisy else budget.refine_steps
+        return NOISY_REFINE_STEPS if plan.is_noisy else budget.refine_steps
     if plan.is_noisy:
-        return MEMBER_REFINE_STEPS
-    return START_REFINE_STEPS if _is_noiseless_of_many_rows(plan, budget) else budget.refine_steps
+        return MEMBER_STEPS
+    return NOISY_REFINE_STEPS if _is_noiseless_of_many_rows(plan, budget) else budget.refine_steps
 
 
 def _is_noiseless_of_many_rows(plan: Plan, budget: Budget) -> bool:

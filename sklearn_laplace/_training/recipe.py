@@ -101,8 +101,9 @@ exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
 PRIORS, PILOT_STEPS, PILOT_FOLDS = (0.0, 0.1, 0.5, 2.0), 400, 2
 """Candidate prior precisions of the weights, and the maximum number of steps of the trial of each. Last: number of
 folds of the trial for few rows and normal noise. Otherwise it has one fold."""
-FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
-"""Pieces per column: in the first repeat; maximum in the second; and there for 1,000 rows, proportional to the rows."""
+FEWEST_BINS, MOST_BINS = 8, 64
+"""Pieces per column: in the first repeat, and maximum in the second. From 1,000 rows on, the pieces of the second are
+proportional to the rows, with ``FEWEST_BINS`` for 1,000."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer pieces."""
 
@@ -131,7 +132,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
     if n_rows <= FEW_ROWS:
         steps = [max(int(more * STEPS_OF_FEW * (n_rows / 1000) ** STEPS_POWERS[0]), 1)] * len(steps)
-    most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
+    most = min(max(FEWEST_BINS * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
     activations = SMOOTH, DETAILED if n_rows <= DETAILED_ROWS else SMOOTH

@@ -18,12 +18,13 @@ from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
-from sklearn_laplace._ensemble.exact_members import EXACT_FOLDS, ExactNets
+from sklearn_laplace._ensemble.exact_members import ExactNets
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded
 from sklearn_laplace._training.losses import Squares
 from sklearn_laplace._training.recipe import Schedule, recipes_for
+from sklearn_laplace._training.repeats import FOLDS_OF_MANY
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.errors import NotPositiveDefiniteError
 from sklearn_laplace.nets import TableMLP
@@ -54,11 +55,11 @@ def test_nets_with_exact_steps_come_first(fitted):
     """Four nets that hold out a quarter each, then repeats of eight members that hold out an eighth each."""
     ensemble = fitted._ensemble
     held_out = [len(member.unseen) for member in ensemble.members]
-    n_repeats = (len(held_out) - EXACT_FOLDS) // 8
+    n_repeats = (len(held_out) - FOLDS_OF_MANY) // 8
     assert n_repeats >= 1
     assert held_out == [38, 38, 37, 37, *[19, 19, 19, 19, 19, 19, 18, 18] * n_repeats]
     assert ensemble.weights.sum() == pytest.approx(1)
-    assert ensemble.weights[:EXACT_FOLDS].sum() >= ensemble_train.LEAST_EXACT - 1e-12
+    assert ensemble.weights[:FOLDS_OF_MANY].sum() >= ensemble_train.LEAST_EXACT - 1e-12
 
 
 def test_their_hyperparameters_are_their_own(fitted):

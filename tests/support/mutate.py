@@ -577,8 +577,8 @@ MUTATIONS = (
     Mutation(
         "stacking that forgets the weights of rows",
         "_ensemble/weights.py",
-        "weights, before = np.exp(joint - mixed) @ shares, now",
-        "weights, before = np.exp(joint - mixed).mean(1), now",
+        "parts = softmax(joint, axis=0) * shares",
+        "parts = softmax(joint, axis=0) / len(shares)",
         "encodings",
     ),
     Mutation(
@@ -668,8 +668,8 @@ MUTATIONS = (
     Mutation(
         "an exact net that may lose all weight",
         "_ensemble/train_members.py",
-        "if share[0] < least:",
-        "if share[0] < 0:",
+        "if shares[0] < least:",
+        "if shares[0] < 0:",
         "linear exact_members",
     ),
     Mutation(

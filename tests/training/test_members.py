@@ -264,7 +264,7 @@ def test_the_error_of_the_trial_decides_the_width(error, layers, units, monkeypa
     """Layers that were given stay as they are."""
     few = [replace(recipe, schedule=Schedule(3, most_further=0)) for recipe in recipes_for(3000, 2)]
     monkeypatch.setattr(train, "recipes_for", lambda n, columns: few)
-    monkeypatch.setattr(train._Program, "prior", lambda self, progress: (0.1, error))
+    monkeypatch.setattr(train._Program, "prior", lambda self, progress: (0.1, error, ()))
     X = np.random.default_rng(0).normal(size=(2100, 2))
     model = LaplaceRegressor(hidden_layer_sizes=layers, likelihood="gaussian", random_state=0).fit(X, X[:, 0])
     for member in model.members_:
