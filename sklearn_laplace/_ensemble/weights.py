@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import softmax
 
 EM_STEPS = 100
-"""Number of steps of expectation maximisation from equal weights. More steps take small weights closer to zero, and hardly
-change the density of new rows."""
+"""Number of steps of expectation maximisation from equal weights. More steps take small weights closer to zero, and
+hardly change the density of new rows."""
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
