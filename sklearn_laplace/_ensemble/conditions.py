@@ -19,7 +19,7 @@ from .._training.repeats import LEAST_OF_OTHERS, LEAST_ROWS
 from ..errors import UnsupportedCombinationError
 from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
-from .encodings import AUTOMATIC, blocks_of
+from .encodings import blocks_of
 from .request import FitRequest
 
 LEAST_EVENTS = 30
@@ -97,13 +97,10 @@ def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Opt
 
 def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool) -> int:
     """Number of weights of the largest net of a fit, with the maximum number of inputs of an encoding."""
-    layers = of_one_net(parameters)
-    automatic: tuple[int | None, ...] = AUTOMATIC
+    layers, n_bins = of_one_net(parameters), parameters["n_bins"]
     if is_joint:
         recipe = recipes_for(shape.n_rows, shape.levels.count(0))[-1]
-        automatic = (recipe.n_bins,)
+        n_bins = recipe.n_bins if is_auto(n_bins) else n_bins
         if is_auto(parameters["hidden_layer_sizes"]):
             layers = {"hidden_layer_sizes": recipe.hidden_layer_sizes}
-    n_bins = parameters["n_bins"]
-    n_bins = max(count or 1 for count in automatic) if is_auto(n_bins) else n_bins or 1
-    return sum(block.size for block in blocks_of(layers, shape, n_bins))
+    return sum(block.size for block in blocks_of(layers, shape, None if is_auto(n_bins) else n_bins))

@@ -1,8 +1,8 @@
 """Nets with exact Gauss–Newton steps, as one repeat of a joint ensemble.
 
 **Targets with noise.** Each net is trained without one of ``FOLDS_OF_MANY`` folds, beside the other repeats. The
-evidence of the first net selects the prior precision of all, and the others take few steps from initial weights of
-their own. If the rows are many, gradient steps of all nets together come first (``_training/gradient_start.py``).
+evidence of the first net selects the prior precision of all, and the other three take few steps from initial weights
+of their own. If the rows are many, gradient steps of all nets together come first (``_training/gradient_start.py``).
 
 **Targets almost free of noise.** There are no other repeats, and a net of all rows selects the prior precision. The
 errors of held-out rows determine the noise model. Then each net goes on with all rows (``fit.py``), since errors that

@@ -1,29 +1,34 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
-**Members that train together** (``train_members.py``), if no option needs a single net (``conditions.py``). Each is
-trained without one fold of the rows; a repeat has one member for each fold:
+**Members that train together** (``train_members.py``), for the default net with ``n_members="auto"``, unless an option
+needs nets that see all rows (``conditions.py``). A repeat is a random split of the rows into folds, with one member for
+each fold that is trained on the other folds:
 
 ========================================  ===============================================
 rows                                      members
 ========================================  ===============================================
-numbers, 40 to 1,000                      three repeats of eight, the last of linear nets
+numbers, 40 to 1,000                      two repeats of eight, and one of linear nets
 numbers, more                             two repeats of four
 classes, 100 or more                      two repeats of four
 counts, 100 or more, with 30 events       two repeats of four
 ========================================  ===============================================
 
-1. A short trial of the first members selects the prior precision of their training. Its nets are discarded.
-2. The members train. Errors of held-out rows weight the repeats, and select noise and prior of the posteriors.
-3. For numbers, four *exact nets* are a further repeat if exact Gauss–Newton steps are cheap (``encodings.py``). They
+There are no linear nets if an option sets layers, pieces or prior precision.
+
+1. A short trial of one or two nets selects the prior precision of all members. For numbers its error decides the widths
+   and steps, for counts it gives the overdispersion. Its nets are discarded.
+2. The members train. Errors of held-out rows weight the repeats, and select the prior precision of the posteriors. For
+   numbers they also select the noise, for classes and counts a factor of the outputs.
+3. For numbers, four *exact nets* are a further repeat if exact Gauss–Newton steps cost little (``MOST_ADDED``). They
    are uncertain in regions without rows, and have at least a fifth of the weight (``exact_members.py``).
 
-If the trial shows targets almost free of noise, there are only the exact nets: held-out rows determine the model of
-the noise, and then each net goes on with all rows.
+If the trial shows targets almost free of noise, and exact steps are affordable (``MOST_STEP``), there are only the
+exact nets. Held-out rows determine the model of their noise, and then each net goes on with all rows.
 
 **Nets that are trained alone**, in other fits: each on all rows. The prior precisions are those of largest evidence of
 the first net; for classes and counts a copy without a fold corrects them (``fold_copy.py``). A linear net replaces a
-default net that is nearly constant, unless its evidence is smaller (``linear.py``). Each net of a given list is
-approximated as if it was the only one.
+default net that is nearly constant, unless the log evidence of the linear one is smaller (``linear.py``). Each net of a
+given list is approximated as if it was the only one.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ from .request import FitRequest
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Fit the members that the options and rows ask for; ``n_stages`` is the maximum number of subtasks of a member."""
+    """Fit the members that the options and rows ask for; ``n_stages`` is the maximum of subtasks of a net alone."""
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
     options, shape = request.options_for_rows(), request.data.shape()

@@ -47,7 +47,7 @@ def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
     members = ensemble.members
     if not leaves_layers_open(request, request.resolved) or len(request.data.X) < ROWS:
         return False
-    # Members that hold out rows are linear themselves if that is better.
+    # A varying noise is something learnt, and nets with rows held out are not those of a default fit.
     if any(member.unseen is not None or member.noise_model is not None for member in members):
         return False
     return not any(_has_learnt(member, request) for member in members)

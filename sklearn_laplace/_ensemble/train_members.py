@@ -4,7 +4,7 @@ A repeat is a random assignment of the rows to folds (``_training/repeats.py``).
 of one repeat. Members of the first repeat suit smooth functions, those of the second functions with much detail
 (``_training/recipe.py``). For few rows and normal noise, the members of a third repeat are linear. Members of one shape
 train as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A
-repeat with less than a tenth of the weight is omitted, and for numbers one with much larger errors.
+repeat with less than a tenth of the weight is omitted, and for numbers one with much larger errors, except exact nets.
 ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the posteriors.
 """
 
@@ -381,7 +381,7 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None,
 
     Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
     factor as variances, which maximises the density too. A repeat has weight zero if the geometric mean of its squared
-    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. The first repeat has at least the weight ``least``.
+    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. At place 0, the weight is at least ``least``.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
