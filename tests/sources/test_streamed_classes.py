@@ -179,7 +179,7 @@ def test_classes_are_balanced_by_the_counts_of_all_rows(rows):
     ("options", "message"),
     [
         ({"n_members": 3}, r"X is a source of 4,000 rows, and these options need all rows in memory"),
-        ({"hidden_layer_sizes": ()}, r"leave net, n_members, prior, prior_precision, max_epochs"),
+        ({"hidden_layer_sizes": ()}, r"leave net, n_members, prior, prior_precision and max_epochs"),
         ({"prior_precision": 2.0}, r"Only the default ensemble trains while it reads"),
         ({"hessian_structure": "low_rank"}, r"'low_rank' is no sum over rows"),
     ],
