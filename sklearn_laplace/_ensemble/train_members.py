@@ -381,7 +381,8 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None,
 
     Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
     factor as variances, which maximises the density too. A repeat has weight zero if the geometric mean of its squared
-    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. At place 0, the weight is at least ``least``.
+    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. At place 0, the weight is at least ``least``. All
+    weights are NaN if no repeat has finite errors.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -390,6 +391,8 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None,
     squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
     # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
     sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
+    if not sizes.min().isfinite():
+        return [math.nan] * len(sizes)
     alike = (sizes <= MOST_ERROR_RATIO * sizes.min()).cpu().numpy()
     few = some_rows(len(rows), MOST_SCORED).to(weights.device)
     distances = squares[:, few].sum(2).cpu().numpy()[alike]

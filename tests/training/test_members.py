@@ -318,6 +318,7 @@ def test_a_repeat_that_errs_much_more_is_left_out():
     noise = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
     assert train._shares(rows, [y + noise, y + noise.flip(0) * 2], None) == [1.0, 0.0]
     assert train._shares(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
+    assert np.isnan(train._shares(rows, [y * np.inf, y * np.inf], None)).all()  # the caller refuses such weights
 
 
 def test_a_few_rows_without_an_error_leave_out_no_repeat():
