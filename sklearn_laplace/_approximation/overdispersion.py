@@ -5,7 +5,8 @@ The criterion is the expected log likelihood of rows, as in the EM algorithm:
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
 For a net that is trained alone, they are its training rows under its posterior; training and selection alternate. For
-members that train together, they are held-out rows (v = 0), in the trial of prior precisions and after the training.
+members that train together, they are the held-out rows of the trial of prior precisions, with v = 0. Later, the density
+of held-out rows decides (``_ensemble/approximate_counts_and_classes.py``).
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ from .noise_model import REACH, NoiseModel
 SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
 MOST_SCORED = 10_000
-"""Maximum number of held-out rows from which a few numbers are estimated: the levels, the overdispersion of counts, the
-best cycle of a training, or the weights of the repeats."""
+"""Maximum number of rows from which a few numbers are estimated. They are the levels, the overdispersion of counts, the
+best cycle of a training, and the weights of the repeats."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
 member is multiplied by the factor with the largest density of held-out rows under the mixture. Of factors with almost
-the same density, it is the one closest to 1. Before, some of these rows select the overdispersion of counts.
+the same density, it is the one closest to 1. First, some of these rows select the overdispersion of counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest
     networks, begun = traced(nets, rows), clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
     fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
-    if options.likelihood.is_overdispersed:
+    if options.likelihood.is_overdispersed and not clock.lacks(clock.elapsed - begun):
         options = _dispersed(fits, joint_nets, rows, options)
         fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):

@@ -1,7 +1,7 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
 **Members that train together** (``train_members.py``), for the default net with ``n_members="auto"``, unless an option
-needs nets that see all rows (``conditions.py``). A repeat is a random split of the rows into folds, with one member for
+needs nets of all rows (``conditions.py``). A repeat is a random split of the rows into folds, with one member for
 each fold that is trained on the other folds:
 
 ========================================  ===============================================

@@ -92,19 +92,25 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
     The request that is returned has this overdispersion. Means and overdispersion depend on each other: a large α
     attributes the differences between rows to noise, which favours a strong prior.
     """
-    member, trained = fit_member(request, task, noise_model=noise_model, learns_noise=noise_model is None)
-    options = request.options_for_rows()
+    trained, options = _trained(request, task), request.options_for_rows()
     rounds = ROUNDS if options.likelihood.is_overdispersed and options.previous is None else 0
-    for place in range(rounds):
-        if place and task.clock.is_over():
+    for _ in range(rounds):
+        if task.clock.is_over():
             break
         rows = request.data.training_rows(options.dtype, options.device, built_in=request.parameters["net"] is None)
+        # The weights of a given net stay, and its posterior is that of the member.
+        mode = fit_member(request, task, trained=trained)[0] if isinstance(trained, GivenNet) else trained.mode
         with single_thread(trained.is_small):
-            of_training = member if isinstance(trained, GivenNet) else trained.mode
-            alpha = best_overdispersion(of_training.fit, of_training.hyper, rows)
-        request = request.with_overdispersion(alpha)
-        member, trained = fit_member(request, task, trained=trained if isinstance(trained, GivenNet) else None)
+            request = request.with_overdispersion(best_overdispersion(mode.fit, mode.hyper, rows))
+        trained = trained if isinstance(trained, GivenNet) else _trained(request, task)
+    learns = noise_model is None
+    member, trained = fit_member(request, task, noise_model=noise_model, learns_noise=learns, trained=trained)
     return request, member, trained.warm_start()
+
+
+def _trained(request: FitRequest, task: Task) -> MapResult | GivenNet:
+    with task.subtask("training", TRAINING_STAGES) as stages:
+        return cached_training(train, request.training, request.resolved, stages)
 
 
 def fit_member(
@@ -123,9 +129,7 @@ def fit_member(
     second value is the training.
     """
     data = request.data
-    if trained is None:
-        with task.subtask("training", TRAINING_STAGES) as stages:
-            trained = cached_training(train, request.training, request.resolved, stages)
+    trained = _trained(request, task) if trained is None else trained
     request = request.without_held_out(trained)
     with task.subtask("posterior") as stage, single_thread(trained.is_small):
         options = request.options_for_rows()

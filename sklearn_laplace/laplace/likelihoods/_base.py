@@ -43,7 +43,7 @@ class Likelihood(ABC):
     least_target: ClassVar[float] = -math.inf
     """Smallest valid target."""
     is_overdispersed: ClassVar[bool] = False
-    """True for counts with an overdispersion, which is selected before the fit. Their targets must be whole numbers."""
+    """True for counts with an overdispersion, which is selected in the fit. Their targets must be whole numbers."""
     takes_known_noise: ClassVar[bool] = False
     """True if targets may have shape (n, 2 C): the targets, then their noise variances v in units of φ.
 
