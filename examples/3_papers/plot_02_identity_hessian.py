@@ -195,11 +195,11 @@ def reason(rows, within):
     )
     return (
         f"the ranges {where}, and the source does not state the length of its training. Over the training rows the "
-        f"mean variance is the noise variance times γ / N: .06 to .08 correspond to γ = "
-        f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f} effective parameters, whose number grows "
-        f"during training: {first[4]:.1f} after the fewest epochs, {last[4]:.1f} after the most (as coded: "
-        f"{first[5]:.1f} and {last[5]:.1f}). The cancellation of the two errors does not depend on it: the median of "
-        f"both over correct is between {min(ratios):.2f} and {max(ratios):.2f} at all lengths"
+        f"mean variance is the noise variance times γ / N. So .06 to .08 correspond to γ = "
+        f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f} effective parameters. Their number grows "
+        f"from {first[4]:.1f} after the fewest epochs to {last[4]:.1f} after the most (as coded: {first[5]:.1f} and "
+        f"{last[5]:.1f}). The two errors cancel at all lengths: the median of both over correct is between "
+        f"{min(ratios):.2f} and {max(ratios):.2f}."
     )
 
 

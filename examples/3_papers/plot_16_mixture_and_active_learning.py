@@ -251,19 +251,15 @@ def why(m):
 
     apart, correlation = (m[f"Friedman: {name}"] for name in (APART, CORRELATION))
     return (
-        f"Friedman: from the worst to the best of four nets the log evidence differs by {apart:.1f} nats, so that"
-        f" its weights correspond to {m['Friedman, evidence: effective members']:.1f} nets, and its correlation with"
-        f" their held-out log-likelihood is {correlation:.2f}. The same nets gain"
-        f" {gain('Friedman, uniform')} nats per row with equal weights, and {gain('Friedman, loo')} by stacking, in"
-        f" {m['Friedman, loo: splits with a gain']:.0f} splits of 8. Diabetes: the nets predict nearly the same, with a"
-        f" std between them of {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std; where they agree there is nothing to"
-        f" average ({gain('diabetes, uniform')} with equal weights). Active learning: the largest std is at the edges "
-        "of the"
-        f" cube, where few test rows are (a column is {m['active: ' + EDGE]:.2f} from its middle in the chosen"
-        f" rows, {m['random: ' + EDGE]:.2f} in random ones); it is a poor indicator of the errors of this net (rank"
-        f" correlation {m['active: ' + RANKS]:.2f} after the last round, {m['random: ' + RANKS]:.2f} with random"
-        " rows); and the evidence attributes to noise the structure that a net does not find in such rows: the std is"
-        f" {m['active: ' + FOUND]:.1f},"
+        f"Friedman: the log evidence of the four nets differs by up to {apart:.1f} nats, so that its weights correspond"
+        f" to {m['Friedman, evidence: effective members']:.1f} nets. Its correlation with their held-out log-likelihood"
+        f" is {correlation:.2f}. The same nets gain {gain('Friedman, uniform')} nats per row with equal weights, and"
+        f" {gain('Friedman, loo')} by stacking ({m['Friedman, loo: splits with a gain']:.0f} splits of 8). Diabetes:"
+        f" the nets predict nearly the same (std between them {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std), so that"
+        " there is nothing to average. Active learning: the largest std is at the edges of the cube, where few test"
+        " rows are. It is a poor indicator of the errors of this net (rank correlation"
+        f" {m['active: ' + RANKS]:.2f}, {m['random: ' + RANKS]:.2f} with random rows). The evidence attributes to noise"
+        f" the structure that a net does not find in such rows: the noise std is {m['active: ' + FOUND]:.1f},"
         f" {m['random: ' + FOUND]:.1f} with random rows and 1 in truth."
     )
 
