@@ -31,12 +31,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS = ["capability", "here", "source", "test"]
 SOURCES = (
     "MacKay 1992",
-    "Ritter et al. 2018",
-    "curvature library",
+    "Ritter 2018",
+    "curvature",
     "LaplaceRedux.jl",
     "laplace-torch",
     "sine tutorial",
-    "this package",
+    "own",
 )
 LINK = re.compile(r"\[(\w+)\]\(([^)]+)\)")
 OPTIONS = {
