@@ -1,8 +1,8 @@
 """Damage, crafted files, interrupts, forks, threads, a full disk, little address space and random tables.
 
 ``python examples/benchmarks/faults.py`` (it takes an hour) runs each part and prints a line for each: the number of
-tries, the number that passed, and the failures. ``--part NAME`` runs one of them, ``--csv PATH`` writes the table of
-``docs/benchmarks.md``. A try passes under these conditions:
+tries, the number that passed, and the failures. ``--part NAME`` runs one of them, ``--csv PATH`` writes
+``docs/benchmarks/faults.csv``. A try passes under these conditions:
 
 - **damage**: a file with flipped, removed or inserted bytes is refused, or loads as the model that was saved;
 - **structure**: a fuzzed file with correct checksums is refused, or loads as an estimator; the interpreter only opens

@@ -14,7 +14,7 @@ log-likelihood (nats a row), CRPS and RMSE (units of y), coverage of 90 % interv
 Scores row by row are in the folder ``rows``. A second call computes only what is missing, so that peers of another
 environment can be added.
 
-It prints a line for each result, and then the tables of the benchmarks page, which it also writes as
+It prints a line for each result, and then three tables, which it also writes as
 ``probabilistic_peers.csv`` (all scores and seconds), ``probabilistic_wins.csv`` and ``probabilistic_losses.csv``.
 ``--report`` only prints and writes these tables. ``--quick`` runs two cheap models on 300 rows of Friedman's function,
 without data.

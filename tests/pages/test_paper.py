@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 import pytest
+from benchmark_tables import measured, numbers_of
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "docs/paper"
 _, HEAD, TEXT = (PAPER / "paper.md").read_text(encoding="utf-8").split("---\n", 2)
 SECTIONS = dict(zip(*[iter(re.split(r"^# (.+)\n", TEXT, flags=re.MULTILINE)[1:])] * 2, strict=True))
-NUMBER = re.compile(r"(?<![\w.@])[-−+]?\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
 CLAIMS = [item for item in re.split(r"\n- |\n\n", SECTIONS["Measured results"]) if "csv" in item]
 
 
-def numbers_of(text):
-    """Numbers with a plain minus sign; levels such as 95 %, code and citations do not count."""
-    text = re.sub(r"`[^`]*`|\$[^$]*\$|\[@[^\]]*\]|\d+ %", "", text)
-    return [number.replace("−", "-").rstrip(",") for number in NUMBER.findall(text)]
-
-
-def measured(names):
-    """Numbers in the cells of CSV files."""
-    cells = set()
-    for name in names:
-        with (ROOT / name).open(newline="", encoding="utf-8") as file:
-            cells |= {number for row in csv.reader(file) for cell in row for number in numbers_of(cell)}
-    return cells
-
-
 def files_of(text):
-    return re.findall(r"docs/benchmarks/\w+\.csv", text)
+    return [ROOT / name for name in re.findall(r"docs/benchmarks/\w+\.csv", text)]
 
 
 def unmeasured(text):

@@ -6,7 +6,7 @@ are never modified.
 
 For a narrow posterior this predictive converges to the linearised one. A wide Gaussian reaches weights where the
 curvature at the mode is no longer valid. Predictions can then be much worse than the linearised ones (Immer et al.
-2021), even if the prior is selected by the evidence (docs/benchmarks.md, "Exact posteriors").
+2021), even if the prior is selected by the evidence (docs/benchmarks.md, "Error bars").
 """
 
 from __future__ import annotations
