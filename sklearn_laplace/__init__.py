@@ -1,12 +1,12 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
 from . import metrics, plotting, recalibration
+from ._estimator.classifier import LaplaceClassifier
+from ._estimator.regressor import LaplaceRegressor
+from ._estimator.unwrap import predict_interval, predict_std, predictive
 from ._export.botorch import to_botorch
 from ._export.files import load, save
 from ._export.onnx import to_onnx
-from ._unwrap import predict_interval, predict_std, predictive
-from .classifier import LaplaceClassifier
-from .regressor import LaplaceRegressor
 
 __version__ = "0.1.0"
 __all__ = [

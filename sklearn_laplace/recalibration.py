@@ -23,16 +23,13 @@ from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from ._unwrap import final_step, predict_std, predictive
-from ._validation.arguments import explained
-from ._validation.targets import check_weights, targets_like
-from ._validation.values import fractions
-from .distributions.distributional import Distributional
-from .distributions.interface import PredictiveDistribution
-from .distributions.intervals import central_intervals, nested, without_level_axis
+from ._estimator.unwrap import final_step, predict_std, predictive
+from ._validation.arguments import explained, fractions
+from ._validation.rows import check_weights, targets_like
+from .distributions.evaluation import central_intervals, is_discrete, nested, without_level_axis
+from .distributions.interface import Distributional, PredictiveDistribution
 from .distributions.mixtures import NormalMixture
 from .distributions.other_models import is_normal
-from .distributions.pit import is_discrete
 from .distributions.transformed import TransformedMixture
 
 

@@ -21,9 +21,6 @@ import numpy as np
 import pytest
 
 import sklearn_laplace
-from sklearn_laplace._options import resolve
-from sklearn_laplace._options.options import DISPERSION_RULES
-from sklearn_laplace._options.prior import PRIOR_STRUCTURES
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -32,6 +29,9 @@ from sklearn_laplace.laplace.predictives import PREDICTIVES
 from sklearn_laplace.laplace.selection import SELECTIONS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS
+from sklearn_laplace.options import resolve
+from sklearn_laplace.options.prior import PRIOR_STRUCTURES
+from sklearn_laplace.options.resolved import DISPERSION_RULES
 
 PACKAGE = pathlib.Path(sklearn_laplace.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -39,13 +39,12 @@ NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 SOURCES = dict(zip(NAMES, (path.read_text(encoding="utf-8") for path in FILES), strict=True))
 
 PACKAGES = """
-errors _searches _warn laplace _validation _runtime nets _host distributions _data _sources _options _training
-_approximation _ensemble _storage _estimator regressor classifier options _unwrap metrics _export recalibration
-plotting __init__
+errors _validation laplace nets distributions _table options _training _ensemble _storage _estimator metrics _export
+recalibration plotting __init__
 """
 PARTS = """
 linalg extrapolation jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering
-fit evidence leave_one_out links mode predictives previous prior_groups selection subsets updates __init__
+torch_state fit evidence leave_one_out links mode predictives prior_groups selection subsets updates __init__
 """
 ORDER = PACKAGES.split()
 """Packages and modules of the top level; each imports only what stands before it."""
@@ -53,8 +52,8 @@ ENGINE = PARTS.split()
 """The same within ``laplace/``."""
 WITHOUT_SKLEARN = {"numpy", "scipy", "sklearn", "skorch", "joblib"}
 """Libraries that the engine does not import."""
-SKORCH = {"_host", "_storage"}
-"""Packages that import skorch; others may name the type of a net."""
+SKORCH = {"nets", "_training", "_storage"}
+"""Packages that import skorch: nets, their own epochs, and storage; others may name the type of a net."""
 NET_TYPES = {"NeuralNet"}
 MADE_OF = {
     "block_diagonal": {"full"},
@@ -182,8 +181,8 @@ def _strings(node: ast.expr) -> set[str]:
 
 
 def option_strings(name: str, text: str) -> list[str]:
-    """Comparisons with the string of an option outside ``_options/``, which looks each up once."""
-    if name.startswith("_options/"):
+    """Comparisons with the string of an option outside ``options/``, which looks each up once."""
+    if name.startswith("options/"):
         return []
     found = []
     for node in ast.walk(ast.parse(text)):
@@ -195,8 +194,8 @@ def option_strings(name: str, text: str) -> list[str]:
 
 
 def parameters_as_strings(name: str, text: str) -> list[str]:
-    """``isinstance(parameters[…], str)``, or of an attribute that is a parameter, outside ``_options/``."""
-    if name.startswith("_options/"):
+    """``isinstance(parameters[…], str)``, or of an attribute that is a parameter, outside ``options/``."""
+    if name.startswith("options/"):
         return []
     found = []
     for node in ast.walk(ast.parse(text)):
@@ -286,10 +285,10 @@ def test_most_test_files_use_the_public_interface():
 @pytest.mark.parametrize(
     ("planted", "is_private"),
     [
-        ("from sklearn_laplace._data.rows import PreparedData", True),
+        ("from sklearn_laplace._table.rows import PreparedData", True),
         ("from sklearn_laplace.laplace.structures._base import Curvature", True),
         ("from sklearn_laplace import LaplaceRegressor, _searches", True),
-        ("def f():\n    import sklearn_laplace._runtime.memory as memory", True),
+        ("def f():\n    import sklearn_laplace._table.limits as memory", True),
         ("from sklearn_laplace import __version__, metrics", False),
         ("import sklearn_laplace.options", False),
         ("from _pytest import mark", False),
@@ -317,26 +316,26 @@ def test_every_part_has_its_place():
 @pytest.mark.parametrize(
     ("rule", "name", "planted"),
     [
-        (upward, "_data/rows.py", "from .._ensemble.member import Member"),
-        (upward, "_data/rows.py", "from ..regressor import LaplaceRegressor"),
+        (upward, "_table/rows.py", "from .._ensemble.member import Member"),
+        (upward, "_table/rows.py", "from .._estimator.regressor import LaplaceRegressor"),
         (upward, "laplace/linalg.py", "from .fit import Hyper"),
         (upward, "errors.py", "from .laplace.fit import Hyper"),
         (libraries, "laplace/linalg.py", "import numpy as np"),
         (libraries, "_ensemble/member.py", "from skorch.callbacks import Callback"),
-        (late, "_data/rows.py", "x = importlib.import_module('sklearn_laplace.plotting')"),
-        (late, "_data/rows.py", "x = import_module('sklearn_laplace.plotting')"),
+        (late, "_table/rows.py", "x = importlib.import_module('sklearn_laplace.plotting')"),
+        (late, "_table/rows.py", "x = import_module('sklearn_laplace.plotting')"),
         (siblings, "laplace/structures/diag.py", "from .kron import Kron"),
         (option_strings, "_ensemble/fit.py", "is_kron = name == 'kron'"),
         (option_strings, "_ensemble/fit.py", "is_one = name in ('auto', 'other')"),
         (parameters_as_strings, "_ensemble/fit.py", "x = isinstance(parameters['n_members'], str)"),
-        (parameters_as_strings, "regressor.py", "x = isinstance(self.prior_precision, str)"),
-        (habits, "_data/rows.py", "x = hasattr(y, 'z')"),
-        (habits, "_data/rows.py", "class A:\n    def __getattr__(self, name): ..."),
-        (habits, "_data/rows.py", "x.__dict__['a'] = 1"),
-        (habits, "_data/rows.py", "del x.__dict__['a']"),
-        (habits, "_data/rows.py", "vars(x)['a'] = 1"),
-        (habits, "_data/rows.py", "x.__dict__.update(a=1)"),
-        (undocumented, "_data/rows.py", "x = 1"),
+        (parameters_as_strings, "_estimator/regressor.py", "x = isinstance(self.prior_precision, str)"),
+        (habits, "_table/rows.py", "x = hasattr(y, 'z')"),
+        (habits, "_table/rows.py", "class A:\n    def __getattr__(self, name): ..."),
+        (habits, "_table/rows.py", "x.__dict__['a'] = 1"),
+        (habits, "_table/rows.py", "del x.__dict__['a']"),
+        (habits, "_table/rows.py", "vars(x)['a'] = 1"),
+        (habits, "_table/rows.py", "x.__dict__.update(a=1)"),
+        (undocumented, "_table/rows.py", "x = 1"),
     ],
 )
 def test_a_planted_violation_is_found(rule, name, planted):
@@ -348,8 +347,8 @@ def test_a_planted_violation_is_found(rule, name, planted):
 def test_a_planted_circle_is_found():
     """Two files of one package that import each other."""
     planted = {
-        "_data/rows.py": SOURCES["_data/rows.py"] + "\nfrom .summary import TableShape\n",
-        "_data/summary.py": SOURCES["_data/summary.py"] + "\nfrom .rows import PreparedData\n",
+        "_table/rows.py": SOURCES["_table/rows.py"] + "\nfrom .table import Table\n",
+        "_table/table.py": SOURCES["_table/table.py"] + "\nfrom .rows import PreparedData\n",
     }
     assert circles({**SOURCES, **planted}) != []
 

@@ -23,19 +23,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from sklearn_laplace._ensemble.streamed import CURVATURE_ROWS
+from sklearn_laplace._ensemble.approximate_members import CURVATURE_ROWS
 from sklearn_laplace._ensemble.train_members import fit_of
-from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._options.resolve import resolve
-from sklearn_laplace._options.variants import expanded
-from sklearn_laplace._sources.recognise import source_of
+from sklearn_laplace._estimator.regressor import LaplaceRegressor
+from sklearn_laplace._table.recognise import source_of
 from sklearn_laplace._training.batched import seconds_of_step
-from sklearn_laplace._training.losses import Squares
 from sklearn_laplace._training.recipe import recipes_for
-from sklearn_laplace._training.stacked import Stacked
+from sklearn_laplace._training.stacked import Squares, Stacked
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.network.tracing import trace
 from sklearn_laplace.nets import TableMLP
-from sklearn_laplace.regressor import LaplaceRegressor
+from sklearn_laplace.options.resolve import resolve
+from sklearn_laplace.options.variants import expanded
 
 ROWS, COLUMNS, WORKERS = 10**9, 100, 64
 BATCHES = 16, 256

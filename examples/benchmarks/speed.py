@@ -36,19 +36,19 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace._host.epochs import Watch, run_epochs
-from sklearn_laplace._host.net import build_net, initialise
-from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._runtime.memory import MemoryBudget
+from sklearn_laplace._table.limits import MemoryBudget
+from sklearn_laplace._training.epochs import Watch, run_epochs
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.evidence import log_evidence
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.likelihoods._base import Likelihood
 from sklearn_laplace.laplace.network import Network, select, trace
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.structures._base import Posterior
 from sklearn_laplace.laplace.subsets import SUBSETS
+from sklearn_laplace.nets.skorch_net import build_net, initialise
 
 try:
     import laplace

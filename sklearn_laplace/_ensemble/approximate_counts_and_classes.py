@@ -13,19 +13,26 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .._approximation.calibration import MOST_ROWS
-from .._approximation.choose import SelectionState
-from .._host.rows import CHUNK, TrainingRows, some_rows
-from .._options.options import Options
-from .._options.resolve import DEFAULT_LINK
-from .._runtime.progress import Clock
+from .._training.progress import Clock
 from ..distributions.densities import density_for
-from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
-from .approximate_members import JointFits, fits_on_rows, initialised, pieces_of, results_of, traced
+from ..options.resolve import DEFAULT_LINK
+from ..options.resolved import Options
+from .approximate_members import (
+    JointFits,
+    curvature_rows,
+    fits_of_stream,
+    fits_on_rows,
+    initialised,
+    pieces_of,
+    results_of,
+    traced,
+)
+from .calibration import MOST_ROWS
+from .choose import SelectionState
 from .joint_members import JointMembers
 from .request import FitRequest
-from .streamed import curvature_rows, fits_of_stream
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Overdispersions that held-out rows are scored under, as parts of that of the training."""

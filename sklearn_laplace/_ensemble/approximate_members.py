@@ -3,41 +3,40 @@ r"""Laplace approximations of members that train together, each without a fold o
 Each row is held out from one member of every repeat. The errors on held-out rows select the prior precision, the noise
 level, and the model of varying noise.
 
-**Prior and noise.** The prior precision of largest evidence of the first member is multiplied by a common factor f. The
-held-out rows select f and, for every f, the noise :math:`\varphi`. Exact nets have their own precision and factor. Of
-factors with almost the same density, the one closest to 1 is selected (``laplace/selection/held_out.py``).
+**Prior and noise.** Start from the prior precision that maximises the evidence of the first member, and multiply it by
+a common factor f. The held-out rows select f and, for every f, the noise :math:`\varphi`. Exact nets have their own
+precision and factor. Of factors with almost the same density, the one closest to 1 is selected
+(``laplace/selection/held_out.py``).
 
-**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
-a factor of all variances, and the tails of the noise (``_approximation/calibration.py``).
+**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows set one
+factor for all variances, and the tails of the noise (``calibration.py``).
 
-**Varying noise** is learnt from these errors (``_approximation/noise_model.py``). A first model precedes the last cycle
-of each program, which then gives precise rows more weight. A last model is for predictions.
+**Varying noise** is learnt from these errors (``noise_model.py``). A first model precedes the last cycle of each
+program, which then gives precise rows more weight. A last model is for predictions.
+
+**Streams.** One pass over the rows of a stream serves all members: a block is read once, each member's fit of it is
+merged with that of the earlier blocks, and ranks add up their sums. This is exact for structures that are sums over
+rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .._approximation.calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
-from .._approximation.choose import SelectionState
-from .._approximation.noise_model import NoiseModel, TrainedNoise
-from .._approximation.target_noise import TargetNoise
-from .._data.rows import PreparedData
-from .._host.epochs import finish
-from .._host.net import build_net, initialise
-from .._host.rows import CHUNK, TrainingRows, some_rows
-from .._options.options import Options
-from .._runtime.progress import Clock
-from .._training.plan import MapResult
-from .._training.random_weights import fixed_dispersion
+from .._table.rows import PreparedData
+from .._training.batches import RowStream, held_out_by_hash
+from .._training.epochs import finish
+from .._training.plan import MapResult, fixed_dispersion
+from .._training.progress import Clock
 from ..distributions.densities import density_for
-from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.mode.problem import Mode
@@ -45,10 +44,66 @@ from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
+from ..nets.skorch_net import build_net, initialise
+from ..options.resolved import Options
+from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
+from .choose import SelectionState
 from .joint_members import JointMembers
+from .noise_model import NoiseModel, TrainedNoise
 from .request import FitRequest
-from .streamed import curvature_rows, fits_of_stream
+from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
+
+CURVATURE_ROWS = 2_000_000
+"""Number of rows of all ranks up to which the curvature is the sum over all of them. Of more rows, a random choice of
+this number is weighted like all."""
+SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
+"""Fields of a fit that are sums over rows."""
+
+
+def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:
+    if stream.group.is_alone:
+        return list(fits)
+    parts = stream.group.gathered([{name: getattr(fit, name) for name in SUMS} for fit in fits])
+    return [
+        reduce(LaplaceFit.merge, [replace(fit, **of_rank[place]) for of_rank in parts])
+        for place, fit in enumerate(fits)
+    ]
+
+
+def curvature_rows(stream: RowStream) -> int:
+    """Number of rows of this rank in the pass."""
+    return min(stream.share, CURVATURE_ROWS // stream.group.size)
+
+
+def fits_of_stream(
+    fits: Sequence[LaplaceFit],
+    places: Sequence[int],
+    stream: RowStream,
+    options: Options,
+    model: NoiseModel | TargetNoise | None,
+    like: torch.Tensor,
+) -> list[LaplaceFit]:
+    """Laplace fit of each member on its rows of the stream; ``fits`` on a sample determine the structures.
+
+    ``places`` are the folds of the members among those of all repeats. ``model`` has noise variances up to a factor.
+    ``like`` is a tensor with the dtype and the device of the rows.
+    """
+    structure = type(fits[0].curvature)
+    n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
+    step = options.memory.pass_rows(structure, fits[0].network, n_columns, 0)
+    sums: list[LaplaceFit | None] = [None] * len(fits)
+    for data in stream.some(curvature_rows(stream)):
+        held_out = held_out_by_hash(data)[list(places)]
+        under = data if model is None else data.under_noise(model.ratios_of(data.X))
+        rows = under.tensors(torch.float64, like.dtype, like.device)
+        for place, fit in enumerate(fits):
+            chunks = rows.taken(torch.from_numpy(~held_out[place]).nonzero()[:, 0].to(like.device)).chunks(step)
+            more = fit_laplace(fit.network, fit.likelihood, fit.rule, structure, fit.prior, chunks, like=fit.curvature)
+            before = sums[place]
+            sums[place] = more if before is None else before.merge(more)
+    return summed([total for total in sums if total is not None], stream)
+
 
 SCORED_ROWS = 125
 """Number of held-out rows of each member for selecting the factor of the prior precision, and the noise level."""

@@ -14,20 +14,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .._approximation.left_out import left_out_of
-from .._approximation.validation_scores import ValidationScores
-from .._data.known_noise import FEWEST_ROWS
-from .._data.rows import PreparedData, canonical_rows
-from .._options.options import Options
-from .._runtime.budget import budget_for, exact_cost
-from .._runtime.torch_state import single_thread
-from .._training.random_weights import fixed_for_one_row
-from .._warn import warn_user
+from .._table.limits import budget_for, exact_cost
+from .._table.rows import FEWEST_ROWS, PreparedData, canonical_rows
+from .._training.plan import fixed_for_one_row
 from ..errors import InterpolationWarning, MemoryBudgetError, ModeWarning, WeakPriorWarning
+from ..errors.warn import warn_user
 from ..laplace.curvatures import GGN
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.structures import Full, Functional
+from ..laplace.torch_state import single_thread
+from ..options.resolved import Options
+from .choose import left_out_of
 from .ensemble import Ensemble
+from .fixed_weights import ValidationScores
 from .member import Member
 
 Finding = tuple[str, type[UserWarning]]

@@ -1,23 +1,221 @@
-"""Mixture of ensemble members, with predictions in the network's units."""
+"""Mixture of ensemble members, with predictions in the network's units.
+
+Predictions of all members for the same rows are one tensor program where possible: members of one kind, with nets of
+the same shape, share the encoding of the columns and run as one batched product per layer. A noise model that several
+members share is evaluated once. This applies to the linearised predictive of built-in nets; other members predict one
+after the other (``member.py``). Both ways give the same numbers up to rounding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self, TypeVar
 
+import joblib
 import numpy as np
 import torch
 from torch import Tensor
 
-from .._options.options import Options
-from .._options.training import WEIGHTINGS
-from .._runtime.memory import held
+from .._table.limits import held
+from ..laplace.extrapolation import Extrapolation
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.predictives import GLM
+from ..laplace.structures.kron import KronPosterior
+from ..laplace.torch_state import single_thread
+from ..nets.stacked import StackedNets, StackedPass, is_built_in, is_same_kind
+from ..options.resolved import Options
+from ..options.training import WEIGHTINGS
+from .joint_members import by_evidence, by_stacking
 from .member import Member
-from .stacked import Together
-from .weights import by_evidence, by_stacking
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class KronRoots:
+    """One layer of the posteriors of K members in Kronecker form, for inputs shared by the stacked nets."""
+
+    output_basis: Tensor  # (K, O, O), of the cotangents
+    input_basis: Tensor  # (K, I, J), or (I, K·J) for a layer that reads the columns
+    bias: Tensor  # (K, J), row of the bias, zero without one
+    variances: Tensor  # (K, J, O), inverse precisions in both bases
+
+    def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
+        """Part of the covariances (K, n, C, C), from inputs (n, I) or (K, n, I) and cotangents (K, C, n, O)."""
+        n_nets, n_outputs = cotangents.shape[:2]
+        if inputs.ndim == 2:
+            rotated = torch.addmm(self.bias.flatten(), inputs, self.input_basis)
+            rotated = rotated.unflatten(1, (n_nets, -1)).transpose(0, 1)
+        else:
+            rotated = torch.baddbmm(self.bias[:, None], inputs, self.input_basis)
+        per_output = rotated.square_() @ self.variances
+        turned = (cotangents.flatten(1, 2) @ self.output_basis).unflatten(1, (n_outputs, -1))
+        if n_outputs == 1:
+            return (turned[:, 0].square_() * per_output).sum(-1)[..., None, None].double()
+        turned = turned.transpose(1, 2)
+        return ((turned * per_output[:, :, None]) @ turned.mT).double()
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Members of one kind, their nets stacked, and the root of each layer; none unless in Kronecker form."""
+
+    members: tuple[Member, ...]
+    nets: StackedNets
+    roots: tuple[KronRoots, ...]
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> Self:
+        """Stack of these members of one kind."""
+        nets = StackedNets.of([member.fit.network for member in members])
+        posteriors = [member.posterior for member in members]
+        return cls(tuple(members), nets, _roots(nets, [p for p in posteriors if isinstance(p, KronPosterior)]))
+
+    def latents(self, x: Tensor) -> list[LatentGaussian]:
+        """Distribution of the outputs of rows (n, d) for each member."""
+        line = self.nets.linearise(x)
+        pairs = zip(line.outputs.double(), self._covariances(line), strict=True)
+        return [LatentGaussian(mean, covariance) for mean, covariance in pairs]
+
+    def _covariances(self, line: StackedPass) -> Sequence[Tensor]:
+        if not self.roots:
+            jacobians = (self.nets.jacobian(line, k) for k in range(len(self.members)))
+            return [one.posterior.covariance(jacobian) for one, jacobian in zip(self.members, jacobians, strict=True)]
+        inputs = [*line.shared, *line.hidden]
+        places = [max(k - len(line.shared) + 1, 0) for k in range(len(inputs))]
+        parts = [root.covariance(a, line.cotangents[k]) for root, a, k in zip(self.roots, inputs, places, strict=True)]
+        return torch.stack(parts).sum(0).unbind()
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """All members of an ensemble in stacks of consecutive members, in their order."""
+
+    stacks: tuple[Stack, ...]
+    width: int  # number of elements of one row in all members
+    used: int  # memory of posteriors, curvatures and their copies, bytes
+
+    @classmethod
+    def of(cls, members: Sequence[Member], used: int) -> Self | None:
+        """Stacks of all members; None if a member cannot be stacked. ``used`` is the memory of their posteriors."""
+        fits, runs = [member.fit for member in members], list[list[Member]]()
+        if any(fit.shift is not None or not is_built_in(fit.network) for fit in fits):
+            return None
+        for member in members:
+            if runs and is_same_kind(runs[-1][0].fit.network, member.fit.network):
+                runs[-1].append(member)
+            else:
+                runs.append([member])
+        stacks = [Stack.of(run) for run in runs]
+        widths = [
+            max(member.posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
+            for member, fit in zip(members, fits, strict=True)
+        ]
+        return cls(tuple(stacks), sum(widths), used + held(*((stack.nets, stack.roots) for stack in stacks)))
+
+    @property
+    def members(self) -> list[Member]:
+        return [member for stack in self.stacks for member in stack.members]
+
+    def outputs(self, x: Tensor, options: Options) -> Tensor:
+        """Outputs (n, C, K), float64, of all members."""
+
+        def answer(part: Tensor) -> Tensor:
+            return torch.cat([stack.nets.outputs(part) for stack in self.stacks]).double().movedim(0, -1)
+
+        return torch.cat(self._chunked(x, options, lambda part: _with_sum(answer(part))))
+
+    def components(self, x: Tensor, options: Options, weights: Tensor, *, merged: bool) -> Components:
+        """As :meth:`.Ensemble.components`, for members with weights (K,); if ``merged``, one component per member."""
+        members, links = self.members, [member.link(options) for member in self.members]
+        weights = weights.to(x.device)
+
+        def answer(part: Tensor) -> tuple[Components, Tensor]:
+            latents, total = self._latents(part, options.outside)
+            nodes: dict[int, tuple[Tensor, Tensor]] = {}
+            parts = []
+            for member, latent, link in zip(members, latents, links, strict=True):
+                noise = member.noise_model
+                if noise is not None and id(noise) not in nodes:
+                    nodes[id(noise)] = noise.merged_nodes(part) if merged else noise.nodes(part)
+                parts.append(member.targets(latent, part, link, nodes.get(id(noise))))
+            return Components.joined(parts, weights.to(parts[0].mean)), total
+
+        return Components.of_rows(self._chunked(x, options, answer))
+
+    def averages(
+        self, x: Tensor, options: Options, weights: Tensor, answer: Callable[[Member, LatentGaussian], Tensor]
+    ) -> Tensor:
+        """As :meth:`.Ensemble.averages`, for members with weights (K,)."""
+        members = self.members
+
+        def average(part: Tensor) -> tuple[Tensor, Tensor]:
+            latents, total = self._latents(part, options.outside)
+            values = [answer(member, latent) for member, latent in zip(members, latents, strict=True)]
+            return torch.stack(values, -1) @ weights.to(values[0]), total
+
+        return torch.cat(self._chunked(x, options, average))
+
+    def _latents(self, x: Tensor, outside: Extrapolation | None) -> tuple[list[LatentGaussian], Tensor]:
+        """Distribution of the outputs of rows for each member, and the sum of all its numbers."""
+        latents = [latent for stack in self.stacks for latent in stack.latents(x)]
+        if outside is not None:
+            wider = torch.diag_embed(outside.variance(x))
+            latents = [replace(latent, covariance=latent.covariance + wider) for latent in latents]
+        return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
+
+    def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
+        """Values of a function of each chunk of rows; its second result is a sum, which has to be finite.
+
+        Each of torch's threads takes whole chunks. Threads that share one operation would wait for each other after
+        every one of a hundred short operations.
+        """
+        memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
+        n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
+        n_jobs = memory.chunk_workers(self.width, self.used, n_jobs)
+        chunks = x.split(memory.chunk_rows(self.width, self.used, x.device, n_jobs))
+
+        def of_chunk(part: Tensor) -> tuple[T, Tensor]:
+            with single_thread(True):
+                return answer(part)
+
+        if len(chunks) == 1:
+            with single_thread(all(member.is_small for member in self.members)):
+                results = [answer(chunks[0])]
+        else:
+            jobs = (joblib.delayed(of_chunk)(part) for part in chunks)
+            results = joblib.Parallel(min(n_jobs, len(chunks)), require="sharedmem")(jobs)
+        if not bool(torch.isfinite(torch.stack([total for _, total in results])).all()):
+            for member in self.members:
+                member.components(x, options)  # raises an error that names the layer and the rows
+        return [value for value, _ in results]
+
+
+def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values, values.sum()
+
+
+def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior]) -> tuple[KronRoots, ...]:
+    """Stacked Kronecker factors of the posteriors; empty if some posterior has another structure."""
+    if len(posteriors) < len(nets.nets):
+        return ()
+    roots = []
+    for place, (parts, bias) in enumerate(
+        zip(zip(*(p.parts for p in posteriors), strict=True), nets.biases, strict=True)
+    ):
+        like = nets.weights[place]
+        outer, inner, spectra = (
+            torch.stack([getattr(part, name) for part in parts]) for name in ("output_basis", "input_basis", "spectrum")
+        )
+        ones = inner[:, -1] if bias is not None else torch.zeros_like(inner[:, -1])
+        inner = inner if bias is None else inner[:, :-1]
+        factor = nets.factors[place]
+        inner = inner * (factor if isinstance(factor, float) else factor[..., None].to(inner))
+        inner = inner.transpose(0, 1).flatten(1) if place < nets.n_shared else inner
+        roots.append(KronRoots(*(part.to(like) for part in (outer, inner, ones, (1 / spectra).mT))))
+    return tuple(roots)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 **Targets with noise.** Each net is trained without one of ``FOLDS_OF_MANY`` folds, beside the other repeats. The
 evidence of the first net selects the prior precision of all, and the other three take few steps from initial weights
-of their own. If the rows are many, gradient steps of all nets together come first (``_training/gradient_start.py``).
+of their own. If the rows are many, gradient steps of all nets together come first (``_training/fit_map.py``).
 
 **Targets almost free of noise.** There are no other repeats, and a net of all rows selects the prior precision. The
 errors of held-out rows determine the noise model. Then each net goes on with all rows (``fit.py``), since errors that
@@ -19,28 +19,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._host.net import build_net, initialise
-from .._host.rows import TrainingRows
-from .._options.options import Options, is_auto
-from .._runtime.progress import Steps, Task
 from .._training.built_in import built_in_net, of_one_net
 from .._training.fit_map import (
     FEW_MEMBER_STEPS,
     NOISELESS_STEPS,
     NOISY_STEPS,
+    SCHEDULE,
     fit_map,
     n_dual_rows,
     problem_of,
+    started,
+    starts_by_gradients,
 )
-from .._training.gradient_start import SCHEDULE, started, starts_by_gradients
 from .._training.plan import NOISELESS, MapResult, Plan, TrainingRequest
-from .._training.repeats import FOLDS_OF_MANY, held_out_rows
+from .._training.progress import Steps, Task
+from .._training.recipe import FOLDS_OF_MANY, held_out_rows
 from .._training.train import planned
-from ..laplace.fit import Hyper
+from ..laplace.fit import Hyper, TrainingRows
 from ..laplace.mode.alternating import alternate
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..nets import TableMLP
+from ..nets.skorch_net import build_net, initialise
+from ..options.resolved import Options, is_auto
 from .joint_members import JointMembers
 
 WORTH = 1.1

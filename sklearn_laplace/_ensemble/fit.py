@@ -1,7 +1,7 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
 **Members that train together** (``train_members.py``), for the default net with ``n_members="auto"``, unless an option
-needs nets of all rows (``conditions.py``). A repeat is a random split of the rows into folds, with one member for
+needs nets of all rows (``request.py``). A repeat is a random split of the rows into folds, with one member for
 each fold that is trained on the other folds:
 
 ========================================  ===============================================
@@ -26,7 +26,7 @@ If the trial shows targets almost free of noise, and exact steps are affordable 
 exact nets. Held-out rows determine the model of their noise, and then each net goes on with all rows.
 
 **Nets that are trained alone**, in other fits: each on all rows. The prior precisions are those of largest evidence of
-the first net; for classes and counts a copy without a fold corrects them (``fold_copy.py``). A linear net replaces a
+the first net; for classes and counts a copy without a fold corrects them (``fit_alone.py``). A linear net replaces a
 default net that is nearly constant, unless the log evidence of the linear one is smaller (``linear.py``). Each net of a
 given list is approximated as if it was the only one.
 """
@@ -36,21 +36,18 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from .._host.given_net import is_list
-from .._options.options import is_auto
-from .._options.resolve import resolve
-from .._runtime.progress import Task
 from .._training.built_in import of_one_net
+from .._training.progress import Task
 from ..errors import MemoryBudgetError
-from .caught import issue, kept_back
-from .conditions import check_in_memory, trains_jointly
+from ..nets.given_net import is_list
+from ..options.resolve import resolve
+from ..options.resolved import is_auto
 from .ensemble import Ensemble
-from .fit_alone import FAILURES, fit_alone
-from .fit_jointly import fit_jointly
-from .in_time import within_time
+from .fit_alone import FAILURES, fit_alone, issue, kept_back
+from .fit_jointly import fit_jointly, within_time
 from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member
-from .request import FitRequest
+from .request import FitRequest, check_in_memory, trains_jointly
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:

@@ -1,38 +1,105 @@
-"""Fit of nets that are trained one after the other, each on all rows; see ``fit.py``."""
+"""Fit of nets that are trained one after the other, each on all rows; see ``fit.py``.
+
+**Held-out rows.** The evidence of separable classes prefers a prior so weak that all probabilities are nearly uniform.
+So a copy of a net for classes or counts is trained without a fold of the rows, under the prior precision of the net.
+Its held-out rows select a factor of that precision. The noise level of numbers compensates, so that they need no copy.
+
+Warnings of members are recorded while they are fitted, and issued once it is known which members count.
+"""
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import joblib
 import numpy as np
 
-from .._approximation.approximate import approximate
-from .._approximation.choose import SelectionState, choose
-from .._approximation.fixed_weights import approximate_once
-from .._approximation.noise_model import NoiseModel
-from .._approximation.overdispersion import ROUNDS, best_overdispersion
-from .._approximation.target_noise import TargetNoise
-from .._options.options import is_number
-from .._options.training import number_of_members
-from .._runtime.progress import Task
-from .._runtime.torch_state import single_thread
 from .._training.cache import cached_training
-from .._training.plan import GivenNet, MapResult, WarmStart
-from .._training.random_weights import fixed_dispersion
+from .._training.plan import GivenNet, MapResult, WarmStart, fixed_dispersion
+from .._training.progress import Task
+from .._training.recipe import FOLDS_OF_MANY, LEAST_ROWS, held_out_rows
 from .._training.train import TRAINING_STAGES, train
-from ..errors import NonFiniteError, NotPositiveDefiniteError
-from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.selection import HeldOutScores
-from .caught import issue, kept_back
+from ..distributions.densities import density_for
+from ..errors import BoundWarning, ClippedWarning, JitterWarning, NonFiniteError, NotPositiveDefiniteError
+from ..laplace.fit import CHUNK, Hyper, LaplaceFit
+from ..laplace.selection import HeldOutScores, held_out_scores
+from ..laplace.torch_state import single_thread
+from ..options.resolved import Options, is_number
+from ..options.training import number_of_members
+from .approximate import approximate
+from .choose import SelectionState, _start, choose
 from .ensemble import Ensemble
-from .fold_copy import has_copy, with_copy
+from .fixed_weights import approximate_once
 from .member import Member, hyper_fields
 from .noise import fitted_noise
+from .noise_model import NoiseModel
 from .request import FitRequest
+from .target_noise import ROUNDS, TargetNoise, best_overdispersion
+
+OF_MEMBERS = ClippedWarning, JitterWarning
+"""Warnings that concern a single net."""
+Caught: TypeAlias = "list[warnings.WarningMessage]"
+
+
+@contextmanager
+def kept_back() -> Iterator[Caught]:
+    """Record all warnings, in order to issue them later."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+def issue(caught: Caught, *, of_others: bool) -> None:
+    """Issue recorded warnings; those of later members once per category.
+
+    Since a training factorises hundreds of matrices, only one jitter warning is issued.
+    """
+    issued: set[type[Warning]] = set()
+    for record in caught:
+        message: Warning | str = record.message
+        if issubclass(record.category, OF_MEMBERS):
+            if record.category in issued and (of_others or issubclass(record.category, JitterWarning)):
+                continue
+            message = f"another member of the ensemble: {message}" if of_others else message
+        elif of_others and issubclass(record.category, BoundWarning):
+            continue
+        issued.add(record.category)
+        warnings.warn_explicit(message, record.category, record.filename, record.lineno)
+
+
+def has_copy(request: FitRequest, options: Options) -> bool:
+    """True if a copy of the net pays: classes or counts, hidden layers, and a prior that held-out rows may select."""
+    parameters, data = request.parameters, request.data
+    is_deep = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+    is_open = options.by_held_out[0] and options.map_precision is None and options.previous is None
+    is_first = not request.is_member and parameters["max_epochs"] is None
+    enough = len(data.X) >= LEAST_ROWS and not options.likelihood.has_dispersion
+    return is_deep and is_open and is_first and enough
+
+
+def with_copy(
+    request: FitRequest, trained: MapResult, fit: LaplaceFit, origin: SelectionState, options: Options, task: Task
+) -> SelectionState:
+    """Start of the selection with the scores of rows that the copy has not seen."""
+    data = request.data
+    mask = held_out_rows(data.X, data.targets, 1, FOLDS_OF_MANY)[0]
+    seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)
+    seen = replace(seen, warm_start=trained.warm_start().of_member())
+    with task.subtask("copy", TRAINING_STAGES) as stages:
+        copy = cached_training(train, seen.training, request.resolved, stages)
+    assert isinstance(copy, MapResult)
+    of_copy, _ = approximate(copy, seen.data, options, built_in=True)
+    rows = data.taken(np.flatnonzero(mask)).training_rows(options.dtype, options.device, built_in=True)
+    hyper = replace(_start(origin, fit, options), temperature=1.0)
+    scores = held_out_scores([(of_copy, rows.chunks(CHUNK))], hyper, density_for(fit.likelihood))
+    return replace(origin, scores=scores)
+
 
 FAILURES = NonFiniteError, NotPositiveDefiniteError
 """Errors that exclude a net from the ensemble, unless it was explicitly requested."""

@@ -18,7 +18,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .._data.fillings import Fillings
+from .._table.fillings import Fillings
 from ..laplace.latent import LatentGaussian
 
 

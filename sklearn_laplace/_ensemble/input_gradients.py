@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._data.reading import column_names
-from .._data.table import Table
-from .._options.options import Options
-from .._runtime.torch_state import single_thread
-from .._validation.inputs import as_numbers, shown
+from .._table.reading import column_names
+from .._table.table import Table
+from .._validation.rows import as_numbers, shown
 from ..laplace.latent import Predictive
 from ..laplace.network.input_gradients import root_gradients, row_gradients
+from ..laplace.torch_state import single_thread
+from ..options.resolved import Options
 from .ensemble import Ensemble
 
 GRAPH = 8

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
-from .._options.options import Options, is_auto, is_number
-from .._options.subset import is_plain_subset
 from .._training.built_in import of_one_net
 from .._training.plan import TrainingRequest
+from ..options.resolve import is_plain_subset
+from ..options.resolved import Options, is_auto, is_number
 from .ensemble import Ensemble
 from .member import Member
 from .request import FitRequest

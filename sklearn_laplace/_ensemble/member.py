@@ -16,15 +16,8 @@ import torch
 from skorch import NeuralNet
 from torch import Tensor
 
-from .._approximation.choose import SelectionState
-from .._approximation.left_out import LeftOut, left_out_of
-from .._approximation.noise_model import NoiseModel
-from .._approximation.target_noise import TargetNoise
-from .._data.rows import PreparedData
-from .._data.target_scale import TargetScale
-from .._options.options import Options
-from .._runtime.memory import held
-from .._runtime.torch_state import single_thread
+from .._table.limits import held
+from .._table.rows import PreparedData, TargetScale
 from ..laplace.evidence import effective_parameters, log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
@@ -34,7 +27,12 @@ from ..laplace.predictives import GLM
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import Posterior
+from ..laplace.torch_state import single_thread
+from ..options.resolved import Options
+from .choose import LeftOut, SelectionState, left_out_of
 from .gaps import Filled
+from .noise_model import NoiseModel
+from .target_noise import TargetNoise
 
 T = TypeVar("T")
 

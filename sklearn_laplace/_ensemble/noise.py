@@ -12,18 +12,18 @@ from dataclasses import replace
 
 import torch
 
-from .._approximation.learnt_noise import FAILURES, learnt_noise
-from .._approximation.left_out import LeftOut
-from .._approximation.noise_model import NoiseModel
-from .._approximation.target_noise import TargetNoise, target_noise
-from .._options.options import Options
 from .._training.built_in import noise_net
 from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Full, Functional
+from ..options.resolved import Options
+from .calibration import FAILURES, learnt_noise
+from .choose import LeftOut
+from .noise_model import NoiseModel
 from .request import FitRequest
+from .target_noise import TargetNoise, target_noise
 
 FEW_FEATURES = 20
 """Minimum number of rows per effective parameter for using training errors."""

@@ -1,21 +1,33 @@
-"""Request for the fit of an ensemble or of a member: rows, options and seeds."""
+"""Request for the fit of an ensemble or of a member, and conditions on it: joint training, streamed rows, a GPU.
+
+Under ``device="auto"``, a fit with built-in nets takes a GPU if there is one and the fit is large enough.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from .._approximation.left_out import LeftOut, left_out_of
-from .._approximation.noise_model import NoiseModel
-from .._approximation.target_noise import TargetNoise
-from .._data.rows import PreparedData
-from .._options.options import Options
-from .._options.prior import check_left_out
-from .._training.plan import GivenNet, MapResult, TrainingRequest
-from .._training.random_weights import for_rows
+from .._table.rows import PreparedData, TableShape
+from .._table.source import Group
+from .._training.built_in import of_one_net
+from .._training.plan import GivenNet, MapResult, TrainingRequest, for_rows
+from .._training.recipe import LEAST_OF_OTHERS, LEAST_ROWS, recipes_for
+from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
+from ..laplace.structures import Functional
+from ..laplace.subsets._base import Subset
+from ..laplace.torch_state import AVAILABLE
+from ..options.prior import check_left_out, previous_of
+from ..options.resolved import Options, is_auto, is_number
+from .choose import LeftOut, left_out_of
+from .joint_members import blocks_of
+from .noise_model import NoiseModel
+from .target_noise import TargetNoise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +71,87 @@ class FitRequest(TrainingRequest):
         """Stored rows for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
         check_left_out(needed_by, self.parameters)
         return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, needed_by, in_order=in_order)
+
+
+LEAST_EVENTS = 30
+"""Minimum sum of the counts of each target for which members train together. Rates with hardly any event have no lower
+bound, and the wide posteriors of small rates lead to astronomical means. See docs/decisions.md."""
+
+
+def trains_jointly(
+    parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False
+) -> bool:
+    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net."""
+    likelihood = options.likelihood
+    built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+    least_rows = LEAST_ROWS if likelihood.has_dispersion else LEAST_OF_OTHERS
+    many = shape.n_rows >= least_rows and parameters["prior"] is None
+    # Held-out rows select one factor of the prior precision for all weights, and the noise level unless it is known.
+    by_prior, by_noise = options.by_held_out
+    by_held_out = by_prior and (by_noise or not (likelihood.has_dispersion and options.sigma_noise.free))
+    by_held_out = by_held_out and options.map_precision is None and options.grouping.each == "net"
+    of_one = (
+        is_number(parameters["n_members"])
+        or parameters["max_epochs"] is not None
+        or bool(options.prior_mean)
+        or not isinstance(options.temperature, float)
+        or type(options.subset).chosen is not Subset.chosen  # single weights
+    )
+    if not (built_in and many and by_held_out) or of_one:
+        return False
+    if likelihood.has_dispersion:
+        return likelihood.quadratic
+    return is_streamed or likelihood.over_classes or shape.least_total >= LEAST_EVENTS
+
+
+def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:
+    """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows."""
+    if request.stream is None:
+        return
+    structure = options.structure
+    if structure is not None and (not structure.is_monoid or issubclass(structure, Functional)):
+        reason = "stores all rows" if structure.is_monoid else "is no sum over rows"
+        raise UnsupportedCombinationError(
+            f"hessian_structure={request.parameters['hessian_structure']!r} {reason}, and X is a large source. "
+            "Use 'kron', 'block_diagonal', 'diag' or 'full', or read the rows into memory."
+        )
+    if not is_joint:
+        noise = " and sigma_noise 'auto' or a number" if options.likelihood.has_dispersion else ""
+        raise UnsupportedCombinationError(
+            f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
+            "default ensemble trains while it reads: leave net, n_members, prior, prior_precision and "
+            f"max_epochs at their defaults{noise}, or read the rows into memory."
+        )
+
+
+GPU_WORK, JOINT_WORK = 1e9, 1e8
+"""Minimum products of rows and weights of a net for which "auto" takes a GPU: for one net, and for members that
+train together; see docs/decisions.md."""
+
+
+def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
+    """Internal options of a fit, with a GPU in place of "auto" if it pays; otherwise the same object.
+
+    A given net keeps its device, and a previous posterior determines that of its update. Several ranks of a process
+    group would share a GPU, and stay on the CPU.
+    """
+    if not is_auto(parameters["device"]) or parameters["net"] is not None or not AVAILABLE["cuda"]():
+        return parameters
+    previous = previous_of(parameters["prior"])
+    if previous is not None:
+        return {**parameters, "device": str(previous.fit.theta.device)}
+    is_joint = trains_jointly(parameters, shape, options)
+    work = shape.n_rows * _n_weights(parameters, shape, is_joint)
+    pays = work >= (JOINT_WORK if is_joint else GPU_WORK) and Group.current().is_alone
+    return {**parameters, "device": "cuda"} if pays else parameters
+
+
+def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool) -> int:
+    """Number of weights of the largest net of a fit, with the maximum number of inputs of an encoding."""
+    layers, n_bins = of_one_net(parameters), parameters["n_bins"]
+    if is_joint:
+        recipe = recipes_for(shape.n_rows, shape.levels.count(0))[-1]
+        n_bins = recipe.n_bins if is_auto(n_bins) else n_bins
+        if is_auto(parameters["hidden_layer_sizes"]):
+            layers = {"hidden_layer_sizes": recipe.hidden_layer_sizes}
+    return sum(block.size for block in blocks_of(layers, shape, None if is_auto(n_bins) else n_bins))

@@ -1,6 +1,6 @@
 """Training of members that train together.
 
-A repeat is a random assignment of the rows to folds (``_training/repeats.py``). Each member is trained without one fold
+A repeat is a random assignment of the rows to folds (``_training/recipe.py``). Each member is trained without one fold
 of one repeat. Members of the first repeat suit smooth functions, those of the second functions with much detail
 (``_training/recipe.py``). For few rows and normal noise, the members of a third repeat are linear. Members of one shape
 train as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A
@@ -22,47 +22,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._approximation.learnt_noise import FAILURES, learnt_noise
-from .._approximation.noise_model import TrainedNoise
-from .._approximation.overdispersion import overdispersion_of
-from .._approximation.target_noise import MOST_SCORED, TargetNoise, target_noise
-from .._data.rows import PreparedData
-from .._host.rows import TrainingRows, some_rows
-from .._options.options import Options, is_auto
-from .._runtime.progress import Clock, Steps, Task
-from .._runtime.torch_state import single_thread
+from .._table.rows import PreparedData
 from .._training.batched import seconds_of_step, train_stacked
-from .._training.batches import RowNoise
+from .._training.batches import RowNoise, RowStream, StreamedBatches, held_out_by_hash
 from .._training.built_in import noise_net, of_one_net, table_net
-from .._training.losses import Loss, NegativeLog, loss_of
-from .._training.plan import NOISELESS, TrainingRequest
-from .._training.random_weights import grouped, posterior_layout
+from .._training.plan import NOISELESS, TrainingRequest, grouped, posterior_layout
+from .._training.progress import Clock, Steps, Task
 from .._training.recipe import (
+    FEW_ROWS,
+    FOLDS_OF_FEW,
+    FOLDS_OF_MANY,
     PILOT_FOLDS,
     PILOT_STEPS,
     PRIORS,
     Recipe,
     Schedule,
     for_noise,
+    held_out_rows,
     linear,
     of_part,
     recipes_for,
 )
-from .._training.repeats import FEW_ROWS, FOLDS_OF_FEW, FOLDS_OF_MANY, held_out_rows
-from .._training.stacked import Stacked
-from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
-from ..laplace.fit import LaplaceFit, fit_laplace
+from .._training.stacked import Loss, NegativeLog, Stacked, loss_of
+from ..laplace.fit import LaplaceFit, TrainingRows, fit_laplace, some_rows
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
+from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
-from .encodings import affords_exact_net, exact_kinds
+from ..options.resolved import Options, is_auto
+from .calibration import FAILURES, learnt_noise
 from .exact_members import exact_alone, exact_repeat
-from .joint_members import JointMembers, average
+from .joint_members import JointMembers, affords_exact_net, average, by_stacking, exact_kinds
 from .linear import leaves_layers_open
-from .weights import by_stacking
+from .noise_model import TrainedNoise
+from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
 MOST_ERROR_RATIO = 2.0
 """Maximum ratio of the squared errors of a repeat to the smallest ones. Members with very different errors cannot share

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._approximation.approximate import pass_over
-from .._approximation.choose import choose
-from .._approximation.left_out import LeftOut, left_out_of
-from .._data.rows import PreparedData, row_keys
-from .._options.options import Options
-from .._runtime.torch_state import single_thread
-from .._training.random_weights import fixed_dispersion, fixed_for_one_row, grouped
+from .._table.rows import PreparedData, row_keys
+from .._training.plan import fixed_dispersion, fixed_for_one_row, grouped
 from ..errors import UnsupportedCombinationError
 from ..laplace.fit import LaplaceFit
+from ..laplace.torch_state import single_thread
 from ..laplace.updates import add_rows, remove_rows
+from ..options.resolved import Options
+from .approximate import pass_over
+from .choose import LeftOut, choose, left_out_of
 from .diagnose import diagnose
 from .ensemble import Ensemble
 from .member import Member

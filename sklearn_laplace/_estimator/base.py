@@ -19,42 +19,35 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from .._approximation.overdispersion import ROUNDS
-from .._data.known_noise import noise_variances
-from .._data.reading import check_rows, column_names
-from .._data.rows import PreparedData, canonical_rows, present_rows, row_keys
-from .._data.statistics import as_counts, relative_weights
-from .._data.table import Table, check_columns, naming_rows
-from .._data.target_scale import TargetScale
-from .._ensemble.conditions import device_of_fit
 from .._ensemble.diagnose import diagnose
-from .._ensemble.encodings import check_one_kind
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import fit_ensemble
 from .._ensemble.fit_alone import MEMBER_STAGES
+from .._ensemble.joint_members import check_one_kind
 from .._ensemble.member import Member
-from .._ensemble.request import FitRequest
+from .._ensemble.request import FitRequest, device_of_fit
+from .._ensemble.target_noise import ROUNDS
 from .._ensemble.update import refitted, with_rows, without_rows
-from .._host.given_net import check_net, check_split, has_own_epochs, is_list
-from .._options.likelihood import are_rates, for_counts
-from .._options.options import Options
-from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
-from .._options.training import number_of_members
-from .._options.variants import Variant, check_inner_names, expanded
-from .._runtime.group import Group
-from .._runtime.memory import naming_the_budget
-from .._runtime.progress import Clock, ReportedFit
-from .._runtime.torch_state import ordinary_tensors
-from .._sources.recognise import source_of
-from .._sources.sample import Sample, Tally
-from .._sources.source import Block, RowSource
 from .._storage.stored import set_state, state_of, stored
+from .._table.limits import naming_the_budget
+from .._table.reading import check_rows, column_names
+from .._table.recognise import Sample, Tally, source_of
+from .._table.rows import PreparedData, TargetScale, canonical_rows, noise_variances, present_rows, row_keys
+from .._table.source import Block, Group, RowSource
+from .._table.statistics import as_counts, relative_weights
+from .._table.table import Table, check_columns, naming_rows
 from .._training.checkpoint import Checkpoint, checkpoint_of
-from .._training.repeats import FOLDS_OF_MANY
-from .._validation.arguments import explained
-from .._validation.inputs import readable
-from .._validation.targets import check_targets, check_weights
-from .._validation.values import random_numbers
+from .._training.progress import Clock, ReportedFit
+from .._training.recipe import FOLDS_OF_MANY
+from .._validation.arguments import explained, random_numbers
+from .._validation.rows import check_targets, check_weights, readable
+from ..laplace.torch_state import ordinary_tensors
+from ..nets.given_net import check_net, check_split, has_own_epochs, is_list
+from ..options.likelihood import are_rates, for_counts
+from ..options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
+from ..options.resolved import Options
+from ..options.training import number_of_members
+from ..options.variants import Variant, check_inner_names, expanded
 from .fitted import FittedModel, require_fitted
 from .printing import ShownEstimator
 from .sources import Reading, blocks_of_ranks, check_options, fit_source, stream_of

@@ -20,33 +20,32 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._approximation.noise_model import NoiseModel
-from .._approximation.prior_path import prior_path
-from .._approximation.relevance import relevance
-from .._approximation.target_noise import TargetNoise
-from .._data.reading import check_rows
-from .._data.report import TableReport
-from .._data.table import Table, naming_rows
 from .._ensemble.ensemble import Ensemble
 from .._ensemble.input_gradients import InputGradients, check_varied, deviations
-from .._host.given_net import is_list
-from .._options import prior as _prior
-from .._options.options import Options
-from .._options.prior import can_leave_out, check_left_out
-from .._options.resolve import resolve
-from .._options.variants import expanded
-from .._runtime.memory import naming_the_budget
-from .._runtime.torch_state import ordinary_tensors, single_thread
+from .._ensemble.noise_model import NoiseModel
+from .._ensemble.prior_path import prior_path
+from .._ensemble.relevance import relevance
+from .._ensemble.target_noise import TargetNoise
 from .._storage.stored import joined, split
-from .._training.random_weights import tempering
-from .._validation.arguments import explained
-from .._validation.values import choice
+from .._table.limits import naming_the_budget
+from .._table.reading import check_rows
+from .._table.table import Table, naming_rows
+from .._training.plan import tempering
+from .._validation.arguments import choice, explained
 from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import centred
 from ..laplace.structures._base import Posterior
+from ..laplace.torch_state import ordinary_tensors, single_thread
+from ..nets.given_net import is_list
+from ..options import prior as _prior
+from ..options.prior import can_leave_out, check_left_out
+from ..options.resolve import resolve
+from ..options.resolved import Options
+from ..options.variants import expanded
+from .printing import TableReport
 from .report import Report
 from .sources import by_block
 

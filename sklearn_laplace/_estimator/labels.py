@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from .._options.class_weights import class_weights
-from .._sources.sample import Sample
-from .._sources.source import Block
-from .._validation.targets import check_same_kind, check_targets
+from .._table.recognise import Sample
+from .._table.source import Block
+from .._validation.rows import check_same_kind, check_targets
+from ..options.likelihood import class_weights
 
 
 def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:

@@ -8,15 +8,14 @@ from typing import Any, Literal, overload
 import numpy as np
 import torch
 
-from .._options.resolve import variance_of_kind
-from .._validation.arguments import explained
-from .._validation.values import flag
+from .._validation.arguments import explained, flag
 from ..distributions.mixtures import CountMixture
 from ..distributions.negative_binomial_log_normal import counts_of
 from ..distributions.poisson_log_normal import PoissonLogNormal
 from ..distributions.transformed import variances_of_kinds
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.likelihoods import NegativeBinomial
+from ..options.resolve import variance_of_kind
 from .fitted import FittedModel, require_fitted
 
 

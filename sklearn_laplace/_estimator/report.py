@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, kstest
 
-from .._data.reading import named_columns
-from .._data.statistics import count_hint, effective_number, weighted_quantiles, zeros_hint
-from .._validation.inputs import is_missing
-from ..distributions.crps import crps_of
-from ..distributions.pit import check_counts, pit_of
+from .._table.reading import named_columns
+from .._table.statistics import count_hint, effective_number, weighted_quantiles, zeros_hint
+from .._validation.rows import is_missing
+from ..distributions.evaluation import check_counts, crps_of, pit_of
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals."""

@@ -1,26 +1,173 @@
-"""Fits and predictions whose rows are read from a source; ``_sources`` reads them."""
+"""Fits and predictions whose rows are read from a source, in one process or on workers; ``_table`` reads them.
+
+**On the workers of a dask cluster**, each is a rank with consecutive partitions, which are computed there. Which worker
+has which partitions depends on their numbers only, so that a fit can be repeated, and can go on after a crash. One task
+per worker joins a process group of torch (gloo). The address of the first worker is the meeting point. All ranks end
+with the same model, and the client receives that of rank 0. If a worker dies, the other ranks lose their connections
+and fail too, so that the fit ends in an error and not in a hang.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import wraps
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
+import torch.distributed as dist
 from sklearn.base import clone
 
-from .._data.rows import PreparedData
-from .._runtime.group import Group
-from .._sources.arrow import ArrowSource
-from .._sources.dask_collections import DaskSource, lazily
-from .._sources.recognise import SAMPLE_ROWS, shard_of, source_of
-from .._sources.sample import Sample, sample_of
-from .._sources.source import Block, RowSource, is_collection, joined
-from .._training.stream import RowStream
-from .._validation.announcements import experimental
+from .._table.arrow import ArrowSource
+from .._table.dask_collections import DaskSource, Partitions, lazily
+from .._table.recognise import SAMPLE_ROWS, Sample, sample_of, shard_of, source_of
+from .._table.rows import PreparedData
+from .._table.source import Block, Group, RowSource, is_collection, joined
+from .._training.batches import RowStream
 from ..errors import UnsupportedCombinationError
-from .on_workers import client_of, fit_on_workers
+from ..errors.warn import experimental
+
+SILENCE = timedelta(minutes=30)
+"""Time after which a rank gives up waiting for the others."""
+MMAP_THRESHOLD, TRIM_THRESHOLD, LARGEST_KEPT = -3, -1, 2**25
+"""Parameters of glibc's mallopt, and the largest value of the first."""
+MISSED = 5
+"""Number of checks in a row without a worker, after which it counts as lost: a busy one may be absent for a moment."""
+AGAIN = "Call fit again; with memory= and an integer random_state it goes on where it was."
+"""Cure in the error about a fit that has ended because of a worker."""
+POLL = 1.0
+"""Seconds between two checks that all workers are alive."""
+
+
+def client_of() -> Any:
+    """The client of dask that is in use, if it has several workers; otherwise None."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client, get_worker
+
+    with suppress(ValueError):
+        get_worker()
+        return None  # inside a task, whose worker computes the partitions itself
+    with suppress(ValueError):
+        client = default_client()
+        return client if len(_workers(client)) > 1 else None
+    return None
+
+
+def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
+    """Fit an unfitted copy of an estimator on all workers, and return the fitted copy of rank 0.
+
+    Partitions that are not computed yet are computed on the workers. Raises ``ValueError`` if several workers share a
+    process, and ``RuntimeError`` if a worker is lost, or a rank fails.
+    """
+    from distributed import wait
+
+    workers = _workers(client)
+    processes = client.run(os.getpid, workers=workers)
+    hosts = [(urlsplit(worker).hostname, process) for worker, process in processes.items()]
+    if len(set(hosts)) < len(hosts):
+        raise ValueError("several workers of the cluster share a process; start it with processes=True.")
+    places = [place for place in np.array_split(np.arange(len(source.partitions)), len(workers)) if len(place)]
+    used, partitions = workers[: len(places)], _delayed(source)
+    shares = [
+        [client.compute(list(partitions[place]), workers=[worker]) for place in chosen]
+        for worker, chosen in zip(used, places, strict=True)
+    ]
+    wait([future for share in shares for part in share for future in part])
+    host = urlsplit(used[0]).hostname
+    port = client.submit(_free_port, workers=[used[0]], pure=False).result()
+    tasks = []
+    for rank, worker in enumerate(used):
+        task = client.submit(
+            _fit_rank,
+            estimator,
+            rank,
+            len(used),
+            f"tcp://{host}:{port}",
+            shares[rank],
+            source.targets,
+            source.weight,
+            workers=[worker],
+            pure=False,
+            retries=0,
+        )
+        tasks.append(task)
+    return _result(client, tasks, used)
+
+
+def _delayed(source: DaskSource) -> list[tuple[Any, Any, Any]]:
+    """Partitions as delayed objects; missing targets and weights are delayed Nones."""
+    from dask.delayed import delayed
+
+    nothing = delayed(None)
+    return [(X, nothing if y is None else y, nothing if w is None else w) for X, y, w in source.partitions]
+
+
+def _workers(client: Any) -> list[str]:
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        return int(listening.getsockname()[1])
+
+
+def _fit_rank(
+    estimator: Any, rank: int, size: int, address: str, parts: list[list[Any]], targets: Any, weight: str | None
+) -> Any:
+    """Fit as one rank; rank 0 returns the fitted estimator."""
+    _keep_memory()
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=SILENCE)
+    try:
+        estimator._fit_source(Partitions(parts, targets, weight))
+    finally:
+        dist.destroy_process_group()
+    return estimator if rank == 0 else None
+
+
+def _keep_memory() -> None:
+    """Let glibc keep the memory of freed tensors, which each step needs again.
+
+    A worker of dask starts with ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests each tensor of more than 128 kB
+    from the system and returns it afterwards, and the training takes several times longer.
+    """
+    with suppress(OSError, AttributeError):  # no glibc
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
+        libc.mallopt(TRIM_THRESHOLD, 8 * LARGEST_KEPT)
+
+
+def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
+    """Result of rank 0, as soon as all ranks have ended; ``RuntimeError`` if a worker is lost, or a rank fails."""
+    from distributed import wait
+
+    missed = dict.fromkeys(workers, 0)
+    while not all(task.done() for task in tasks):
+        with suppress(TimeoutError):
+            wait(tasks, timeout=POLL, return_when="FIRST_COMPLETED")
+        present = _workers(client)
+        missed = {worker: 0 if worker in present else missed[worker] + 1 for worker in workers}
+        lost = [worker for worker, count in missed.items() if count >= MISSED]
+        failed = [task for task in tasks if task.status in ("error", "cancelled", "lost")]
+        if lost or failed:
+            # Ranks that lose their connection to a failed one fail with a RuntimeError; another error is the cause.
+            errors = [(tasks.index(task), task.exception()) for task in failed if task.status == "error"]
+            errors.sort(key=lambda rank_and_error: isinstance(rank_and_error[1], RuntimeError))
+            client.cancel(tasks, force=True)
+            if lost:
+                raise RuntimeError(f"the worker {lost[0]} was lost during the fit. {AGAIN}")
+            rank, error = errors[0] if errors else (tasks.index(failed[0]), None)
+            raise RuntimeError(f"rank {rank} has failed: {error or failed[0].status}. {AGAIN}") from error
+    return client.gather(tasks)[0]
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

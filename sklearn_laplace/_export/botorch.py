@@ -26,11 +26,11 @@ from .._ensemble.ensemble import Ensemble
 from .._ensemble.input_gradients import check_varied
 from .._ensemble.member import Member
 from .._estimator.base import LaplaceEstimator
-from .._options.options import Options
-from .._runtime.torch_state import single_thread
+from .._estimator.classifier import LaplaceClassifier
 from .._validation.arguments import explained
-from ..classifier import LaplaceClassifier
 from ..errors import UnsupportedCombinationError
+from ..laplace.torch_state import single_thread
+from ..options.resolved import Options
 
 ROWS = 128
 """Number of rows of a chunk. Covariances between its batches are computed as well, and dropped."""

@@ -27,17 +27,16 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from .._estimator.base import LaplaceEstimator
-from .._runtime.atomic import write_whole
-from .._runtime.torch_state import ordinary_tensors
+from .._estimator.classifier import LaplaceClassifier
+from .._estimator.regressor import LaplaceRegressor
 from .._storage.describe import Describer, name_of
 from .._storage.registry import known
 from .._storage.restore import OF_TREE, Reader, parsed, reading
 from .._storage.stored import STATE_FORMAT, check_format
-from .._validation.arguments import explained
-from .._validation.values import file_path
-from ..classifier import LaplaceClassifier
+from .._training.checkpoint import write_whole
+from .._validation.arguments import explained, file_path
 from ..errors import StateError
-from ..regressor import LaplaceRegressor
+from ..laplace.torch_state import ordinary_tensors
 from .container import AGAIN, are_sizes, bytes_of, read_container
 
 FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"

@@ -29,12 +29,11 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from .._approximation.noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
+from .._ensemble.noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from .._estimator.base import LaplaceEstimator
-from .._runtime.atomic import write_whole
-from .._validation.arguments import explained
-from .._validation.values import file_path
-from ..classifier import LaplaceClassifier
+from .._estimator.classifier import LaplaceClassifier
+from .._training.checkpoint import write_whole
+from .._validation.arguments import explained, file_path
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
 from ..laplace.extrapolation import FARTHEST
 from ..laplace.layers import StandardisedLinear

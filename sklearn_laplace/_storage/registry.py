@@ -23,13 +23,13 @@ from skorch.dataset import Dataset, ValidSplit
 from torch import nn
 from torch.utils.data import DataLoader
 
-from .._data.table import Table
 from .._ensemble.ensemble import Ensemble
-from .._host.given_net import both_probabilities
-from .._options import variants
+from .._table.table import Table
 from ..laplace.layers import StandardisedLinear
 from ..laplace.prior_groups import ColumnsModule
 from ..nets import mlp, table
+from ..nets.given_net import both_probabilities
+from ..options import variants
 from .annotations import field_types
 
 PACKAGE = __name__.partition(".")[0]

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._runtime.torch_state import ordinary_tensors, present_device
 from ..errors import StateError
+from ..laplace.torch_state import ordinary_tensors, present_device
 from .describe import GENERATOR, REFERENCE
 from .kinds import PLAIN, kind_of, shadows
 from .registry import known as known_things

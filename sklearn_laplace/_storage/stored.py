@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from sklearn.base import BaseEstimator
 
-from .._host.given_net import move_to_present_device
-from .._runtime.progress import callbacks_of, without_callbacks
+from .._training.progress import callbacks_of, without_callbacks
 from ..errors import StateError
+from ..nets.given_net import move_to_present_device
 from .describe import pack, requirements
 from .kinds import ESTIMATORS, Kind, Reads, check_types, new, shadows
 from .registry import FITTED, OPTIONAL, PACKAGE, PARAMETER

@@ -9,7 +9,7 @@ Mini-batches are shared, and a mask selects the nets that are trained on a row. 
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
   The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
-For classes and counts (``losses.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
+For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
 The result is that of the cycle with the smallest loss of held-out rows (``_ensemble/train_members.py``). It is the loss
 of the mixture of the nets that hold out a row, under the best common factor of all outputs. A later step chooses this
 factor ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025).
@@ -32,14 +32,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._host.rows import TrainingRows
-from .._runtime.progress import Steps
-from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedRows
+from ..laplace.fit import TrainingRows
+from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
 from .checkpoint import Checkpoint
-from .losses import Loss
+from .progress import Steps
 from .recipe import Schedule
-from .stacked import Adam, Stacked
-from .stream import StreamedBatches
+from .stacked import Adam, Loss, Stacked
 
 REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""

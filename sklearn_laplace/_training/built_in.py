@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._data.column import Column
-from .._data.rows import PreparedData
-from .._data.statistics import ROUNDING, robust, spread, weighted_quantiles
-from .._options.options import is_auto
-from .._options.prior import previous_of
+from .._table.column import Column
+from .._table.rows import PreparedData
+from .._table.statistics import ROUNDING, robust, spread, weighted_quantiles
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import ACTIVATIONS, MLP, TableMLP
 from ..nets.mlp import Compress, NumbersAndPieces, Pieces, Standardise
+from ..options.prior import previous_of
+from ..options.resolved import is_auto
 
 ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Values of "auto" for a net that is trained alone."""

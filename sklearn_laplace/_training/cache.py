@@ -12,16 +12,16 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_memory
 from skorch import NeuralNet
 
-from .._host.given_net import copied
-from .._options.options import Options, is_number, trained_as
-from .._options.resolve import resolve
-from .._options.variants import DEFAULTS
-from .._runtime.memory import held
-from .._runtime.progress import Task
-from .._searches import Search, current_search
-from .._warn import warn_user
+from .._table.limits import held
 from ..errors import TiedScoresWarning, UncachedWarning
+from ..errors.searches import Search, current_search
+from ..errors.warn import warn_user
+from ..nets.given_net import copied
+from ..options.resolve import resolve
+from ..options.resolved import Options, is_number, trained_as
+from ..options.variants import DEFAULTS
 from .plan import GivenNet, TrainingRequest
+from .progress import Task
 
 Trained = TypeVar("Trained")
 SCORES_OF_THE_MEAN = (

@@ -16,21 +16,19 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor
 
-from .._host.epochs import Annealing, EpochTasks, Watch, finish, hold_out, run_epochs
-from .._host.given_net import copied
-from .._host.rows import CHUNK, TrainingRows
-from .._options.options import Options
-from .._runtime.budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
-from .._runtime.progress import Steps, Task
-from .._runtime.torch_state import single_thread
+from .._table.limits import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
 from ..errors import NonFiniteLossError
 from ..laplace.curvatures import GGN
-from ..laplace.fit import Hyper, fit_laplace
+from ..laplace.fit import CHUNK, Hyper, TrainingRows, fit_laplace
 from ..laplace.network.network import Network
 from ..laplace.structures import Diag
+from ..laplace.torch_state import single_thread
+from ..nets.given_net import copied
+from ..options.resolved import Options
+from .epochs import Annealing, EpochTasks, Watch, finish, hold_out, run_epochs
 from .fit_map import n_dual_rows
-from .plan import GivenNet, Plan
-from .random_weights import grouped
+from .plan import GivenNet, Plan, grouped
+from .progress import Steps, Task
 
 MODULE_LR = 0.02
 """Initial learning rate of a module without a skorch net."""

@@ -1,5 +1,8 @@
 """Shape and schedule of jointly trained ensemble members: one recipe per repeat, as powers of the number of rows.
 
+A repeat is a partition of the rows into four folds, with one member for each fold that is trained on the other three.
+For few rows and normal noise there are eight folds, and members are trained on seven eighths of the rows.
+
 The first two repeats have nets with hidden layers (:func:`recipes_for`), a third one linear nets (:func:`linear`). A
 schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. Up to 300 rows there are fewer
 steps, to keep the fit short. ``docs/decisions.md`` compares other values.
@@ -13,9 +16,41 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from .._runtime.budget import SMALL_ROWS
-from .._runtime.progress import Steps, Task
-from .repeats import FEW_ROWS
+import numpy as np
+
+from .._table.limits import SMALL_ROWS
+from .._table.rows import rehashed, row_keys
+from .progress import Steps, Task
+
+N_REPEATS, FOLDS_OF_MANY, FOLDS_OF_FEW = 2, 4, 8
+"""Number of repeats, which show what a mixture gains; of folds per repeat; and of those for few rows with normal noise.
+"""
+LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS = 40, 100, 1000
+"""Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
+classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
+of few rows, for which all repeats have the same number of steps. Few rows with normal noise have ``FOLDS_OF_FEW``
+folds and linear members."""
+
+
+def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:
+    """Mask (n_repeats · n_folds, n) of the rows that each member holds out; targets (n,) are stratified classes.
+
+    The fold of a row depends on its content, not on its position: equal rows are in the same fold.
+    """
+    keys = row_keys(inputs, targets)
+    classes = targets if targets.ndim == 1 else np.zeros(len(keys), dtype=int)
+    masks = []
+    for _ in range(n_repeats):
+        keys = rehashed(keys)
+        unique, place = np.unique(keys, return_inverse=True)
+        of_class = np.zeros(len(unique), dtype=int)
+        of_class[place] = classes
+        order = np.argsort(of_class, kind="stable")
+        fold = np.empty(len(unique), dtype=int)
+        fold[order] = np.arange(len(unique)) % n_folds
+        masks += [fold[place] == k for k in range(n_folds)]
+    return np.stack(masks)
+
 
 LEAST_RATE = 1e-3
 """Minimum learning rate, as a fraction of the maximum."""

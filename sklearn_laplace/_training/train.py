@@ -1,6 +1,7 @@
 """Training of one net to its mode, or of a given net by its own epochs; gradient training may precede exact steps.
 
-:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached.
+:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. A warm
+start begins with the weights of a previous posterior, after a check that it is the same net.
 """
 
 from __future__ import annotations
@@ -16,25 +17,60 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
 
-from .._data.rows import PreparedData
-from .._host.given_net import check_module, isolated_seed, returns_probabilities
-from .._host.net import build_net, initialise
-from .._host.rows import TrainingRows
-from .._host.standardised import first_layers, standardise_layers, statistic_of
-from .._options.options import DISPERSION_RULES, Options
-from .._options.resolve import verbosity
-from .._runtime.progress import Task
+from .._table.rows import PreparedData
+from ..laplace.fit import TrainingRows
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import copy_of, trace
 from ..laplace.prior import Prior
+from ..nets.given_net import check_module, isolated_seed, returns_probabilities
+from ..nets.skorch_net import build_net, first_layers, initialise, standardise_layers, statistic_of
+from ..options.resolve import verbosity
+from ..options.resolved import DISPERSION_RULES, Options
 from .built_in import built_in_net, statistics_of
-from .fit_map import fit_map, is_exact
-from .gradient_start import SCHEDULE, started, starts_by_gradients
+from .fit_map import SCHEDULE, fit_map, is_exact, started, starts_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
-from .plan import GivenNet, MapResult, Plan, TrainingRequest
-from .previous import check_same_net, load
-from .random_weights import fixed_dispersion, grouped, posterior_layout
-from .repeats import FOLDS_OF_MANY, held_out_rows
+from .plan import GivenNet, MapResult, Plan, TrainingRequest, fixed_dispersion, grouped, posterior_layout
+from .progress import Task
+from .recipe import FOLDS_OF_MANY, held_out_rows
+
+SAME_OUTPUTS = 1e-3
+"""Maximum difference of the outputs of two equal nets, maybe of different precision, relative to 1 plus the largest
+one."""
+
+
+def load(module: nn.Module, past: nn.Module) -> None:
+    """Load weights and buffers of the previous net ``past`` in place; ``ValueError`` if the nets have other ones."""
+    try:
+        module.load_state_dict(past.state_dict())
+    except RuntimeError as error:
+        raise _other(module) from error
+
+
+def check_same_net(network: Network, past: Network, inputs: Tensor) -> None:
+    """Check that a new net with the previous weights computes the same function of ``inputs`` (n, …).
+
+    Raises ``ValueError`` if the nets have different parameters or outputs, or are on different devices.
+    """
+    if network.theta.device != past.theta.device:
+        raise ValueError(
+            f"the previous posterior is on device {past.theta.device}, and this fit is on {network.theta.device}. Use "
+            "the same device for both."
+        )
+    same = network.parameter_names == past.parameter_names and network.blocks == past.blocks
+    if same:
+        new = network(inputs).double()
+        old = past(inputs.to(next(past.module.parameters()).dtype)).double()
+        same = bool((new - old).abs().max() <= SAME_OUTPUTS * (1 + old.abs().max()))
+    if not same:
+        raise _other(network.module)
+
+
+def _other(module: nn.Module) -> ValueError:
+    return ValueError(
+        f"the net {type(module).__name__} is not that of the previous posterior, whose weights or architecture differ. "
+        "Use the same net, or the same hidden_layer_sizes and activation, for both."
+    )
+
 
 STANDARD = 1e-6
 """Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""

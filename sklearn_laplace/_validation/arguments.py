@@ -1,24 +1,224 @@
-"""Errors for calls with an unknown argument: its name, the value given, and the argument to use instead.
+"""Checks of single arguments: names, positive numbers, counts, fractions, and unknown arguments.
 
-Python's own message names the argument only: "predict_interval() got an unexpected keyword argument 'alpha'".
-:func:`explained` replaces it after the failure. Signatures do not change, so that ``get_params``, metadata routing,
-type checkers and ``help`` see the original ones.
+Each raises a ValueError with the value given and the value expected. Combinations of options are the matter of
+``options/resolve.py``.
+
+For an unknown argument, Python's own message has its name only: "predict_interval() got an unexpected keyword argument
+'alpha'". :func:`explained` replaces it after the failure by the name, the value given, and the argument to use instead.
+Signatures do not change, so that ``get_params``, metadata routing, type checkers and ``help`` see the original ones.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
-from numbers import Number
+from numbers import Integral, Number, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 
-from .inputs import outlined
+from .rows import outlined, shown
 
 T = TypeVar("T")
+WIDEST = 10**6
+"""Maximum number of units of a hidden layer."""
+MOST = 2**31 - 1
+"""Largest valid count."""
+SIZES = (1e-60, 1e60)
+"""Valid range of positive numbers."""
+
+
+def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
+    """Look up an object by its name; ``ValueError`` for another value, with the valid names and the closest one.
+
+    ``option`` is the name of the option in messages, ``also`` are other values than names that it takes.
+    """
+    if isinstance(value, str) and value in known:
+        return known[value]
+    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    if also and isinstance(value, str) and value.lstrip("+-").replace(".", "", 1).isdigit():
+        hint = f" For a number, omit the quotes: {option}={value}."
+    names = ", ".join(repr(name) for name in sorted(known)) + (f", or {also}" if also else "")
+    raise ValueError(f"{option}={shown(value)} is not known; expected one of {names}.{hint}")
+
+
+def positive(option: str, value: object) -> float:
+    """Check for a finite number above zero, and within ``SIZES``; else ``ValueError``."""
+    number = math.nan
+    with suppress(OverflowError):
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{option}={shown(value)} has to be a finite number above zero.")
+    _check_size(option, np.asarray(number))
+    return number
+
+
+def count(option: str, value: object) -> int:
+    """Check for a whole number of at least 1, and at most ``MOST``; else ``ValueError``."""
+    if isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= MOST:
+        return int(value)
+    raise ValueError(f"{option}={shown(value)} has to be a whole number of at least 1{below(value)}.")
+
+
+def below(value: object) -> str:
+    """Upper limit for a message, if the value is an integer above it; otherwise empty."""
+    return f" and at most {MOST}" if isinstance(value, Integral) and int(value) > MOST else ""
+
+
+def flag(option: str, value: object) -> bool:
+    """Check for True, False, 1 or 0, and return it as bool; else ``ValueError``."""
+    if isinstance(value, bool | np.bool_ | Integral) and value in (0, 1):
+        return bool(value)
+    raise ValueError(f"{option}={shown(value)} has to be True or False.")
+
+
+def random_numbers(value: Any) -> np.random.RandomState:
+    """Convert a ``random_state`` with scikit-learn's ``check_random_state``; ``ValueError`` for an invalid seed."""
+    try:
+        numbers: np.random.RandomState = check_random_state(value)
+    except ValueError as error:
+        raise ValueError(
+            f"random_state={shown(value)} has to be None, a whole number from 0 to 2**32 - 1, or a numpy RandomState: "
+            f"{error}."
+        ) from error
+    return numbers
+
+
+def generator(random_state: Any) -> torch.Generator:
+    """Torch generator seeded by a ``random_state`` of scikit-learn."""
+    seed = int(random_numbers(random_state).randint(np.iinfo(np.int32).max))
+    return torch.Generator().manual_seed(seed)
+
+
+def layer_sizes(sizes: Any) -> tuple[int, ...]:
+    """Check for a sequence of integers from 1 to ``WIDEST``, the numbers of hidden units; else ``ValueError``."""
+    valid = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
+    if not (valid and all(isinstance(n, Integral) and 0 < int(n) <= WIDEST for n in sizes)):
+        raise ValueError(
+            f"hidden_layer_sizes={shown(sizes)} has to be a tuple of whole numbers above zero and at most {WIDEST}, "
+            "for example (50,)."
+        )
+    return tuple(map(int, sizes))
+
+
+def fractions(option: str, values: Any) -> np.ndarray:
+    """Check for numbers strictly between 0 and 1, and return them with shape (levels,); else ``ValueError``."""
+    try:
+        levels = np.atleast_1d(np.asarray(values, dtype=float))
+    except (TypeError, ValueError, OverflowError):
+        levels = np.array([np.nan])
+    if levels.ndim != 1 or levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
+        percent = levels[(levels > 1) & (levels < 100)]
+        hint = f" Divide percentages by 100: {percent[0]:g} % is {percent[0] / 100:g}." if percent.size else ""
+        raise ValueError(f"{option}={shown(values)} has to hold numbers strictly between 0 and 1.{hint}")
+    return levels
+
+
+def optional_count(option: str, value: object, least: int) -> int | None:
+    """Check for None, or a whole number of at least ``least`` and at most ``MOST``; else ``ValueError``."""
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST):
+        return None if value is None else int(value)
+    raise ValueError(f"{option}={shown(value)} has to be None or a whole number of at least {least}{below(value)}.")
+
+
+def jobs(option: str, value: object) -> int | None:
+    """Check for a number of jobs as in joblib: None or a non-zero integer; else ``ValueError``."""
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
+        return None if value is None else int(value)
+    raise ValueError(f"{option}={shown(value)} has to be None or a whole number other than 0; -1 means all processors.")
+
+
+def count_or_share(option: str, value: object) -> int | float:
+    """Check for a count of at least 1 (int), or a fraction in (0, 1] of the total (float); else ``ValueError``."""
+    if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
+        return float(value)
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(
+        f"{option}={shown(value)} has to be a whole number of at least 1, or a float above 0 and at most 1, "
+        "which is a fraction of the total."
+    )
+
+
+def _check_size(option: str, values: np.ndarray) -> None:
+    """Check that values are in a range in which their squares and products are finite."""
+    if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
+        raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Hyperparameter given as a value, or as the name of a selection rule."""
+
+    value: np.ndarray | None  # positive, 0-d or 1-d; None if a rule selects it
+    rule: str  # empty if a value is given
+
+    def __eq__(self, other: object) -> bool:
+        same_rule = isinstance(other, Choice) and self.rule == other.rule and self.free == other.free
+        return same_rule and np.array_equal(np.asarray(self.value), np.asarray(other.value))  # type: ignore[attr-defined]
+
+    @property
+    def free(self) -> bool:
+        """True if a rule selects the value."""
+        return self.value is None
+
+
+def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
+    """Check for a positive number, a positive array if ``array``, or the name of a rule; else ``ValueError``."""
+    alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
+    if isinstance(value, str) and rules:
+        lookup(option, value, dict.fromkeys(rules), "a finite number above zero")
+        return Choice(None, value)
+    numbers = _float_array(value, 1 if array else 0)
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"{option}={shown(value)} has to be a finite number above zero{alternative}.")
+    _check_size(option, numbers)
+    return Choice(numbers, "")
+
+
+def _float_array(value: object, most_axes: int) -> np.ndarray:
+    """Numbers as an array of at most so many axes; NaN for other input."""
+    if isinstance(value, bool):
+        return np.asarray(math.nan)
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        return np.asarray(math.nan)
+    return numbers if numbers.size and numbers.ndim <= most_axes else np.asarray(math.nan)
+
+
+SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5", ".safetensors")
+"""Suffixes of formats of files; other packages would fail to read a file that has the wrong one."""
+
+
+def file_path(value: object, suffix: str | None = None) -> Path:
+    """Check for the name of a file, as a string or path; else ``ValueError``.
+
+    ``suffix`` is that of the format to write. Suffixes of other known formats are refused.
+    """
+    if not isinstance(value, str | os.PathLike) or not Path(value).name or "\0" in str(value):
+        raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
+    path = Path(value)
+    if suffix is not None and path.suffix in SUFFIXES and path.suffix != suffix:
+        raise ValueError(
+            f"path={str(path)!r} has the suffix of another format; {suffix[1:]} is written. Use "
+            f"{str(path.with_suffix(suffix))!r}."
+        )
+    return path
+
+
+Method = TypeVar("Method")
 POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 OTHER_NAMES = {
     "confidence_level=1 - alpha": "alpha",
@@ -70,7 +270,7 @@ ADVICE = {
 """What to do about names that no argument takes the place of."""
 
 
-def explained(target: T, name: str | None = None) -> T:
+def explained(target: Method, name: str | None = None) -> Method:
     """Explain calls of a function with unknown arguments; for a class, of its constructor and its public methods.
 
     Raises ``TypeError`` as Python does, with the value given and the argument to use instead. ``name`` replaces that of

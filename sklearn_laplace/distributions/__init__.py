@@ -1,7 +1,6 @@
 """Predictive distributions with the interface of frozen ``scipy.stats`` distributions."""
 
-from .distributional import Distributional
-from .interface import PredictiveDistribution
+from .interface import Distributional, PredictiveDistribution
 from .mixtures import CountMixture, NormalMixture
 from .negative_binomial_log_normal import NegativeBinomialLogNormal
 from .poisson_log_normal import PoissonLogNormal

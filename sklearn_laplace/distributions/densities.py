@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..laplace.latent import LatentGaussian
-from ..laplace.leave_one_out.densities import Density, class_density, gaussian_density
+from ..laplace.leave_one_out.rows import Density, class_density, gaussian_density
 from ..laplace.likelihoods._base import Likelihood, Link
 from ..laplace.links import LINKS
 from .negative_binomial_log_normal import counts_of

@@ -1,7 +1,8 @@
-"""What all predictive distributions have in common."""
+"""What all predictive distributions have in common, and the base class of wrappers that predict one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,3 +53,20 @@ class PredictiveDistribution(Protocol):
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Draws, with ``size`` as their shape."""
+
+
+class Distributional(ABC):
+    """Regressor that transforms the predictive distribution of another regressor.
+
+    :func:`~sklearn_laplace.predictive` returns its :meth:`predict_dist` unchanged.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.recalibration import SigmaScaling
+    >>> issubclass(SigmaScaling, Distributional)
+    True
+    """
+
+    @abstractmethod
+    def predict_dist(self, X: Any) -> PredictiveDistribution:
+        """Predictive distribution of each row, in the units of y."""

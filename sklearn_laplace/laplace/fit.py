@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import NotPositiveDefiniteError
 from .curvatures._base import CurvatureRule
-from .likelihoods._base import Likelihood
+from .likelihoods._base import Likelihood, with_noise
 from .linalg import sum_of_rows
 from .network.network import Linearisation, Network
 from .nonfinite import not_finite
@@ -282,3 +282,57 @@ def _another_pass(
 def _line(network: Network, inputs: Tensor, shift: Tensor | None = None) -> Linearisation:
     line = network.linearise(inputs)
     return line if shift is None else line.moved(shift)
+
+
+CHUNK = 512
+"""Number of rows whose Jacobians are computed at a time."""
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows of a training: inputs, targets and weights, with known noise variances."""
+
+    inputs: Tensor  # (n, d)
+    targets: Tensor  # (n, C), standardised, or class indices (n,)
+    weights: Tensor  # (n,)
+    noise: Tensor | None = None  # (n, C), known noise variances, in units of φ
+    n_logits: int = 0  # outputs of the net for classes
+
+    @cached_property
+    def observed(self) -> Tensor:
+        """Targets combined with their known noise, in the form that the likelihood takes."""
+        return with_noise(self.targets, self.noise)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def n_outputs(self) -> int:
+        """Outputs of the net."""
+        return self.n_logits or self.targets.shape[1]
+
+    @cached_property
+    def total_weight(self) -> float:
+        """Sum of the weights of the rows."""
+        return float(self.weights.double().sum())
+
+    def to(self, dtype: torch.dtype) -> TrainingRows:
+        """Rows in another floating-point type."""
+        targets = self.targets.to(dtype) if self.targets.is_floating_point() else self.targets
+        noise = None if self.noise is None else self.noise.to(dtype)
+        return TrainingRows(self.inputs.to(dtype), targets, self.weights.to(dtype), noise, self.n_logits)
+
+    def taken(self, index: Tensor) -> TrainingRows:
+        """Rows of an index."""
+        noise = None if self.noise is None else self.noise[index]
+        return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise, self.n_logits)
+
+    def chunks(self, step: int) -> list[Rows]:
+        """Rows in chunks of at most ``step`` rows."""
+        spans = [slice(start, start + step) for start in range(0, len(self), step)]
+        return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
+
+
+def some_rows(n_rows: int, most: int) -> Tensor:
+    """Sorted indices of all rows, or of a random sample of at most ``most`` rows, with a fixed seed."""
+    return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .._warn import warn_user
 from ..errors import ClippedWarning, JitterWarning, NotPositiveDefiniteError
+from ..errors.warn import warn_user
 
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
 """Jitter values, relative to the mean of the diagonal, tried in turn when a Cholesky factorisation fails."""

@@ -17,19 +17,45 @@ diagonal H, each weight would make the whole correction by itself. Removing rows
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
 remaining rows, in any order of updates. With any structure, removing the rows added last restores the previous
 posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
+
+A previous posterior can also be the prior of a new training (:class:`Previous`): its curvature is added to that of the
+new rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .fit import Hyper, LaplaceFit
 from .linalg import conjugate_gradients
 from .structures import Full, Functional
 from .structures._base import Curvature
+
+
+@dataclass(frozen=True)
+class PreviousPosterior:
+    """A previous posterior as the prior for new rows."""
+
+    fit: LaplaceFit  # of the earlier rows; its curvature is additive over rows
+    hyper: Hyper
+    module: nn.Module  # the trained net
+
+    def dual_rows(self, n_columns: int) -> int:
+        """Dual rows (rows × output-factor columns) of the earlier fit in a dual form; 0 for any other structure."""
+        return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
+
+    def within(self, structure: type[Curvature]) -> LaplaceFit:
+        """The fit, with its curvature converted to ``Full`` unless it has this structure already. Costs P products."""
+        if isinstance(self.fit.curvature, structure):
+            return self.fit
+        blocks, theta = self.fit.network.blocks, self.fit.theta
+        identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+        matrix = torch.stack([self.fit.curvature.times(row) for row in identity])
+        return replace(self.fit, curvature=Full(matrix, tuple(block.size for block in blocks)))
+
 
 LEAST_WEIGHT = 1e-9
 """Minimum weight that must remain when rows are removed, relative to the weight before."""

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
-from .._validation.arguments import explained
-from .._validation.values import count, lookup
+from .._validation.arguments import count, explained, lookup
 
 TOLERANCE = 1e-6
 """Rounding error of float32 probabilities. Values outside [0, 1] by this much are accepted, and sums off by 1000 times

@@ -23,8 +23,7 @@ from sklearn.utils.validation import _num_samples
 
 from .._estimator.drawing import calibration
 from .._estimator.report import GROUP_LEVEL, LEVELS, PLAUSIBLE, Frequency
-from .._validation.arguments import explained
-from .._validation.values import random_numbers
+from .._validation.arguments import explained, random_numbers
 from .crps_decomposition import CrpsDecomposition
 from .ecdf_bands import EcdfBand
 from .judged_rows import JudgedRows

@@ -10,12 +10,10 @@ from sklearn.base import is_classifier
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import cross_validate
 
-from .._unwrap import final_step
+from .._estimator.unwrap import final_step
 from .._validation.arguments import explained
-from ..distributions.crps import crps_of
-from ..distributions.intervals import central_interval
+from ..distributions.evaluation import central_interval, crps_of, is_discrete
 from ..distributions.other_models import log_density
-from ..distributions.pit import is_discrete
 from .calibration import expected_calibration_error
 from .scores import _interval_score, _judged, _levels, _log_probability
 

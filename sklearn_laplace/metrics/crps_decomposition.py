@@ -40,7 +40,7 @@ import numpy as np
 from scipy.special import ndtr
 from sklearn.isotonic import isotonic_regression
 
-from .._data.statistics import weighted_quantiles
+from .._table.statistics import weighted_quantiles
 
 STEP, REACH = 0.25, 5.0
 """Distance and range of the nodes of the integral over the levels, in normal scores."""

@@ -26,8 +26,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import binom
 
-from .._data.statistics import effective_number
 from .._estimator.report import PLAUSIBLE
+from .._table.statistics import effective_number
 
 N_SIMULATED, SEED = 5000, 0
 """Number of simulated samples. The level of the band has a standard error of √(.05 · .95 / 5000) = .003."""

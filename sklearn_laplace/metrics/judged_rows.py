@@ -17,9 +17,9 @@ from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri
 
 from .._estimator.report import LEVELS as INTERVAL_LEVELS
-from .._validation.targets import check_weights, targets_like
+from .._validation.rows import check_weights, targets_like
+from ..distributions.evaluation import check_counts, is_discrete, pit_of
 from ..distributions.other_models import checked, is_normal
-from ..distributions.pit import check_counts, is_discrete, pit_of
 from .crps_decomposition import LEVELS, NODES, SHARES, STEP
 
 LEAST_ROWS = 20

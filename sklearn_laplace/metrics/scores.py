@@ -35,15 +35,11 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
-from .._unwrap import final_step, predictive
-from .._validation.arguments import explained
-from .._validation.inputs import unmasked
-from .._validation.targets import check_same_kind, check_targets, targets_like
-from .._validation.values import fractions, lookup
-from ..distributions.crps import crps_of
-from ..distributions.intervals import central_interval
+from .._estimator.unwrap import final_step, predictive
+from .._validation.arguments import explained, fractions, lookup
+from .._validation.rows import check_same_kind, check_targets, targets_like, unmasked
+from ..distributions.evaluation import central_interval, crps_of, is_discrete
 from ..distributions.other_models import log_density
-from ..distributions.pit import is_discrete
 
 __all__ = [
     "CALIBRATION_LEVELS",

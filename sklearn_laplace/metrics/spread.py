@@ -35,8 +35,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import chi2, gamma
 
-from .._data.statistics import effective_number
 from .._estimator.report import PLAUSIBLE
+from .._table.statistics import effective_number
 
 POWER = 0.8
 """Probability with which the detectable ratio is found."""

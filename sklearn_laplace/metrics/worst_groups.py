@@ -27,10 +27,10 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.tree import DecisionTreeRegressor
 
-from .._data.reading import named_columns
-from .._data.statistics import effective_number
 from .._estimator.report import PLAUSIBLE, Frequency, as_date
-from .._validation.inputs import is_missing
+from .._table.reading import named_columns
+from .._table.statistics import effective_number
+from .._validation.rows import is_missing
 from .spread import equal_bins
 
 MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from .._validation.values import count, layer_sizes, lookup
+from .._validation.arguments import count, layer_sizes, lookup
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,

@@ -14,7 +14,7 @@ first layer. Their curvature has the Kronecker form of a linear layer, unlike th
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
 training uses it: its weights stay at the prior mean, and their posterior is the prior. All embeddings of a column share
 one prior precision, set by the variance between the seen levels. Until rows have trained this embedding, an estimator
-replaces unseen levels of new rows by training levels (``_data/fillings.py``).
+replaces unseen levels of new rows by training levels (``_table/fillings.py``).
 """
 
 from __future__ import annotations

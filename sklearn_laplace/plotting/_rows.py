@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from .._data.reading import column_names
-from .._unwrap import final_step, predictive
-from .._validation.values import count
+from .._estimator.unwrap import final_step, predictive
+from .._table.reading import column_names
+from .._validation.arguments import count
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:

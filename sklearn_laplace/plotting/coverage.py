@@ -14,10 +14,9 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.utils import check_random_state
 
-from .._validation.arguments import explained
-from .._validation.targets import targets_like
-from .._validation.values import count, lookup
-from ..distributions.pit import check_counts, pit_of
+from .._validation.arguments import count, explained, lookup
+from .._validation.rows import targets_like
+from ..distributions.evaluation import check_counts, pit_of
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression
 

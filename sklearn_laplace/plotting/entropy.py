@@ -16,8 +16,7 @@ from scipy.special import entr
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import column_or_1d
 
-from .._validation.arguments import explained
-from .._validation.values import count
+from .._validation.arguments import count, explained
 from ._canvas import LINES, labelled, panels
 from ._rows import classification, numbers
 

@@ -16,11 +16,10 @@ from sklearn.base import is_classifier
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import column_or_1d
 
-from .._data.reading import column_names
-from .._unwrap import laplace_parts
-from .._validation.arguments import explained
-from .._validation.targets import targets_like
-from .._validation.values import count
+from .._estimator.unwrap import laplace_parts
+from .._table.reading import column_names
+from .._validation.arguments import count, explained
+from .._validation.rows import targets_like
 from ..distributions.other_models import log_density
 from ._canvas import BLUE, panels, tint
 from ._rows import classification, column, numbers, output_index, regression, sample

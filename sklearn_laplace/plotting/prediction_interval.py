@@ -12,12 +12,10 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from .._data.reading import _few, column_names
-from .._validation.arguments import explained
-from .._validation.targets import targets_like
-from .._validation.values import count, fractions
-from ..distributions.intervals import central_interval
-from ..distributions.pit import check_counts
+from .._table.reading import _few, column_names
+from .._validation.arguments import count, explained, fractions
+from .._validation.rows import targets_like
+from ..distributions.evaluation import central_interval, check_counts
 from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression, sample, target_name
 

@@ -6,9 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._unwrap import laplace_parts
-from .._validation.arguments import explained
-from .._validation.values import lookup
+from .._estimator.unwrap import laplace_parts
+from .._validation.arguments import explained, lookup
 from ._canvas import BLACK, GREY, LINES, panels
 
 SCORES = {

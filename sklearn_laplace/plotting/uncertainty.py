@@ -14,10 +14,9 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import column_or_1d
 
-from .._unwrap import laplace_step
-from .._validation.arguments import explained
-from .._validation.targets import targets_like
-from .._validation.values import count, lookup
+from .._estimator.unwrap import laplace_step
+from .._validation.arguments import count, explained, lookup
+from .._validation.rows import targets_like
 from ._canvas import BLUE, LINES, ORANGE, REFERENCE, labelled, panels, tint
 from ._rows import column, numbers, output_index
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._approximation import calibration
-from sklearn_laplace._approximation.calibration import HeldOutRepeats, calibrated
+from sklearn_laplace._ensemble import calibration
+from sklearn_laplace._ensemble.calibration import HeldOutRepeats, calibrated
 from sklearn_laplace._training import built_in
 
 N = 3000

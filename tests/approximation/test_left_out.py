@@ -464,7 +464,7 @@ def test_a_free_noise_is_the_best_at_each_point_of_each_score(structure):
 
 def test_a_path_of_a_large_fit_leaves_leave_one_out_aside(monkeypatch):
     """Leave-one-out is omitted if it would make the attribute slow."""
-    from sklearn_laplace._approximation import prior_path as _path
+    from sklearn_laplace._ensemble import prior_path as _path
 
     model = LaplaceClassifier(**SMALL).fit(X, LABELS)
     assert np.isfinite(model.prior_path_.loo_log_density).all()

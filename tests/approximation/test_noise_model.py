@@ -15,9 +15,9 @@ from sklearn.frozen import FrozenEstimator
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
-from sklearn_laplace._approximation import noise_model as noise
-from sklearn_laplace._approximation.noise_model import NoiseModel, SquaredErrors, TrainedNoise, noise_model
-from sklearn_laplace._runtime.budget import budget_for
+from sklearn_laplace._ensemble import noise_model as noise
+from sklearn_laplace._ensemble.noise_model import NoiseModel, SquaredErrors, TrainedNoise, noise_model
+from sklearn_laplace._table.limits import budget_for
 from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.errors import BoundWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace

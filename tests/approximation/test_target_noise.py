@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._approximation.noise_model import NoiseModel
-from sklearn_laplace._approximation.target_noise import TargetNoise, target_noise
+from sklearn_laplace._ensemble.noise_model import NoiseModel
+from sklearn_laplace._ensemble.target_noise import TargetNoise, target_noise
 from sklearn_laplace.laplace.selection import HeldOutErrors
 
 LEVELS = np.array([0.1, 1.0])

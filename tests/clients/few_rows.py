@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._sources import recognise
-from sklearn_laplace._training import checkpoint, recipe, stream
+from sklearn_laplace._table import recognise
+from sklearn_laplace._training import batches as stream
+from sklearn_laplace._training import checkpoint, recipe
 
 
 def make_small() -> None:

@@ -13,9 +13,10 @@ from quick import client
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._sources import recognise
-from sklearn_laplace._sources.recognise import source_of
-from sklearn_laplace._training import recipe, stream
+from sklearn_laplace._table import recognise
+from sklearn_laplace._table.recognise import source_of
+from sklearn_laplace._training import batches as stream
+from sklearn_laplace._training import recipe
 from sklearn_laplace.errors import NonFiniteLossError, TableWarning
 
 client("pyarrow")

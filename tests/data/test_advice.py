@@ -92,7 +92,7 @@ def test_text_in_a_column_of_numbers_and_the_reverse_are_read_after_the_advice(f
         (statement,) = STATEMENT.findall(message_of(fitted.predict, shaped(rows)))
         cured = executed(statement, shaped(rows))
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("sklearn_laplace._data.column.MANY_ROWS", N + 1)
+            patched.setattr("sklearn_laplace._table.column.MANY_ROWS", N + 1)
             np.testing.assert_allclose(fitted.predict(cured), fitted.predict(shaped(same)), rtol=1e-12)
 
 

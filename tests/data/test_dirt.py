@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._data.statistics import spread
-from sklearn_laplace._data.text import concern, days, number, read_as
+from sklearn_laplace._table.statistics import spread
+from sklearn_laplace._table.text import concern, days, number, read_as
 from sklearn_laplace.errors import TableWarning
 
 N = 80

@@ -22,8 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data import column as _columns
-from sklearn_laplace._data import table as _tables
+from sklearn_laplace._table import column as _columns
+from sklearn_laplace._table import table as _tables
 from sklearn_laplace.nets import MLP, TableMLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWarning")

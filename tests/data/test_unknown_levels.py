@@ -8,7 +8,7 @@ import pytest
 import trainings
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data.fillings import order
+from sklearn_laplace._table.fillings import order
 from sklearn_laplace._training import recipe
 from sklearn_laplace.laplace.structures import STRUCTURES
 

@@ -11,9 +11,8 @@ from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._data.rows import PreparedData
-from sklearn_laplace._data.target_scale import TargetScale
-from sklearn_laplace._ensemble.encodings import exact_kinds
+from sklearn_laplace._ensemble.joint_members import exact_kinds
+from sklearn_laplace._table.rows import PreparedData, TargetScale
 from sklearn_laplace.errors import BoundWarning
 from sklearn_laplace.laplace.likelihoods import Gaussian
 
@@ -74,7 +73,7 @@ def test_weights_by_name_are_those_of_one_net(both):
 
 def test_targets_that_do_not_vary_have_no_say_in_the_encoding(monkeypatch):
     """All held-out errors are zero: no noise level can be learnt, and the prediction is the constant."""
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.joint_members.SMALL_ROWS", 60)
     with pytest.warns(BoundWarning):
         model = LaplaceRegressor(**SMALL).fit(X[:61], np.full(61, 3.0))
     np.testing.assert_allclose(model.predict(NEW), 3.0, atol=1e-3)

@@ -20,7 +20,7 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 from sklearn_laplace._ensemble import fit_alone as ensemble_fit
-from sklearn_laplace._ensemble.weights import by_stacking
+from sklearn_laplace._ensemble.joint_members import by_stacking
 from sklearn_laplace.distributions import CountMixture, NormalMixture, PoissonLogNormal
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from sklearn_laplace.options import Members

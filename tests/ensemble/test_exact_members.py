@@ -15,18 +15,16 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._approximation.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
+from sklearn_laplace._ensemble.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble.exact_members import ExactNets
-from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded
-from sklearn_laplace._training.losses import Squares
-from sklearn_laplace._training.recipe import Schedule, recipes_for
-from sklearn_laplace._training.repeats import FOLDS_OF_MANY
-from sklearn_laplace._training.stacked import Stacked
+from sklearn_laplace._training.recipe import FOLDS_OF_MANY, Schedule, recipes_for
+from sklearn_laplace._training.stacked import Squares, Stacked
 from sklearn_laplace.errors import NotPositiveDefiniteError
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.nets import TableMLP
 
 
@@ -109,7 +107,7 @@ def test_targets_almost_without_noise_have_nets_of_exact_steps_alone(n):
 
 
 def test_nets_whose_exact_steps_are_dear_are_left_out(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.MOST_ADDED", 1e3)
+    monkeypatch.setattr("sklearn_laplace._ensemble.joint_members.MOST_ADDED", 1e3)
     model = LaplaceRegressor(random_state=0).fit(*waves(150))
     assert {len(member.unseen) for member in model._ensemble.members} == {18, 19}
 

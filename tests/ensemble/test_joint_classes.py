@@ -9,13 +9,11 @@ from sklearn.base import clone
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data.summary import TableShape
-from sklearn_laplace._ensemble.conditions import trains_jointly
 from sklearn_laplace._ensemble.joint_members import JointMembers
-from sklearn_laplace._options.resolve import resolve
-from sklearn_laplace._options.variants import expanded
+from sklearn_laplace._ensemble.request import trains_jointly
+from sklearn_laplace._table.rows import TableShape
 from sklearn_laplace._training import recipe
-from sklearn_laplace._training.losses import NegativeLog
+from sklearn_laplace._training.stacked import NegativeLog
 from sklearn_laplace.distributions.densities import density_for
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.latent import LatentGaussian
@@ -23,6 +21,8 @@ from sklearn_laplace.laplace.leave_one_out.rows import linear_rows
 from sklearn_laplace.laplace.likelihoods import Categorical, Poisson
 from sklearn_laplace.laplace.selection import held_out_scores, log_densities, prior_factors
 from sklearn_laplace.nets import TableMLP
+from sklearn_laplace.options.resolve import resolve
+from sklearn_laplace.options.variants import expanded
 
 N = 600
 

@@ -8,16 +8,14 @@ import torch
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data import rows as data_rows
-from sklearn_laplace._data.rows import PreparedData
-from sklearn_laplace._data.summary import TableShape
-from sklearn_laplace._data.target_scale import TargetScale
-from sklearn_laplace._ensemble import conditions
-from sklearn_laplace._ensemble.conditions import GPU_WORK, device_of_fit
-from sklearn_laplace._options.resolve import resolve
-from sklearn_laplace._options.variants import expanded
-from sklearn_laplace._runtime.group import Group
-from sklearn_laplace._runtime.torch_state import AVAILABLE
+from sklearn_laplace._ensemble import request as conditions
+from sklearn_laplace._ensemble.request import GPU_WORK, device_of_fit
+from sklearn_laplace._table import rows as data_rows
+from sklearn_laplace._table.rows import PreparedData, TableShape, TargetScale
+from sklearn_laplace._table.source import Group
+from sklearn_laplace.laplace.torch_state import AVAILABLE
+from sklearn_laplace.options.resolve import resolve
+from sklearn_laplace.options.variants import expanded
 
 
 def device_of(model, n_rows, n_columns=10):

@@ -8,10 +8,9 @@ import torch
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._approximation.noise_model import NoiseModel
-from sklearn_laplace._ensemble.ensemble import Ensemble
-from sklearn_laplace._ensemble.stacked import Together
-from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._ensemble.ensemble import Ensemble, Together
+from sklearn_laplace._ensemble.noise_model import NoiseModel
+from sklearn_laplace._table import limits as _memory
 from sklearn_laplace.errors import NonFiniteError
 from sklearn_laplace.laplace.network.network import Network
 from sklearn_laplace.nets.stacked import StackedNets

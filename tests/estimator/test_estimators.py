@@ -16,8 +16,8 @@ from torch import nn
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import fit_alone as ensemble_fit
 from sklearn_laplace._ensemble import update
-from sklearn_laplace._runtime import budget as _budget
-from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._table import limits as _budget
+from sklearn_laplace._table import limits as _memory
 from sklearn_laplace.errors import (
     BoundWarning,
     InterpolationWarning,

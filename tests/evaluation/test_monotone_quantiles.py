@@ -8,7 +8,7 @@ import scipy.stats
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.distributions import CountMixture, NegativeBinomialLogNormal, NormalMixture, PoissonLogNormal
-from sklearn_laplace.distributions.intervals import nested, quantiles_of
+from sklearn_laplace.distributions.evaluation import nested, quantiles_of
 
 RNG = np.random.default_rng(17)
 X = RNG.uniform(-2, 2, size=(100, 2))

@@ -14,8 +14,8 @@ import scipy.stats
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceRegressor, load, metrics, save
-from sklearn_laplace._approximation.overdispersion import CountRows
-from sklearn_laplace._data.statistics import count_hint
+from sklearn_laplace._ensemble.target_noise import CountRows
+from sklearn_laplace._table.statistics import count_hint
 from sklearn_laplace.distributions import CountMixture, NegativeBinomialLogNormal, PoissonLogNormal
 from sklearn_laplace.errors import UnsupportedCombinationError
 

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, PolynomialFeatures, StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._unwrap import final_step, laplace_step, predict_interval, predict_std, predictive
+from sklearn_laplace._estimator.unwrap import final_step, laplace_step, predict_interval, predict_std, predictive
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(loc=3.0, size=(30, 2))

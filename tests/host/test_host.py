@@ -22,7 +22,7 @@ from skorch.dataset import ValidSplit
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
-from sklearn_laplace._approximation import approximate
+from sklearn_laplace._ensemble import approximate
 from sklearn_laplace._training import fit_map
 from sklearn_laplace.laplace.network import trace
 

@@ -16,9 +16,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save, to_onnx
-from sklearn_laplace._host.net import renewed
-from sklearn_laplace._host.standardised import first_layers
 from sklearn_laplace.laplace.layers import StandardisedLinear
+from sklearn_laplace.nets.skorch_net import first_layers, renewed
 
 RNG = np.random.default_rng(8)
 Z = RNG.normal(size=(60, 3))

@@ -11,13 +11,13 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace._options import resolve as _resolve
 from sklearn_laplace.errors import ClippedWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS, All, LastLayer, Subnetwork
+from sklearn_laplace.options import resolve as _resolve
 
 CASES = list(itertools.product(sorted(SUBSETS), sorted(CURVATURES), sorted(STRUCTURES), contracts.ALL_KINDS))
 CHOSEN = {"all": All(), "last_layer": LastLayer(), "subnetwork": Subnetwork({"0.weight": None, "0.bias": None})}

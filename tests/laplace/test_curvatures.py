@@ -318,7 +318,7 @@ def test_auto_finds_a_structure_for_every_rule(curvature, monkeypatch):
     small = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0}
     model = LaplaceRegressor(**small, curvature=curvature).fit(X, Y)
     assert model.structure_ in ("full", "functional")
-    monkeypatch.setattr("sklearn_laplace._runtime.budget.exact_cost", lambda *_: (1e20, STRUCTURES["full"]))
+    monkeypatch.setattr("sklearn_laplace._table.limits.exact_cost", lambda *_: (1e20, STRUCTURES["full"]))
     expensive = LaplaceRegressor(**small, curvature=curvature).fit(X, Y)
     assert expensive.structure_ == ("diag" if curvature == "hessian" else "kron")
 
@@ -360,7 +360,7 @@ def test_every_structure_holds_rules_of_rows(structure, rule):
 
 def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
     """The full matrix is computed first, even for a diagonal structure."""
-    monkeypatch.setattr("sklearn_laplace._runtime.memory._physical_memory", lambda: 10_000)
+    monkeypatch.setattr("sklearn_laplace._table.limits._physical_memory", lambda: 10_000)
     with pytest.raises(MemoryBudgetError, match=r"a matrix of 31 × 31 and needs .* \(15,376 bytes\).*curvature='ggn'"):
         LaplaceRegressor(n_members=1, hidden_layer_sizes=(6,), curvature="hessian", hessian_structure="diag").fit(X, Y)
 

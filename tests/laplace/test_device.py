@@ -7,7 +7,7 @@ import pytest
 import torch
 from host_reads import Reads
 
-from sklearn_laplace._runtime.progress import Clock, Steps, Task
+from sklearn_laplace._training.progress import Clock, Steps, Task
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS

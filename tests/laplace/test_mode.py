@@ -19,10 +19,10 @@ from sklearn_laplace.laplace.mode import (
     alternate,
     alternating,
     gauss_newton_step,
-    lbfgs,
     newton_decrement,
     refine,
 )
+from sklearn_laplace.laplace.mode import problem as lbfgs
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.prior import Prior
 from sklearn_laplace.laplace.structures import STRUCTURES

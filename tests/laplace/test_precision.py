@@ -4,10 +4,10 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._runtime.memory import MemoryBudget
+from sklearn_laplace._table.limits import MemoryBudget
 from sklearn_laplace.laplace import LaplaceFit, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import Gaussian
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES

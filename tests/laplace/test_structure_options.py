@@ -16,9 +16,8 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._options.variants import DEFAULTS, VARIANTS, expanded
-from sklearn_laplace._runtime import budget as _budget
-from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._table import limits as _budget
+from sklearn_laplace._table import limits as _memory
 from sklearn_laplace._training.cache import neutral
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
@@ -27,6 +26,7 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.structures._base import WeightSharing
 from sklearn_laplace.laplace.subsets import All, LastLayer, Subnetwork
 from sklearn_laplace.options import EKFAC, Kron, LowRank, LowRankDiag
+from sklearn_laplace.options.variants import DEFAULTS, VARIANTS, expanded
 
 RNG = np.random.default_rng(61)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(8, 3))

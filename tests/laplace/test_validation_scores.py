@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from sklearn_laplace._approximation.validation_scores import (
+from sklearn_laplace._ensemble.fixed_weights import (
     BIAS,
     FACTOR_OF_CLASSES,
     RANGE,

@@ -11,8 +11,8 @@ import torch
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data.rows import canonical_rows
-from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._table import limits as _memory
+from sklearn_laplace._table.rows import canonical_rows
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))

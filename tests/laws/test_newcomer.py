@@ -26,7 +26,7 @@ from sklearn_laplace import predict_interval
 X = pd.read_csv("flats.csv").drop(columns="rent")[70:]
 names, types = sys.argv[1].split(","), sys.argv[2:]
 for name in names:
-    pipe = skops.io.load(f"{name}.skops", trusted=["sklearn_laplace.regressor.LaplaceRegressor", *types])
+    pipe = skops.io.load(f"{name}.skops", trusted=["sklearn_laplace._estimator.regressor.LaplaceRegressor", *types])
     np.savez(f"{name}.npz", *predict_interval(pipe, X))
 """
 MIXED = {
@@ -70,7 +70,7 @@ def test_from_a_csv_to_the_same_numbers_in_a_new_process(tmp_path, monkeypatch):
         assert np.corrcoef(mean, y[N_FIT:])[0, 1] > 0.9
         assert matplotlib.image.imread(f"{name}.png")[..., :3].std() > 0.02
         untrusted.update(skops.io.get_untrusted_types(file=f"{name}.skops"))
-    assert untrusted <= {"sklearn_laplace.regressor.LaplaceRegressor", "numpy.dtype"}
+    assert untrusted <= {"sklearn_laplace._estimator.regressor.LaplaceRegressor", "numpy.dtype"}
     script = [sys.executable, "-W", "error", "-c", LOAD, ",".join(MIXED), *sorted(untrusted)]
     subprocess.run(script, check=True, timeout=300)
     for name, (mean, interval) in predictions.items():

@@ -37,7 +37,7 @@ from torch import nn
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, errors, metrics, plotting
-from sklearn_laplace._approximation import noise_model
+from sklearn_laplace._ensemble import noise_model
 from sklearn_laplace._export import onnx as onnx_export
 from sklearn_laplace.metrics import CalibrationReport, cross_validate_distribution
 from sklearn_laplace.recalibration import SigmaScaling

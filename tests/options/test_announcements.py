@@ -6,10 +6,10 @@ import pytest
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._runtime.group import Group
-from sklearn_laplace._validation import announcements
-from sklearn_laplace._validation.announcements import experimental
+from sklearn_laplace._table.source import Group
 from sklearn_laplace.errors import ExperimentalWarning
+from sklearn_laplace.errors import warn as announcements
+from sklearn_laplace.errors.warn import experimental
 
 
 def test_an_experimental_feature_warns_once(monkeypatch):

@@ -18,8 +18,7 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._approximation.relevance import relevance
-from sklearn_laplace._host.loss import MAPLoss
+from sklearn_laplace._ensemble.relevance import relevance
 from sklearn_laplace._training import fit_map as _map
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
@@ -37,6 +36,7 @@ from sklearn_laplace.laplace.prior_groups import GROUPINGS, prior_mean
 from sklearn_laplace.laplace.selection import evidence as selection
 from sklearn_laplace.laplace.selection import maximise_evidence
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.nets.skorch_loss import MAPLoss
 from sklearn_laplace.options import GaussianPrior
 
 RNG = np.random.default_rng(31)

@@ -27,12 +27,13 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._runtime.group import Group
-from sklearn_laplace._sources import arrays, recognise, sample
-from sklearn_laplace._sources.arrays import ArraySource
-from sklearn_laplace._sources.sample import sample_of
-from sklearn_laplace._sources.source import SomeParts
-from sklearn_laplace._training import recipe, stream
+from sklearn_laplace._table import recognise
+from sklearn_laplace._table import recognise as sample
+from sklearn_laplace._table import source as arrays
+from sklearn_laplace._table.recognise import sample_of
+from sklearn_laplace._table.source import ArraySource, Group, SomeParts
+from sklearn_laplace._training import batches as stream
+from sklearn_laplace._training import recipe
 from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.network.network import Network

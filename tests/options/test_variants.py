@@ -16,7 +16,6 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, options
-from sklearn_laplace._options.variants import DEFAULTS, VARIANTS, expanded
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.metrics import neg_nlpd
 from sklearn_laplace.options import (
@@ -32,6 +31,7 @@ from sklearn_laplace.options import (
     MonteCarlo,
     Subnetwork,
 )
+from sklearn_laplace.options.variants import DEFAULTS, VARIANTS, expanded
 
 RNG = np.random.default_rng(11)
 X, X_NEW = RNG.normal(size=(40, 2)), 2 * RNG.normal(size=(6, 2))

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sklearn_laplace._data.table import FROM_DTYPE
-from sklearn_laplace._options.class_weights import BALANCED
-from sklearn_laplace._options.likelihood import SINGLE_LOGIT, VARYING_NOISE
-from sklearn_laplace._options.options import BIASES, DAMPINGS, DISPERSION_RULES, PRIOR_RULES, SHARINGS
-from sklearn_laplace._options.prior import PRIOR_STRUCTURES
-from sklearn_laplace._options.resolve import STD_KINDS
-from sklearn_laplace._options.training import WEIGHTINGS
+from sklearn_laplace._table.table import FROM_DTYPE
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -26,6 +20,11 @@ from sklearn_laplace.laplace.selection import SELECTIONS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SCORES, SUBSETS
 from sklearn_laplace.nets import ACTIVATIONS
+from sklearn_laplace.options.likelihood import BALANCED, SINGLE_LOGIT, VARYING_NOISE
+from sklearn_laplace.options.prior import PRIOR_STRUCTURES
+from sklearn_laplace.options.resolve import STD_KINDS
+from sklearn_laplace.options.resolved import BIASES, DAMPINGS, DISPERSION_RULES, PRIOR_RULES, SHARINGS
+from sklearn_laplace.options.training import WEIGHTINGS
 
 DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS = ["capability", "here", "source", "test"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sklearn_laplace._runtime.torch_state import AVAILABLE, present_device
+from sklearn_laplace.laplace.torch_state import AVAILABLE, present_device
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])

@@ -97,7 +97,7 @@ fit = lambda: LaplaceClassifier(n_members=2, random_state=0).fit(X, labels).pred
 (big @ big).sum()
 np.testing.assert_allclose(in_child(fit), fit(), rtol=1e-3, atol=1e-4)
 
-from sklearn_laplace._runtime.torch_state import single_thread
+from sklearn_laplace.laplace.torch_state import single_thread
 
 
 def rest_of_the_block():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._table import limits as _memory
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
@@ -44,7 +44,7 @@ def test_workers_add_up_to_the_pass_of_one(structure, backend):
 
 def test_rows_are_shared_out(monkeypatch):
     """Three workers share the chunks: each chunk is processed once, and no worker gets most of them."""
-    from sklearn_laplace._approximation import shared_pass as _shared_pass
+    from sklearn_laplace._ensemble import approximate as _shared_pass
 
     sizes = []
     alone = _shared_pass._alone

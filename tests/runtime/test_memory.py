@@ -17,8 +17,8 @@ from joblib import Memory
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._runtime import memory as _memory
-from sklearn_laplace._runtime.memory import MemoryBudget
+from sklearn_laplace._table import limits as _memory
+from sklearn_laplace._table.limits import MemoryBudget
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES

@@ -18,8 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._runtime import progress as _steps
-from sklearn_laplace._runtime.progress import Clock, Steps, Task
+from sklearn_laplace._training import progress as _steps
+from sklearn_laplace._training.progress import Clock, Steps, Task
 from sklearn_laplace.errors import MemoryBudgetError
 
 RNG = np.random.default_rng(0)

@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data.rows import PreparedData
-from sklearn_laplace._data.target_scale import TargetScale
-from sklearn_laplace._runtime.group import Group
-from sklearn_laplace._sources import arrays
-from sklearn_laplace._sources.arrays import ArraySource
-from sklearn_laplace._sources.recognise import shard_of, source_of
-from sklearn_laplace._sources.sample import Sample, sample_of
-from sklearn_laplace._sources.source import Block, RowSource, SomeParts, joined
-from sklearn_laplace._training import stream
-from sklearn_laplace._training.stream import RowStream, folds_of, held_out_by_hash
+from sklearn_laplace._table import source as arrays
+from sklearn_laplace._table.recognise import Sample, sample_of, shard_of, source_of
+from sklearn_laplace._table.rows import PreparedData, TargetScale
+from sklearn_laplace._table.source import ArraySource, Block, Group, RowSource, SomeParts, joined
+from sklearn_laplace._training import batches as stream
+from sklearn_laplace._training.batches import RowStream, folds_of, held_out_by_hash
 
 UNIT = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
 

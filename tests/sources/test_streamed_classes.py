@@ -11,15 +11,17 @@ import torch
 from test_sources import Ranks
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._data.rows import rehashed
 from sklearn_laplace._estimator import sources
 from sklearn_laplace._estimator.labels import tally
-from sklearn_laplace._runtime.group import Group
-from sklearn_laplace._sources import arrays, recognise, sample
-from sklearn_laplace._sources.arrays import ArraySource
-from sklearn_laplace._sources.sample import sample_of
-from sklearn_laplace._training import recipe, stream
-from sklearn_laplace._training.stream import held_out_by_hash
+from sklearn_laplace._table import recognise
+from sklearn_laplace._table import recognise as sample
+from sklearn_laplace._table import source as arrays
+from sklearn_laplace._table.recognise import sample_of
+from sklearn_laplace._table.rows import rehashed
+from sklearn_laplace._table.source import ArraySource, Group
+from sklearn_laplace._training import batches as stream
+from sklearn_laplace._training import recipe
+from sklearn_laplace._training.batches import held_out_by_hash
 from sklearn_laplace.errors import CutWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace.fit import fit_laplace
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace._ensemble import streamed
+from sklearn_laplace._ensemble import approximate_members as streamed
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._sources import arrays, recognise
-from sklearn_laplace._training import recipe, stream
-from sklearn_laplace._training.stream import held_out_by_hash
+from sklearn_laplace._table import recognise
+from sklearn_laplace._table import source as arrays
+from sklearn_laplace._training import batches as stream
+from sklearn_laplace._training import recipe
+from sklearn_laplace._training.batches import held_out_by_hash
 from sklearn_laplace.errors import CutWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace.fit import fit_laplace
 

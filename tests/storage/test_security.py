@@ -40,7 +40,7 @@ Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=40)
 TABLE = np.array([["a", 1.0], ["b", np.nan], ["c", 3.0]], dtype=object)[np.arange(40) % 3]
 CHEAP = {"prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian", "n_members": 1}
 SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
-REGRESSOR = "sklearn_laplace.regressor.LaplaceRegressor"
+REGRESSOR = "sklearn_laplace._estimator.regressor.LaplaceRegressor"
 KEY = b"0123456789abcdef"
 
 
@@ -250,7 +250,7 @@ def test_an_object_of_each_class_needs_its_attributes(tag, monkeypatch):
     ["builtins.eval", "os.system", "posix.system", "torch.load", "torch.hub.load", "pickle.loads", "subprocess.Popen",
      "skorch.callbacks.Checkpoint", "skorch.setter.optimizer_setter", "skorch.history.History", "skorch.History",
      "sklearn_laplace._export.files.save", "numpy.load", "importlib.import_module", "__main__", "", "a" * 10**6,
-     "sklearn_laplace._runtime.atomic.write_whole", "torch.nn.modules.module.Module.apply", "nn.Module.apply"],
+     "sklearn_laplace._training.checkpoint.write_whole", "torch.nn.modules.module.Module.apply", "nn.Module.apply"],
 )  # fmt: skip
 def test_names_are_looked_up_in_the_closed_list(name, file, path):
     """Names are neither imported nor resolved as attributes."""

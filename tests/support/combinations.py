@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
-from sklearn_laplace._options.likelihood import LIKELIHOODS_FOR
-from sklearn_laplace._options.options import AUTO, DISPERSION_RULES, EVIDENCE
-from sklearn_laplace._options.prior import PRIOR_STRUCTURES
-from sklearn_laplace._options.resolve import DEFAULT_LINK, PREDICTIVES_BY_NAME, SAMPLE_LINK
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.links import LINKS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
+from sklearn_laplace.options.likelihood import LIKELIHOODS_FOR
+from sklearn_laplace.options.prior import PRIOR_STRUCTURES
+from sklearn_laplace.options.resolve import DEFAULT_LINK, PREDICTIVES_BY_NAME, SAMPLE_LINK
+from sklearn_laplace.options.resolved import AUTO, DISPERSION_RULES, EVIDENCE
 
 HEADER = """\
 <!-- python tests/support/combinations.py > docs/combinations.md -->

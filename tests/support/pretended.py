@@ -20,14 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._options import resolve
-from sklearn_laplace._runtime.progress import Steps
 from sklearn_laplace._training.batched import Training
-from sklearn_laplace._training.losses import Squares
+from sklearn_laplace._training.progress import Steps
 from sklearn_laplace._training.recipe import Schedule
-from sklearn_laplace._training.stacked import Stacked
+from sklearn_laplace._training.stacked import Squares, Stacked
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.nets import TableMLP
+from sklearn_laplace.options import resolve
 
 COUNTS: Counter[str] = Counter()
 """Number of reads, and of copies between the devices."""

@@ -15,7 +15,7 @@ from joblib import Memory
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._sources import recognise
+from sklearn_laplace._table import recognise
 from sklearn_laplace._training import checkpoint, recipe
 from sklearn_laplace._training.checkpoint import Checkpoint
 from sklearn_laplace.errors import UncachedWarning
@@ -99,7 +99,7 @@ def test_a_streamed_fit_goes_on_to_the_same_result(kind, tmp_path, monkeypatch):
     file[:] = X
     for module in (recognise, sources):
         monkeypatch.setattr(module, "SAMPLE_ROWS", 500)
-    monkeypatch.setattr("sklearn_laplace._training.stream.BUFFER_ROWS", 300)
+    monkeypatch.setattr("sklearn_laplace._training.batches.BUFFER_ROWS", 300)
     expected = kind(random_state=0).fit(file, y).predict_std(X[:50])
 
     def fit() -> LaplaceRegressor | LaplaceClassifier:

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace._host.rows import TrainingRows
-from sklearn_laplace._runtime.budget import SMALL_ROWS
-from sklearn_laplace._runtime.progress import Steps
+from sklearn_laplace._table.limits import SMALL_ROWS
 from sklearn_laplace._training.batches import Encoded
-from sklearn_laplace._training.gradient_start import gradient_start, started, starts_by_gradients
+from sklearn_laplace._training.fit_map import gradient_start, started, starts_by_gradients
 from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan
+from sklearn_laplace._training.progress import Steps
 from sklearn_laplace._training.stacked import Stacked
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.nets import MLP

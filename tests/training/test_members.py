@@ -18,15 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train_members as train
-from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded, RowNoise
-from sklearn_laplace._training.losses import NegativeLog, Squares
-from sklearn_laplace._training.recipe import Schedule, for_noise, recipes_for
-from sklearn_laplace._training.repeats import held_out_rows
-from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, Stacked
+from sklearn_laplace._training.recipe import Schedule, for_noise, held_out_rows, recipes_for
+from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, NegativeLog, Squares, Stacked
 from sklearn_laplace.errors import MemoryBudgetError
+from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import Categorical
 from sklearn_laplace.nets import ACTIVATIONS, TableMLP
 from sklearn_laplace.options import MonteCarlo
@@ -56,7 +54,7 @@ def nothing_beside():
     """Without members trained by second-order steps; ``tests/ensemble/test_exact_members.py`` covers those."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MOST_STEP", "MOST_ADDED"):
-            patch.setattr(f"sklearn_laplace._ensemble.encodings.{name}", 0.0)
+            patch.setattr(f"sklearn_laplace._ensemble.joint_members.{name}", 0.0)
         yield
 
 

@@ -20,13 +20,13 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._host.loss import MAPLoss
 from sklearn_laplace._training import fit_map as _map
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.mode import DataLoss
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.nets.skorch_loss import MAPLoss
 from sklearn_laplace.options import GaussianPrior, Kron
 
 RNG = np.random.default_rng(43)

@@ -1,6 +1,5 @@
 """Factored Jacobians: produced by layers, consumed by structures. Data only."""
 
-from .factors import LayerFactor
-from .jacobian import Batch, FactoredJacobian
+from .jacobian import Batch, FactoredJacobian, LayerFactor
 
 __all__ = ["Batch", "FactoredJacobian", "LayerFactor"]

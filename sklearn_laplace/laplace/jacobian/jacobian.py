@@ -16,13 +16,249 @@ independent of likelihoods, priors and structures.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from .factors import DenseFactor, Factor, _in_float64
+from .khatri_rao import add_khatri_rao_, add_square_
+
+
+@dataclass(frozen=True)
+class _LinearFactor:
+    """Part of SᵀJ of a linear layer, stored as two tensors with the sizes I and O last."""
+
+    inputs: Tensor
+    cotangents: Tensor
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters O·I."""
+        return self.cotangents.shape[-1] * self.inputs.shape[-1]
+
+    def scaled(self, weights: Tensor) -> Self:
+        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return type(self)(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
+
+    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> Self:
+        """Rotate into other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        return type(self)(self.inputs @ input_basis, self.cotangents @ output_basis)
+
+
+@dataclass(frozen=True)
+class LayerFactor(_LinearFactor):
+    """Part of SᵀJ of a linear layer: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``."""
+
+    inputs: Tensor  # (n, I), with a column of ones if the bias is selected
+    cotangents: Tensor  # (n, K, O), output factors back-propagated to the layer's output
+
+    def rows(self) -> Tensor:
+        """Dense form, shape (n, K, O·I)."""
+        return torch.einsum("nko,ni->nkoi", self.cotangents, self.inputs).flatten(2)
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (O·I,)."""
+        return (self.cotangents.sum(1).mT @ self.inputs).flatten()
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (O·I,). One matrix product, whatever K."""
+        squares = self.cotangents.square()
+        squares = squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
+        return (squares.mT @ self.inputs.square()).flatten()
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
+        outputs, inputs = self.cotangents.shape[-1], self.inputs.shape[-1]
+        per_output = self.inputs.square() @ weights.to(self.inputs.dtype).view(outputs, inputs).mT
+        return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
+
+    def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
+        r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), without forming a matrix (n·K, O·I).
+
+        For weights v (I,), one per column, it is :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})`. For
+        weights (O, I), it is the sum of such products over the outputs.
+        """
+        if weights.ndim == 2:
+            parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
+            return functools.reduce(Tensor.add_, parts)
+        n, k, _ = self.cotangents.shape
+        m, l, _ = other.cotangents.shape
+        outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
+        inputs = (self.inputs * weights.to(self.inputs.dtype)) @ other.inputs.mT
+        outputs.view(n, k, m, l).mul_(inputs[:, None, :, None])
+        return outputs
+
+    def _of_output(self, o: int) -> LayerFactor:
+        return LayerFactor(self.inputs, self.cotangents[..., o : o + 1])
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Product of the part with vectors (O·I, s), shape (n·K, s)."""
+        outputs, inputs = self.cotangents.shape[-1], self.inputs.shape[-1]
+        by_input = vectors.view(outputs, inputs, -1).transpose(0, 1).to(self.inputs.dtype).flatten(1)
+        inner = (self.inputs @ by_input).unflatten(1, (outputs, -1))
+        return (self.cotangents @ inner).flatten(0, 1)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """Product of the transposed part with vectors (n·K, s), shape (O·I, s)."""
+        weights = vectors.view(*self.cotangents.shape[:2], vectors.shape[1]).to(self.inputs.dtype)
+        outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
+        return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
+
+    def double(self) -> LayerFactor:
+        """Convert to float64."""
+        return LayerFactor(self.inputs.double(), self.cotangents.double())
+
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
+
+        For two layers and K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, a single
+        Khatri–Rao product of cost N·O·O′·I·I′ for any K. For a layer with itself only the lower triangle of ``total``
+        is valid.
+        """
+        if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
+            if other is self:
+                add_square_(self.cotangents, self.inputs, total)
+            else:
+                add_khatri_rao_((self.cotangents, other.cotangents), (self.inputs, other.inputs), total)
+        else:
+            total += self.rows().flatten(0, 1).mT @ other.rows().flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class DenseFactor:
+    """Part of SᵀJ of one tensor, stored densely."""
+
+    values: Tensor  # (n, K, p)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters p."""
+        return self.values.shape[-1]
+
+    def rows(self) -> Tensor:
+        """Dense form, shape (n, K, p)."""
+        return self.values
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (p,)."""
+        return self.values.sum((0, 1))
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (p,)."""
+        return self.values.square().sum((0, 1))
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (p,)."""
+        return (self.values * weights.to(self.values.dtype)) @ self.values.mT
+
+    def gram(self, other: DenseFactor, weights: Tensor) -> Tensor:
+        """Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
+        left = self.values.flatten(0, 1) * weights.to(self.values.dtype)
+        return left @ other.values.flatten(0, 1).mT
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Product of the part with vectors (p, s), shape (n·K, s)."""
+        return self.values.flatten(0, 1) @ vectors.to(self.values.dtype)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """Product of the transposed part with vectors (n·K, s), shape (p, s)."""
+        return self.values.flatten(0, 1).mT @ vectors.to(self.values.dtype)
+
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        """Add Σₙₖ partᵀ other to a matrix (p, p′), float64."""
+        total += self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)
+
+    def scaled(self, weights: Tensor) -> DenseFactor:
+        """Multiply each entry by its parameter's weight (p,)."""
+        return DenseFactor(self.values * weights.to(self.values.dtype))
+
+    def double(self) -> DenseFactor:
+        """Convert to float64."""
+        return DenseFactor(self.values.double())
+
+
+@dataclass(frozen=True)
+class SharedFactor(_LinearFactor):
+    """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
+
+    Squares are taken after the sum over positions. All structures but the Kronecker-factored ones use the dense form.
+    """
+
+    inputs: Tensor  # (n, L, I)
+    cotangents: Tensor  # (n, K, L, O)
+
+    @cached_property
+    def dense(self) -> DenseFactor:
+        """Dense form with n·K·O·I elements."""
+        n, n_columns = self.cotangents.shape[:2]  # one product per row: broadcasting over K would copy the inputs
+        return DenseFactor((self.cotangents.mT.flatten(1, 2) @ self.inputs).view(n, n_columns, -1))
+
+    def rows(self) -> Tensor:
+        """Dense form, shape (n, K, O·I)."""
+        return self.dense.values
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (O·I,)."""
+        return (self.cotangents.sum(1).flatten(0, 1).mT @ self.inputs.flatten(0, 1)).flatten()
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (O·I,)."""
+        return self.dense.square_sum()
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
+        return self.dense.weighted_inner(weights)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Product of the part with vectors (O·I, s), shape (n·K, s)."""
+        return self.dense.times(vectors)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """Product of the transposed part with vectors (n·K, s), shape (O·I, s)."""
+        return self.dense.transposed_times(vectors)
+
+    def reduced(self) -> LayerFactor:
+        """Mean of the inputs and sum of the cotangents over positions; exact if either is constant over them."""
+        return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
+
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        """Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64."""
+        self.dense.add_cross_(other, total)
+
+    def double(self) -> DenseFactor:
+        """Dense form in float64."""
+        return self.dense.double()
+
+
+def picked(factor: Factor, index: Tensor) -> DenseFactor:
+    """Dense part of the parameters at positions ``index`` (p,) of the block's flattened matrix.
+
+    For a layer at a single position, only the selected entries are computed.
+    """
+    if isinstance(factor, LayerFactor):
+        width = factor.inputs.shape[-1]
+        return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
+    return DenseFactor(factor.rows()[..., index])
+
+
+def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
+    """Split the part of [W | b] into those of W and b. The bias part is the cotangents, summed over positions."""
+    inputs = factor.inputs[..., :-1]
+    if isinstance(factor, SharedFactor):
+        return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))
+    return LayerFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents)
+
+
+def _in_float64(factor: Factor) -> Factor:
+    """Convert to float64 and keep the type of the factor, unlike :meth:`SharedFactor.double`."""
+    return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
+
+
+Factor = LayerFactor | SharedFactor | DenseFactor
+"""Part of SᵀJ of one block."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from ..jacobian.factors import Factor, LayerFactor, SharedFactor
-from ..jacobian.jacobian import ParameterBlock
+from ..jacobian.jacobian import Factor, LayerFactor, ParameterBlock, SharedFactor
 
 
 @dataclass(frozen=True)

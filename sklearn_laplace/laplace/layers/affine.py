@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import ParameterBlock
+from ..jacobian.jacobian import DenseFactor, ParameterBlock
 from ._base import FactoredLayer
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..jacobian.factors import DenseFactor, Factor
-from ..jacobian.jacobian import ParameterBlock
+from ..jacobian.jacobian import DenseFactor, Factor, ParameterBlock
 from ._base import FactoredLayer, shared_factor
 
 AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4}

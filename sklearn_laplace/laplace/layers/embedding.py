@@ -11,8 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import ParameterBlock
+from ..jacobian.jacobian import DenseFactor, ParameterBlock
 from ._base import FactoredLayer
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import ParameterBlock
+from ..jacobian.jacobian import DenseFactor, ParameterBlock
 
 
 @dataclass(frozen=True)

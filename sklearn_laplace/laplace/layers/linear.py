@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..jacobian.factors import LayerFactor, SharedFactor
-from ..jacobian.jacobian import ParameterBlock
+from ..jacobian.jacobian import LayerFactor, ParameterBlock, SharedFactor
 from ._base import FactoredLayer, shared_factor
 
 

@@ -1,8 +1,8 @@
 """Leave-one-out predictions in closed form, without refits."""
 
-from .densities import class_density, gaussian_density
 from .left_out import leave_one_out, loo_log_density
 from .linearised import linearised_mode
+from .rows import class_density, gaussian_density
 
 __all__ = [
     "class_density",

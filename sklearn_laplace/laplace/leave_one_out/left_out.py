@@ -28,9 +28,8 @@ import torch
 from ..curvatures import GGN
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
-from .densities import Density
 from .linearised import _curvature_at, _settled
-from .rows import linear_rows, one_temperature
+from .rows import Density, linear_rows, one_temperature
 
 
 def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:

@@ -7,7 +7,7 @@ With :math:`t = f + \log\alpha`, softplus :math:`\zeta` and its derivative :math
 
 The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian depends on the count (``curvature="hessian"``);
 :math:`\Lambda = \mathrm{diag}(\mu/(1 + \alpha\mu))` is its expectation, the Fisher information (Hilbe 2011, sec. 8.2).
-The overdispersion α is a constant here, selected by ``_approximation/overdispersion.py``. A count is Poisson with a
+The overdispersion α is a constant here, selected by ``_ensemble/target_noise.py``. A count is Poisson with a
 gamma-distributed rate of mean μ and shape 1/α.
 
 If the log mean is Gaussian with mean m and variance v, the epistemic variance is that of the Poisson likelihood, and

@@ -21,8 +21,7 @@ from functools import cached_property
 from ...errors import NonFiniteError, NotPositiveDefiniteError
 from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
 from ..fit import Hyper, LaplaceFit
-from .lbfgs import refine
-from .problem import Mode, Problem, gauss_newton_step
+from .problem import Mode, Problem, gauss_newton_step, refine
 
 START_DAMPING = 1.0
 """Initial damping of Gauss–Newton."""

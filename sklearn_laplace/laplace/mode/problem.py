@@ -6,28 +6,112 @@ The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tf
 
 - :func:`gauss_newton_step`, :math:`(H/\varphi + (1+\mu)\,\mathrm{diag}(\delta))\,\Delta = -\nabla L` (Levenberg 1944;
   Marquardt 1963, with the damping scaled by the prior), far from the mode;
-- ``refine`` (``lbfgs.py``), L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) with :math:`P^{-1}` as the initial
+- :func:`refine`, L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) with :math:`P^{-1}` as the initial
   inverse Hessian, near the mode. It needs gradients only, and converges superlinearly where Gauss–Newton is slow
   (large residuals).
 
 For a linear network and a Gaussian likelihood, either reaches the exact mode in its first step. The remaining distance
 is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the weights to the mode of the
 linearised model, in posterior standard deviations.
+
+The loss of the rows is a function of the weights, for searches that evaluate many weights. Only the sum over rows and
+its gradient are computed, on a single replica of the module. If the rows form one batch, the gradient reuses the graph
+of the preceding forward pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from ..fit import Hyper, LaplaceFit
+from ..fit import Hyper, LaplaceFit, Rows
+from ..likelihoods._base import Likelihood
+from ..linalg import pulled_back, sum_of_rows
 from ..network.network import Network
 from ..structures._base import Posterior
-from .data_loss import DataLoss
+
+
+class DataLoss:
+    """Loss Σ w·nll of the rows at unit dispersion, as a function of the selected weights of a network.
+
+    Earlier rows are added through the quadratic model of their fit ``past``.
+    """
+
+    def __init__(
+        self, network: Network, likelihood: Likelihood, batches: Sequence[Rows], past: LaplaceFit | None = None
+    ) -> None:
+        self.network, self.likelihood, self.batches, self.past = network, likelihood, batches, past
+        places = network.tensors(torch.arange(network.n_parameters, device=network.theta.device, dtype=torch.float64))
+        random = torch.cat([mask.flatten() for mask in network.masks().values()])
+        # Positions of the random elements among all elements of the selected tensors, concatenated.
+        self._random = random.nonzero()[:, 0]
+        # Index in θ of each random element.
+        self._place = torch.cat([place.flatten() for place in places.values()])[self._random].long()
+        values = network.tensors(network.theta)
+        self._values = torch.cat([value.flatten() for value in values.values()]).to(_dtype(network))
+        pieces = self._values.split([value.numel() for value in values.values()])
+        shaped = zip(values.items(), pieces, strict=True)
+        self._leaves = {name: piece.view(value.shape).requires_grad_() for (name, value), piece in shaped}
+        self._module = network.replica(self._leaves)
+        self._theta = network.theta
+        self._graph: tuple[Tensor, Tensor] | None = None
+
+    def held(self, theta: Tensor) -> Tensor:
+        """θ (P,) rounded to the dtype of the module, as float64."""
+        return theta.to(self._values).double()
+
+    def __call__(self, theta: Tensor) -> float:
+        """Loss at the weights θ (P,). Costs one forward pass per batch."""
+        self._theta, self._graph = theta, None
+        self._values.index_copy_(0, self._random, theta[self._place].to(self._values))
+        nll = torch.zeros((), dtype=torch.float64, device=theta.device)
+        for inputs, targets, weights in self.batches:
+            with torch.set_grad_enabled(len(self.batches) == 1):
+                outputs = self._outputs(inputs)
+            values = outputs.detach()
+            nll += sum_of_rows(weights * self.likelihood.nll(values, targets))
+            if len(self.batches) == 1:
+                self._graph = outputs, self._cotangent(values, targets, weights)
+        return float(nll) + (0.0 if self.past is None else self._of_past()[0])
+
+    def gradient(self) -> Tensor:
+        """Gradient (P,), float64, at the weights of the last call."""
+        total = torch.zeros(len(self._values), dtype=torch.float64, device=self._values.device)
+        if self._graph is not None:
+            self._add_(total, *self._graph)
+            self._graph = None
+        else:
+            for inputs, targets, weights in self.batches:
+                outputs = self._outputs(inputs)
+                self._add_(total, outputs, self._cotangent(outputs.detach(), targets, weights))
+        gradient = torch.empty_like(self._theta, dtype=torch.float64)
+        gradient[self._place] = total[self._random]
+        return gradient if self.past is None else gradient + self._of_past()[1]
+
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        return self.network.transform_outputs(self._module(inputs))
+
+    def _cotangent(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return self.likelihood.residual(outputs, targets) * weights[:, None]
+
+    def _add_(self, total: Tensor, outputs: Tensor, cotangent: Tensor) -> None:
+        leaves = list(self._leaves.values())
+        slopes = pulled_back(outputs, leaves, cotangent)
+        total += torch.cat([slope.flatten() for slope in slopes])
+
+    def _of_past(self) -> tuple[float, Tensor]:
+        assert self.past is not None
+        return self.past.quadratic_model(self._theta - self.past.theta)
+
+
+def _dtype(network: Network) -> torch.dtype:
+    return next(network.module.parameters()).dtype
+
 
 DECREMENT = 1e-10
 """Convergence criterion: Newton decrement, in posterior standard deviations."""
@@ -138,3 +222,120 @@ def _next_damping(damping: float, gain: float) -> float:
     elif gain < 0.25:
         damping = max(damping * 2.0, 1e-3)
     return 0.0 if damping < 1e-6 else damping
+
+
+MEMORY = 20
+"""Number of pairs of steps and gradient changes in the L-BFGS memory."""
+
+
+def refine(
+    problem: Problem,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    max_steps: int,
+    damping: float = 0.0,
+    *,
+    is_far: bool = False,
+) -> Mode:
+    """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
+
+    The posterior of ``fit``, at the initial weights, is the metric of all steps. Each of the ``max_steps`` takes a few
+    gradient passes over the data. The metric has damping μ only if the undamped first step does not lower the
+    objective; that step is not tried if ``is_far``.
+    """
+    objective, theta = _Objective(problem, fit, hyper), fit.theta
+    value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
+    if is_far:
+        metric = _posterior(fit, hyper, damping)
+        solved = metric.solve(gradient)
+    else:
+        metric, solved = _metric(objective, fit, hyper, value, gradient, damping)
+    memory = _Memory()
+    steps, size = 0, 1.0
+    decrement = float(gradient @ solved)
+    while steps < max_steps and decrement > DECREMENT**2 and not problem.is_over():
+        direction = -memory.inverse_hessian(gradient, solved)
+        accepted = _armijo(objective, theta, direction, value, float(gradient @ direction), min(1.0, 4 * size))
+        if accepted is None:
+            break
+        moved, reached, size = accepted
+        new_gradient = objective.gradient()
+        new_solved = metric.solve(new_gradient)
+        memory.add(moved - theta, new_gradient - gradient, new_solved - solved)
+        steps += 1
+        stalled = value - reached <= 1e-14 * (abs(value) + 1.0)
+        theta, gradient, solved, value = moved, new_gradient, new_solved, reached
+        before, decrement = decrement, float(gradient @ solved)
+        # Below the rounding error of the objective, only the decrement measures progress.
+        if stalled and decrement > 0.25 * before:
+            break
+    if steps:
+        fit = problem.linearise(fit.network.with_parameters(theta))
+    return Mode(fit, hyper, steps, damping)
+
+
+def _metric(
+    objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
+) -> tuple[Posterior, Tensor]:
+    """Posterior that serves as the metric, and the solve P⁻¹ ∇L (P,).
+
+    It is undamped if its full step lowers the objective, as it does near a mode; otherwise damped.
+    """
+    exact = _posterior(fit, hyper)
+    solved = exact.solve(gradient)
+    if damping == 0.0:
+        return exact, solved
+    reached = objective(objective.held(fit.theta - solved))
+    if math.isfinite(reached) and reached <= value - 1e-4 * float(gradient @ solved):
+        return exact, solved
+    damped = _posterior(fit, hyper, damping)
+    return damped, damped.solve(gradient)
+
+
+def _armijo(
+    objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
+) -> tuple[Tensor, float, float] | None:
+    """Backtracking line search: the first of the step sizes s, s/2, s/4, … with a sufficient decrease, or None.
+
+    Returns the new weights (P,), the objective there, and the step size.
+    """
+    rounding = 1e-14 * (abs(value) + 1.0)
+    for _ in range(25):
+        theta = objective.held(start + size * direction)
+        reached = objective(theta)
+        if math.isfinite(reached) and reached <= value + 1e-4 * size * slope + rounding:
+            return theta, reached, size
+        size /= 2
+    return None
+
+
+class _Memory:
+    """Memory of L-BFGS: the last steps s, gradient changes y and P⁻¹ y. P⁻¹ is the initial inverse Hessian.
+
+    The two-loop recursion is two triangular solves (Byrd, Nocedal & Schnabel 1994). The rows of s and y are the pairs,
+    and R is the upper triangle of s yᵀ. The product with g is r + sᵀ c, where a = R⁻¹ s g, r = P⁻¹ (g − yᵀ a) and c =
+    R⁻ᵀ (diag(R) a − y r).
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, step: Tensor, change: Tensor, solved_change: Tensor) -> None:
+        """Add a pair if its curvature is positive, and drop the oldest if the memory is full."""
+        if float(step @ change) > 0:
+            self.pairs = [*self.pairs[-MEMORY + 1 :], (step, change, solved_change)]
+
+    def inverse_hessian(self, vector: Tensor, solved: Tensor) -> Tensor:
+        """Product of the inverse Hessian with a vector g (P,), given ``solved`` = P⁻¹ g."""
+        if not self.pairs:
+            return solved
+        steps, changes, solved_changes = (torch.stack(part) for part in zip(*self.pairs, strict=True))
+        triangle = (steps @ changes.mT).triu()
+        backward = _solve(triangle, steps @ vector, upper=True)
+        solved = solved - backward @ solved_changes
+        forward = _solve(triangle.mT, triangle.diagonal() * backward - changes @ solved, upper=False)
+        return solved + forward @ steps
+
+
+def _solve(triangle: Tensor, vector: Tensor, *, upper: bool) -> Tensor:
+    return torch.linalg.solve_triangular(triangle, vector[:, None], upper=upper)[:, 0]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from ..layers import FACTORED, FactoredLayer, Generic
 from ..linalg import pulled_back
 from ..replica import Tape, replicas_follow, replicate
-from .layout import Layout
-from .network import Network
+from .network import Layout, Network
 
 CHECKED_ROWS = 3
 """Number of example rows on which factored layers are checked against autodiff."""

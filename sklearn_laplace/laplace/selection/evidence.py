@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..._warn import warn_user
 from ...errors import BoundWarning
+from ...errors.warn import warn_user
 from ..evidence import PRECISION_BOUNDS, diagonal_derivatives, evidence_derivatives, log_evidence
 from ..fit import Hyper, LaplaceFit
 

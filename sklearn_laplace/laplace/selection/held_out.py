@@ -29,8 +29,7 @@ from torch import Tensor
 from ..evidence import PRECISION_BOUNDS
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
-from ..leave_one_out.densities import Density, normal_terms
-from ..leave_one_out.rows import LinearRows, linear_rows
+from ..leave_one_out.rows import Density, LinearRows, linear_rows, normal_terms
 from ..likelihoods._base import without_noise
 from ..structures._base import Eigenbasis
 
@@ -133,7 +132,7 @@ def held_out_scores(
         Hyperparameters of the training, the centre of the grid.
     density : callable
         Log density of a likelihood without dispersion. See
-        :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
+        :data:`~sklearn_laplace.laplace.leave_one_out.rows.Density`.
 
     Returns
     -------

@@ -33,9 +33,8 @@ from ..curvatures import GGN
 from ..evidence import PRECISION_BOUNDS
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
-from ..leave_one_out.densities import Density, normal_terms
 from ..leave_one_out.left_out import leave_one_out, loo_log_density
-from ..leave_one_out.rows import linear_rows, one_temperature
+from ..leave_one_out.rows import Density, linear_rows, normal_terms, one_temperature
 from ..likelihoods._base import without_noise
 from ..linalg import downdated
 

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import Batch, ParameterBlock
+from ..jacobian.jacobian import Batch, DenseFactor, ParameterBlock
 from ..linalg import require_semidefinite
 from ._base import Curvature, WeightSharing
 from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision

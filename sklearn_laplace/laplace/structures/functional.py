@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.factors import DenseFactor, Factor, LayerFactor
-from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
+from ..jacobian.jacobian import Batch, DenseFactor, Factor, FactoredJacobian, LayerFactor, ParameterBlock
 from ..linalg import cholesky, downdated, eigh, eigvalsh, trace_of_inverse
 from ._base import Curvature, Eigenbasis, Posterior
 

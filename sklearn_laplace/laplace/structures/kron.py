@@ -28,8 +28,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.factors import DenseFactor, Factor, SharedFactor
-from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
+from ..jacobian.jacobian import Batch, DenseFactor, Factor, FactoredJacobian, ParameterBlock, SharedFactor
 from ..linalg import eigh, gram, require_semidefinite
 from ._base import Curvature, Posterior, Rotation, WeightSharing
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
-from ..jacobian.factors import DenseFactor
-from ..jacobian.jacobian import Batch, ParameterBlock
+from ..jacobian.jacobian import Batch, DenseFactor, ParameterBlock
 from ..linalg import cholesky, eigh
 from ._base import RANK, Curvature
 from .functional import FunctionalPosterior

@@ -1,1 +1,0 @@
-"""Rows and tables: validation, encoding and standardisation."""

@@ -1,0 +1,174 @@
+r"""Calibration of an ensemble's variances and noise tails on held-out rows.
+
+Each row is held out by one member of every repeat. The errors of one repeat show the accuracy of a single member. The
+errors of two repeats also show how much averaging improves the prediction.
+
+**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` be the best factor for a single
+member, and :math:`c_2` the best factor for the mixture of the repeats. Averaging with weights :math:`a_k` removes a
+fraction of the variance between members that is proportional to :math:`1 - \sum_k a_k^2`. With the weights b of the
+repeats,
+
+.. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
+
+**Tails.** A noise model (``noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with
+variance s². Real errors often have heavier tails. Therefore h has an additional standard deviation :math:`\tau`, which
+leaves :math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
+
+.. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
+
+For each row, h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
+mixture of the repeats. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
+
+**Noise model** of an estimator (:func:`learnt_noise`): a built-in net, trained on the estimator's held-out errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+from ..laplace.fit import some_rows
+from ..laplace.latent import LatentGaussian
+from ..laplace.selection import HeldOutErrors
+from ..options.resolved import Options
+from .noise_model import TrainedNoise, noise_model, normal_nodes, shrunk
+
+FACTORS = 0.05, 4.5
+"""Minimum and maximum factor of all variances."""
+MOST_REACH = 2.0
+"""Maximum of :math:`\\log c_K - \\log c_1` relative to :math:`\\log c_2 - \\log c_1`."""
+SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
+"""Candidate values of τ."""
+USUAL_SPREAD, WORTH = 0.5, 2.0
+"""Default τ, and the gain in held-out log density, in nats, that another value must bring."""
+MOST_ROWS = 4000
+"""Maximum number of held-out rows from which τ and the factors are estimated, and the prior precision of classes and
+counts."""
+
+
+@dataclass(frozen=True)
+class HeldOutRepeats:
+    """Errors of held-out rows in D repeats, and their predicted variances."""
+
+    errors: Tensor  # (D, n, C)
+    variance: Tensor  # (D, n, C), without noise
+    noise: Tensor  # (D, n, C), noise variances at the mean of h
+    log_variance: Tensor | None  # (n, C), variance s² of h; None without a noise model
+    weights: Tensor  # (n,), of the rows
+    shares: Tensor  # (D,), of the repeats in the mixture
+
+    def some(self, most: int) -> HeldOutRepeats:
+        """Random sample of at most ``most`` rows, with a fixed seed."""
+        return self.taken(some_rows(len(self.weights), most).to(self.weights.device))
+
+    def taken(self, chosen: Tensor) -> HeldOutRepeats:
+        errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))
+        log_variance = None if self.log_variance is None else self.log_variance[chosen]
+        return HeldOutRepeats(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
+
+    def under(self, chosen: Tensor, dispersion: Tensor, log_ratio: LatentGaussian) -> HeldOutRepeats:
+        """Select m rows by their indices, with other φ (D, 1, 1) and distributions (m, C) of log noise ratios h."""
+        errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
+        noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
+        return HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), self.weights[chosen], self.shares)
+
+    def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
+        """Log density of each error (D, n, C) up to a constant, nats, for a factor of all variances and a spread τ."""
+        if self.log_variance is None:
+            return self._normal(factor, self.noise)
+        roots, weights = normal_nodes(self.errors)
+        deviation = (self.log_variance + spread**2).sqrt()
+        log_terms = [
+            weight.log() + self._normal(factor, self.noise * (root * deviation - spread**2 / 2).exp())
+            for root, weight in zip(roots, weights, strict=True)
+        ]
+        return torch.stack(log_terms).logsumexp(0)
+
+    def _normal(self, factor: float, noise: Tensor) -> Tensor:
+        total = factor * (self.variance + noise)
+        return -0.5 * (total.log() + self.errors.square() / total)
+
+    def of_one(self, densities: Tensor) -> float:
+        """Weighted mean of the repeats' log densities, summed over rows, nats."""
+        return float(self.weights @ torch.tensordot(self.shares, densities, 1).sum(1))
+
+    def of_all(self, densities: Tensor) -> float:
+        """Log density of the mixture of the repeats, summed over rows, nats."""
+        return float(self.weights @ (densities + self.shares.log()[:, None, None]).logsumexp(0).sum(1))
+
+    def best_factor(self, score: Callable[[Tensor], float], spread: float) -> tuple[float, float]:
+        """Return the logarithm of the factor with the largest score, and the score."""
+
+        def loss(log_factor: float) -> float:
+            return -score(self.log_densities(math.exp(log_factor), spread))
+
+        bounds = tuple(math.log(factor) for factor in FACTORS)
+        optimum = minimize_scalar(loss, bounds=bounds, method="bounded")
+        return float(optimum.x), -float(optimum.fun)
+
+
+def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> tuple[float, float]:
+    """Factor c_K of all variances, and τ of the noise, of a mixture of members with weights ``shares`` (K,)."""
+    rows = rows.some(MOST_ROWS)
+    spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
+    together = {spread: rows.best_factor(rows.of_all, spread) for spread in spreads}
+    best = max(spreads, key=lambda spread: together[spread][1])
+    if together[best][1] - together[usual][1] < WORTH:
+        best = usual
+    alone, _ = rows.best_factor(rows.of_one, best)
+    if len(rows.shares) == 1:
+        return math.exp(alone), best
+    reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
+    log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
+    return max(math.exp(log_factor), FACTORS[0]), best
+
+
+def with_tails(trained: TrainedNoise) -> TrainedNoise:
+    """Return the noise model with the τ that is estimated from the errors of its own training rows."""
+    sample = trained.some(MOST_ROWS)
+    log_ratio = sample.left_out()
+    noise = sample.dispersion * (log_ratio.mean + sample.model.log_level).exp()
+    errors, variance, noise = (part[None] for part in (sample.errors, sample.variance, noise))
+    share = torch.ones_like(sample.weights[:1])
+    rows = HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), sample.weights, share)
+    return replace(trained, model=replace(trained.model, spread=calibrated(rows, (1.0,))[1]))
+
+
+FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
+
+
+def learnt_noise(
+    net: nn.Module,
+    inputs: Tensor,
+    held_out: HeldOutErrors,
+    dispersion: float,
+    options: Options,
+    seed: int,
+    *,
+    honest: bool,
+    quick: bool = False,
+    with_own_tails: bool = True,
+) -> TrainedNoise | None:
+    """Train the noise net on held-out errors of rows (n, d), as :func:`.noise_model.noise_model`.
+
+    Returns None if the errors do not show that the noise varies, or if the noise net is too expensive. If ``honest``,
+    the errors come from nets trained without these rows, and the mean is trained under the noise later. ``quick``
+    suffices for row weights in a training; ``with_own_tails`` estimates the tails from these errors. Issues
+    ``BoundWarning`` if the noise of some rows is at its bound.
+    """
+    weights, always = held_out.weights, bool(options.varying_noise)
+    net, inputs = net.to(weights), inputs.to(weights)
+    trained = noise_model(net, inputs, weights, held_out, dispersion, seed, always=always, quick=quick)
+    if trained is None:
+        return None
+    if not quick:
+        trained.model.warn_at_bounds(inputs)
+        trained = with_tails(trained) if with_own_tails else trained
+    return replace(trained, model=trained.model.trained_under(inputs, weights)) if honest else trained

@@ -1,0 +1,409 @@
+r"""Laplace approximation of a net that was trained by its owner's epochs, or is frozen.
+
+The weights are fixed. Rows that the net was not trained on select prior precision and noise level for the structure
+that was asked for. They are the validation rows of the net's ``train_split``. Without
+them, and for numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-out
+of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer.
+Without either, the evidence of the structure selects.
+
+**Criterion.** Let :math:`e_n` be the errors of the net on these rows, and :math:`\varphi V_n(\rho)` their variances,
+noise included. The variances are those of the structure of the posterior, at noise variance φ and prior precisions
+:math:`\delta = f \delta_0 = (\rho/\varphi)\, \delta_0`. The selected f and φ maximise
+
+.. math:: \sum_n w_n \log N(e_n; 0, \varphi V_n(\rho)) - \tfrac12 \Big(\frac{\log f}{s_f}\Big)^2
+          - \tfrac12 \Big(\frac{\log \varphi / \bar{e^2}}{2 s_\sigma}\Big)^2
+
+with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors decide if the rows are few: a precision of
+natural size, and noise as large as the errors. A structure whose posterior is too wide gets a larger f, not a larger φ,
+because the errors bound φ. Without dispersion (classes and counts) the sum is the log density of the targets, and f is
+selected alone, with a weak prior around :math:`f_0` = ``FACTOR_OF_CLASSES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from numbers import Number
+from typing import Any
+
+import joblib
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._table.limits import budget_for, exact_cost
+from .._table.rows import PreparedData, row_keys
+from .._training.cache import kept_in_search
+from .._training.plan import GivenNet, other_rows
+from .._validation.arguments import Choice
+from ..distributions.densities import density_for
+from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
+from ..laplace.curvatures import GGN
+from ..laplace.fit import CHUNK, Hyper, LaplaceFit, Rows, TrainingRows, fit_laplace
+from ..laplace.latent import LatentGaussian
+from ..laplace.leave_one_out.rows import Density, normal_terms
+from ..laplace.likelihoods._base import without_noise
+from ..laplace.network.network import Network
+from ..laplace.selection import HeldOutScores, loo_path, maximise_evidence
+from ..laplace.selection.held_out import covariances
+from ..laplace.structures import Full, Functional
+from ..laplace.subsets import LastLayer
+from ..options.resolve import DEFAULT_LINK
+from ..options.resolved import AUTO, Options
+from .approximate import PosteriorLayout
+from .choose import SelectionState, _start
+
+LOWEST, HIGHEST = -5.0, 6.0
+"""Range of f, in powers of ten."""
+POINTS, DEAR_POINTS = 45, 23
+"""Number of values of ρ if one eigendecomposition serves all of them, and if each needs its own factorisation."""
+FINE = 441
+"""Number of values of ρ after interpolation."""
+RANGE, NOISES = 2.5, 81
+"""Largest ratio of φ to the mean squared error, and of the latter to φ; number of values of φ."""
+BIAS, SD_OF_BIAS = 0.2, 0.3
+"""Logarithm of the mean squared error of new rows over that of leave-one-out: its mean and standard deviation."""
+SD_OF_FACTOR, SD_OF_NOISE = math.log(10.0), 0.2
+"""Standard deviations of log f and of log σ; chosen on inner splits, see docs/decisions.md."""
+FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.6
+"""The same for classes and counts: centre of f, and standard deviation of its logarithm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationScores(HeldOutScores):
+    """Log density of rows that a fixed net was not trained on, on a grid of k values of ρ."""
+
+    level: float  # mean squared error over known noise, see :func:`_level`
+    widths: Tensor  # (k,): medians over the rows of the variance V, noise included, at φ = 1
+    spread: float  # variance of a constant prediction, in units of φ
+
+    def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
+        """Maximise the criterion of this module over the free hyperparameters."""
+        ridges, squares, constants = self._interpolated()
+        if not self.freedom:
+            away = (ridges - math.log(FACTOR_OF_CLASSES)) / SD_OF_CLASSES
+            factor = math.exp(ridges[(constants - 0.5 * away**2).argmax()])
+            return replace(hyper, prior_precision=factor * self.unit) if free_prior else hyper
+        noises = np.array([math.log(hyper.dispersion)])
+        if free_dispersion:
+            low, high = (math.log(bound) for bound in self.bounds)
+            noises = math.log(self.level) + np.linspace(-1, 1, NOISES) * math.log(RANGE)
+            noises = noises.clip(low, high)
+        if not free_prior:
+            factor = float(hyper.prior_precision[0] / self.unit[0])
+            at = (math.log(factor) + noises).clip(ridges[0], ridges[-1])
+            squares, constants = (np.interp(at, ridges, values) for values in (squares, constants))
+            ridges = at
+        else:
+            ridges, squares, constants = ridges[:, None], squares[:, None], constants[:, None]
+        density = constants - 0.5 * (self.freedom * (math.log(2 * math.pi) + noises) + squares * np.exp(-noises))
+        penalty = ((noises - math.log(self.level)) / (2 * SD_OF_NOISE)) ** 2
+        factors = ridges - noises
+        if free_prior:
+            penalty = penalty + (factors / SD_OF_FACTOR) ** 2
+        best = np.unravel_index((density - 0.5 * penalty).argmax(), density.shape)
+        noise = float(np.exp(np.broadcast_to(noises, density.shape)[best])) if free_dispersion else hyper.dispersion
+        precision = math.exp(factors[best]) * self.unit if free_prior else hyper.prior_precision
+        return replace(hyper, prior_precision=precision, dispersion=noise)
+
+    def width(self, hyper: Hyper) -> float:
+        """Median predictive standard deviation of the rows relative to that of a constant prediction.
+
+        0 without dispersion.
+        """
+        if not self.freedom:
+            return 0.0
+        factor = float(hyper.prior_precision[0] / self.unit[0])
+        ridges, widths = (values.log().cpu().numpy() for values in (self.ridge, self.widths))
+        variance = hyper.dispersion * math.exp(np.interp(math.log(factor * hyper.dispersion), ridges, widths))
+        return math.sqrt(variance / self.spread)
+
+    def _interpolated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log ρ, squares and constants on a finer grid, each of shape (``FINE``,)."""
+        known = self.ridge.log().cpu().numpy()
+        fine = np.linspace(known[0], known[-1], FINE)
+        return fine, *(np.interp(fine, known, values.cpu().numpy()) for values in (self.squares, self.constants))
+
+
+def validation_scores(
+    parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], unit: Tensor, density: Density, left_out: Tensor | None = None
+) -> ValidationScores:
+    """Compute the scores of rows that the fits do not include.
+
+    ``parts`` are Laplace fits at the weights of the net, each with batches of other rows; ``unit`` (G,) are natural
+    prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of their known
+    noise, which share in the level of the errors if the other rows are few.
+    """
+    listed = [(fit, list(batches)) for fit, batches in parts]
+    first = listed[0][0]
+    likelihood = first.likelihood
+    normal = likelihood.has_dispersion
+    level, factor = _level(first, _squares(listed), left_out) if normal else (1.0, 1.0)
+    dear = any(fit.curvature.eigenbasis() is None for fit, _ in listed) or len(unit) > 1
+    factors = torch.logspace(LOWEST, HIGHEST, DEAR_POINTS if dear else POINTS, dtype=torch.float64).to(unit)
+    ridge = factors * level
+    squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
+    variances: list[list[Tensor]] = [[] for _ in ridge]
+    for fit, batches in listed:
+        for place, rows, covariance in covariances(fit, batches, ridge[:, None] * unit):
+            if normal:
+                y, noise = without_noise(rows.targets, fit.n_outputs)
+                noise = noise.expand_as(rows.outputs)
+                square, logdet = normal_terms(y - rows.outputs, covariance, noise)
+                squares[place] += factor * (rows.weights @ square)
+                constants[place] -= 0.5 * (rows.weights @ logdet)
+                freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
+                variances[place].append((covariance.diagonal(dim1=1, dim2=2) + noise).mean(1))
+            else:
+                scored = likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
+                constants[place] += likelihood.score_weights(rows.weights) @ density(*scored, 1.0)
+    widths = torch.stack([torch.cat(part).median() for part in variances]) if normal else torch.zeros_like(ridge)
+    return ValidationScores(
+        unit=unit,
+        ridge=ridge,
+        squares=squares,
+        constants=constants,
+        freedom=freedom,
+        bounds=likelihood.dispersion_bounds,
+        level=level,
+        widths=widths,
+        spread=likelihood.dispersion_start,
+    )
+
+
+def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[float, float]:
+    """Level of the errors, and its ratio to the mean of the rows' squares.
+
+    It is at least the mean square of the training rows.
+    """
+    smallest = fit.likelihood.dispersion_bounds[0]
+    of_training = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
+    own = max(float(of_rows.mean()), smallest)
+    level = max(own if left_out is None else _pooled(of_rows, left_out), of_training, smallest)
+    return level, level / own
+
+
+def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tensor:
+    """Squares (n,) of errors (n, C) over their known noise variances, times the weights relative to their mean.
+
+    ``observed`` are the targets combined with their known noise.
+    """
+    _, noise = without_noise(observed.double(), errors.shape[1])
+    weights = weights.double()
+    return weights / weights.mean() * (errors.square() / noise).mean(1)
+
+
+def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
+    rows = [(fit, batch) for fit, batches in parts for batch in batches]
+    observed, weights = (torch.cat([batch[k] for _, batch in rows]) for k in (1, 2))
+    outputs = torch.cat([fit.network(batch[0]).double() for fit, batch in rows])
+    targets, _ = without_noise(observed.double(), outputs.shape[1])
+    return relative_squares(targets - outputs, observed, weights)
+
+
+def _pooled(own: Tensor, left_out: Tensor) -> float:
+    r"""Level of the errors from validation rows and leave-one-out: the mean of both logarithms, by their precisions.
+
+    A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out is smaller
+    by ``BIAS`` and has the variance ``SD_OF_BIAS``² in addition: the features were learnt from the rows left out.
+    """
+    means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
+    spreads = [_relative_variance(squares, mean) for squares, mean in zip((own, left_out), means, strict=True)]
+    precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + SD_OF_BIAS**2)
+    share = precisions[0] / sum(precisions)
+    return math.exp(share * math.log(means[0]) + (1 - share) * (math.log(means[1]) + BIAS))
+
+
+def _relative_variance(squares: Tensor, mean: float) -> float:
+    """Variance of the mean of squares over its square; 2, that of a normal error, for a single one."""
+    return float(squares.var()) / (len(squares) * mean**2) if len(squares) > 1 else 2.0
+
+
+OF_SELECTION = {
+    *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples"),
+    *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
+}
+"""Parameters that the pass over the rows of a trained net does not depend on."""
+N_FOLDS = 5
+"""Number of folds of the rows without validation rows. The fold of a row is a hash of its inputs."""
+ALL_FOLDS = 300
+"""Maximum number of rows for scores of all folds; with more rows, a single fold is scored."""
+FEW = 500
+"""Number of validation rows below which leave-one-out errors of the training rows share in the level of the errors."""
+RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
+"""ρ of leave-one-out, in units of the variance of the targets and of the natural prior precision."""
+
+
+def approximate_once(
+    trained: GivenNet, data: PreparedData, options: Options, parameters: Mapping[str, Any], seed: int
+) -> tuple[LaplaceFit, SelectionState]:
+    """Compute what :func:`approximate_given` returns, once for all candidates of a search with the same structure.
+
+    ``seed`` is that of draws in the curvature. ``parameters`` are those of the estimator.
+    """
+    key = ""
+    if trained.key:
+        relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
+        for name in ("prior_precision", "sigma_noise"):  # several values are a pattern, and given ones need no scores
+            value = parameters.get(name)
+            relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)
+        key = joblib.hash((trained.key, relevant, seed))
+    return kept_in_search(key, lambda: approximate_given(trained, data, options))
+
+
+def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
+    """Compute the curvature of the random weights, and the scores that select prior precision and noise level.
+
+    ``data`` are all rows; those that the net has held out are not part of the posterior. Raises ``MemoryBudgetError``
+    if the curvature does not fit in memory.
+    """
+    rows = data.training_rows(options.dtype, options.device, built_in=False)
+    validation = rows.taken(trained.held_out)
+    rows = rows if not len(validation) else rows.taken(other_rows(trained.held_out, len(rows)))
+    layout = PosteriorLayout.of(trained.network, rows, options, trained.prior, trained.hyper)
+    names = trained.network.parameter_names
+    origin = SelectionState(trained.hyper, trained.prior.names, names, None)
+    if not _has_scores(options):
+        return layout.fit(trained.network, rows), origin
+    scores, left_out = None, None
+    if len(validation):
+        fit = layout.fit(trained.network, rows)
+        scored = _dual_if_cheaper(fit, rows, layout)
+        parts = [(scored, validation.chunks(CHUNK))]
+        if options.likelihood.has_dispersion and len(validation) < FEW:
+            errors = kept_in_search(
+                trained.key and f"{trained.key} left out",
+                lambda: _left_out_errors(trained.network, rows, scored, layout, only_all=True),
+            )
+            left_out = None if errors is None else relative_squares(errors, rows.observed, rows.weights)
+    else:
+        hashed = (row_keys(data.X) % np.uint64(N_FOLDS)).astype(np.int64)
+        fold_of_row = torch.from_numpy(hashed).to(rows.inputs.device)
+        fit, parts = _folds(trained.network, rows, fold_of_row, layout)
+    if parts:
+        hyper = _pattern(parts[0][0], origin, options)
+        # ``refit_laplace`` can change the link of the predictions, not that of the scores.
+        density = density_for(fit.likelihood, DEFAULT_LINK)
+        scores = validation_scores(parts, hyper.prior_precision, density, left_out)
+    return fit, origin if scores is None else replace(origin, scores=scores)
+
+
+def _has_scores(options: Options) -> bool:
+    """True if rows outside the training can select a free hyperparameter."""
+    free = options.prior_precision.free or options.sigma_noise.free
+    scored = not options.likelihood.has_dispersion or (
+        options.likelihood.quadratic and options.rule.dispersion_power == 1
+    )
+    return free and scored and options.previous is None
+
+
+def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
+    """Prior precisions whose common factor is selected.
+
+    A single one is natural, so that scores do not depend on its given value. Of several, those that are given, or those
+    of largest evidence.
+    """
+    given = options.prior_precision.value
+    is_open = given is None or given.size == 1
+    free = replace(options, prior_precision=Choice(None, AUTO)) if is_open else options
+    hyper = replace(_start(origin, fit, free), temperature=1.0)
+    return maximise_evidence(fit, hyper, warn=False) if given is None and fit.prior.n_groups > 1 else hyper
+
+
+def _folds(
+    everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
+) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
+    """Fit of all rows, and fits without a fold with that fold, whose targets have the errors of leave-one-out.
+
+    A structure that is a sum over rows takes one pass in total.
+    """
+    folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
+    several = len(folds) > 1
+    folds = folds if len(rows) <= ALL_FOLDS else folds[:1]
+    if not (several and layout.options.likelihood.has_dispersion):
+        return layout.fit(everything, rows), []
+    others = [other_rows(fold, len(rows)) for fold in folds]
+    if layout.structure.is_monoid:
+        of_folds = [layout.refit(everything, rows.taken(fold)) for fold in folds]
+        if len(folds) == 1:
+            without = [layout.refit(everything, rows.taken(others[0]))]
+        else:
+            without = [reduce(LaplaceFit.merge, [f for f in of_folds if f is not part]) for part in of_folds]
+        fit = without[0].merge(of_folds[0])
+    else:
+        fit = layout.fit(everything, rows)
+        without = [layout.refit(everything, rows.taken(index)) for index in others]
+    without = [_dual_if_cheaper(f, rows.taken(index), layout) for f, index in zip(without, others, strict=True)]
+    errors = _left_out_errors(everything, rows, fit, layout)
+    if errors is None:
+        return fit, []
+    outputs = torch.cat([everything(inputs).double() for inputs, _, _ in rows.chunks(CHUNK)])
+    shifted = replace(rows, targets=(outputs + errors).to(rows.targets))
+    return fit, [(part, shifted.taken(fold).chunks(CHUNK)) for part, fold in zip(without, folds, strict=True)]
+
+
+def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayout) -> LaplaceFit:
+    """The same posterior in dual form if a full one has more weights than the rows have outputs."""
+    n_dual = layout.n_columns * len(rows)
+    is_full = isinstance(fit.curvature, Full) and Functional.accepts & fit.rule.provides
+    if not is_full or exact_cost(fit.network.blocks, n_dual)[1] is Full:
+        return fit
+    options, network = layout.options, fit.network
+    chunks = rows.chunks(options.memory.pass_rows(Functional, network, layout.n_columns, layout.n_bytes))
+    return fit_laplace(network, fit.likelihood, fit.rule, Functional, fit.prior, chunks)
+
+
+def _left_out_errors(
+    everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout, *, only_all: bool = False
+) -> Tensor | None:
+    """Errors (n, C) of leave-one-out; None if that is not affordable, for ``only_all`` over all weights.
+
+    The ridge of the linearised net is that of largest leave-one-out density, whatever the structure of the posterior.
+    A net whose errors on its own rows are larger has not been trained to a mode of that model: these errors count.
+    """
+    batches = rows.chunks(CHUNK)
+    try:
+        candidates = [everything] if only_all else _candidates(everything, layout)
+        exact = _exact_fit(candidates, rows, fit, layout)
+        if exact is None:
+            return None
+        unit = float(exact.network.natural_precisions(exact.prior)[0]) * fit.likelihood.dispersion_start
+        path = loo_path(exact, batches, (unit * RIDGES).to(exact.theta))
+    except (NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError):
+        return None
+    targets, _ = without_noise(rows.observed.double(), fit.n_outputs)
+    outputs = torch.cat([everything(inputs).double() for inputs, _, _ in batches])
+    of_net, left_out = (targets - mean for mean in (outputs, path.mean[path.log_density.argmax()]))
+    larger = [float(relative_squares(errors, rows.observed, rows.weights).mean()) for errors in (of_net, left_out)]
+    return of_net if larger[0] > larger[1] else left_out
+
+
+def _exact_fit(
+    candidates: Sequence[Network], rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout
+) -> LaplaceFit | None:
+    """Exact fit with one prior precision of the first candidate for which it is affordable."""
+    likelihood, memory = fit.likelihood, layout.options.memory
+    n_columns = GGN().n_columns(likelihood, fit.n_outputs)
+    n_dual = n_columns * len(rows)
+    for network in candidates:
+        prior = network.scalar_prior()
+        cost, structure = exact_cost(network.blocks, n_dual)
+        same = network.parameter_names == fit.network.parameter_names and network.blocks == fit.network.blocks
+        if same and isinstance(fit.curvature, structure) and isinstance(fit.rule, GGN):
+            return replace(fit, prior=prior)
+        if cost <= budget_for(len(rows)).exact_step and memory.fits(structure, network, n_dual, n_columns):
+            chunks = rows.chunks(
+                memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual))
+            )
+            return fit_laplace(network, likelihood, GGN(), structure, prior, chunks)
+    return None
+
+
+def _candidates(everything: Network, layout: PosteriorLayout) -> list[Network]:
+    """Networks of the weights that leave-one-out refits: all, else the last layer."""
+    try:
+        return [everything, LastLayer().of(everything, layout.example)]
+    except UnsupportedCombinationError:
+        return [everything]

@@ -1,1 +1,0 @@
-"""Training with skorch. No other package runs skorch nets."""

@@ -1,1 +1,0 @@
-"""Parameters of the estimators, resolved to objects."""

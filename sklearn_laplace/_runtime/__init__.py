@@ -1,1 +1,0 @@
-"""Memory, time, threads, devices and progress of a fit."""

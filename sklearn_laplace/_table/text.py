@@ -1,0 +1,188 @@
+"""Text columns that hold dates or numbers, as CSV files contain them, and text columns that do not suit categories.
+
+Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00), which is unambiguous, and if
+few rows share a date. It is read as numbers if every value is a number or a common marker of missing values, and there
+is such a marker. Markers are missing values in both cases. All other text is categorical, with a warning if it looks
+like dates, numbers or names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+
+import numpy as np
+
+from .._validation.rows import is_missing, shown
+from .reading import in_pandas
+
+DATES, NUMBERS = "dates", "numbers"
+"""What a text column is read as, apart from categories."""
+EXPECTED = {DATES: "a date such as 2024-05-31", NUMBERS: "a number"}
+"""What a value of such a column has to be, for messages."""
+MARKERS = {
+    "",
+    "?",
+    "-",
+    "--",
+    ".",
+    "#",
+    "na",
+    "n/a",
+    "#n/a",
+    "n.a.",
+    "nan",
+    "nil",
+    "none",
+    "null",
+    "missing",
+    "unknown",
+}
+"""Texts that mark a missing number, in lower case."""
+ISO_ORDER = re.compile(r"\s*(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\s*(\d.*\S))?\s*")
+"""A date with the year first, with or without a time."""
+DATE_LIKE = re.compile(
+    r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}[- ]?[a-z]{3,9}[- ,]*\d{2,4}|[a-z]{3,9} \d{1,2},? \d{4})\b.*", re.I
+)
+"""Text that looks like a date, in any order."""
+NUMBER_LIKE = re.compile(r"\s*[-+$€£]?\s*\d[\d.,' ]*(e[-+]?\d+)?\s*[%$€£]?\s*", re.I)
+"""Text that looks like a number, with separators, a percent sign or a currency."""
+DAY = 86_400.0
+"""Seconds per day."""
+MOST_PART = 0.5
+"""Minimum share of values that look like numbers or dates, or that are all different, for a warning."""
+MOSTLY_DIFFERENT = 0.75
+"""Minimum number of different dates per row for dates that are not categories. See docs/decisions.md."""
+FEW_ROWS = 20
+"""Minimum number of values for a warning about values that are all different."""
+OF_PERCENT = "X[k].str.rstrip('% ').astype(float)"
+"""Conversion of a column of percentages, for messages."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_marker(text: str) -> bool:
+    """True for a common marker of missing values."""
+    return text.strip().lower() in MARKERS
+
+
+def days(text: str) -> tuple[float, bool] | None:
+    """Days since 1970 of a date in ISO order, and whether it has a time zone; None for any other text."""
+    if (match := ISO_ORDER.fullmatch(text)) is None:
+        return None
+    year, month, day, time = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{year}-{int(month):02}-{int(day):02}" + (f"T{time}" if time else ""))
+    except ValueError:
+        return None
+    zoned = moment.tzinfo is not None
+    return ((moment if zoned else moment.replace(tzinfo=UTC)) - EPOCH).total_seconds() / DAY, zoned
+
+
+def number(text: str) -> float | None:
+    """Value of a text that is a finite number; None for any other text."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) and "_" not in text else None
+
+
+def read_as(texts: Collection[str], n_rows: float) -> str:
+    """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories.
+
+    ``n_rows`` is the number of rows, or their total weight if that is larger.
+    """
+    present = [text for text in texts if not is_marker(text)]
+    if _are_dates(present):
+        return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""
+    is_numeric = 0 < len(present) < len(texts) and all(number(text) is not None for text in present)
+    return NUMBERS if is_numeric else ""
+
+
+def _are_dates(texts: Sequence[str]) -> bool:
+    """True for dates that all have a time zone, or all have none."""
+    moments = [days(text) for text in texts]
+    return all(moments) and len({moment[1] for moment in moments if moment}) == 1
+
+
+def converted(
+    values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, bool | None]:
+    """Numbers (n,), float64, or days since 1970 from objects (n,), NaN if missing; whether dates have a time zone.
+
+    Raises ``ValueError`` for text that cannot be converted, and for dates of which only some have a zone. Rows of
+    weight zero are exempt: such text is missing there. The zone is None without dates.
+    """
+    numbers, zoned, meaning_of = np.full(len(values), np.nan), None, cache(_meaning)
+    for row, value in enumerate(values):
+        if is_missing(value):
+            continue
+        if not isinstance(value, str):
+            numbers[row] = value
+            continue
+        meaning = meaning_of(value, kind)
+        counts = weights is None or weights[row] > 0
+        if meaning is not None:
+            numbers[row], has_zone = meaning
+            if not counts:
+                continue
+            if zoned not in (None, has_zone):
+                raise ValueError(
+                    f"{name} of X holds times with and without a time zone, such as {shown(value)} in row {row}. "
+                    "Convert all of them to UTC, for example with "
+                    "pandas.to_datetime(column, format='mixed', utc=True)."
+                )
+            zoned = has_zone
+        elif counts and not is_marker(value):
+            raise ValueError(
+                f"{name} of X holds {shown(value)} in row {row}, and the training rows had {kind} in this column; "
+                f"expected {EXPECTED[kind]}, or a missing value (NaN or None)."
+            )
+    return numbers, zoned
+
+
+def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
+    """Number, or days and whether a date has a time zone; None for text that is not of the kind."""
+    if kind == DATES:
+        return days(text)
+    value = number(text)
+    return None if value is None else (value, None)
+
+
+def concern(texts: Iterable[str], name: str) -> str:
+    """Reason for a warning about a categorical column of text without missing values; empty if there is none."""
+    values = list(texts)
+    levels, key = dict.fromkeys(values), name.removeprefix("column ")
+    read = f"{name} of X is text and is read as {len(levels):,} categories"
+    like_dates = [text for text in levels if DATE_LIKE.fullmatch(text)]
+    if levels and len(like_dates) > MOST_PART * len(levels):
+        in_order = all(map(days, like_dates))
+        conversion = "pandas.to_datetime(X[k])" if in_order else "pandas.to_datetime(X[k], dayfirst=True)"
+        return (
+            f"{read}, and its values look like dates, such as {shown(like_dates[0])}. To read it as time, convert it: "
+            f"{in_pandas(name, conversion)}{'' if in_order else ', or dayfirst=False where the month comes first'}."
+        )
+    unlike = _text_among_numbers(levels)
+    if unlike is not None:
+        return (
+            f"{read}, and most of its values look like numbers, but not {shown(unlike)}. Convert it, for example "
+            "by pandas.read_csv with decimal=',' for decimal commas, thousands=',' for separators of thousands, "
+            f"na_values=['-'] for marks of missing values; for percentages: "
+            f"{in_pandas(name, OF_PERCENT)}."
+        )
+    if len(values) >= FEW_ROWS and len(levels) > MOST_PART * len(values):
+        return (
+            f"{read} in {len(values):,} rows, such as {shown(values[0])}, so that most new rows will have unknown "
+            f"categories. Omit it (pandas.DataFrame(X).drop(columns={key})), or derive columns from it that have few "
+            "values."
+        )
+    return ""
+
+
+def _text_among_numbers(levels: Collection[str]) -> str | None:
+    """First level that is no number, if most levels look like numbers."""
+    like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
+    is_mostly_numbers = len(like_numbers) > MOST_PART * len(levels)
+    return next((text for text in levels if number(text) is None), None) if is_mostly_numbers else None

@@ -1,0 +1,252 @@
+"""Run the epochs of a skorch net with the MAP objective as loss.
+
+Nets that are too large for exact Gauss–Newton steps alternate their epochs with evidence steps.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from skorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
+
+from .._table.limits import budget_for
+from ..errors import NonFiniteError, NonFiniteLossError
+from ..laplace.evidence import mackay_fixed_point
+from ..laplace.fit import Hyper, TrainingRows
+from ..laplace.mode.problem import Problem
+from ..laplace.network.network import Network
+from ..laplace.prior import Prior
+from ..nets.skorch_loss import LateAdam, RowsDataset, SlicingIterator
+from .plan import Plan
+from .progress import Steps, Task
+
+
+class EpochTasks(Callback):
+    """Callback that reports each epoch as a subtask of ``task``, the task of all epochs."""
+
+    def __init__(self, task: Task, steps: Steps) -> None:
+        self.task, self.steps = task, steps
+
+    def on_epoch_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        self.epoch = self.task.subtask("epoch").__enter__()
+
+    def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
+        if self.steps.is_shown:
+            self.steps.advance(float(np.mean(net.history[-1, "batches", :, "train_loss"])))
+        self.epoch.__exit__(None, None, None)
+
+
+class Watch(Callback):
+    """Callback that checks the loss after each epoch, calls ``between(net)`` every ``period`` epochs, and may stop."""
+
+    def __init__(
+        self, is_over: Callable[[], bool], between: Callable[[NeuralNet], None] | None = None, period: int = 1
+    ) -> None:
+        self.is_over = is_over
+        self.between = between
+        self.period = period
+
+    def on_batch_end(self, net: NeuralNet, **kwargs: Any) -> None:
+        if self.is_over():
+            raise KeyboardInterrupt  # the way in which skorch callbacks stop a training
+
+    def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
+        losses = net.history[-1, "batches", :, "train_loss"]
+        epoch = len(net.history)
+        if not np.isfinite(losses).all():
+            raise _diverged(next(v for v in losses if not np.isfinite(v)), net)
+        if self.between is not None and epoch % self.period == 0:
+            try:
+                self.between(net)
+            except NonFiniteError as error:
+                raise _diverged(math.nan, net) from error
+
+
+class Annealing(Callback):
+    """Callback that lowers the learning rate to zero by a cosine over all batches, for a module without own epochs."""
+
+    def on_train_begin(self, net: NeuralNet, X: Any = None, y: Any = None, **kwargs: Any) -> None:
+        n_rows = len(X) if net.batch_size == -1 else net.batch_size
+        self.step, self.n_steps = 0, net.max_epochs * math.ceil(len(X) / n_rows)
+
+    def on_batch_begin(self, net: NeuralNet, training: bool = False, **kwargs: Any) -> None:
+        if training:
+            for group in net.optimizer_.param_groups:
+                group["lr"] = net.lr * 0.5 * (1 + math.cos(math.pi * self.step / self.n_steps))
+            self.step += 1
+
+
+def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
+    return NonFiniteLossError(
+        f"the training loss became {loss} in epoch {len(net.history)} with lr={net.lr:g}. Use a smaller lr, scale the "
+        "inputs, or look for extreme values in X and y."
+    )
+
+
+def _one_row(net: NeuralNet, n_rows: int) -> ValueError:
+    return ValueError(
+        f"batch norm cannot train on a batch of one row, and {n_rows} rows in batches of {net.batch_size} leave one. "
+        "Use iterator_train__drop_last=True or another batch_size in the skorch net."
+    )
+
+
+def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
+    """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run.
+
+    Raises ``NonFiniteLossError`` if the loss becomes NaN or infinite, ``ValueError`` if batch norm gets a single row.
+    """
+    if net.max_epochs <= 0:
+        return 0
+    if isinstance(net.optimizer_, LateAdam):
+        net.optimizer_.make()
+    net.callbacks_ = [*net.callbacks_, ("laplace_watch", watch)]
+    data = RowsDataset(rows)
+    y = rows.targets.cpu().numpy()
+    net.notify("on_train_begin", X=data, y=y)
+    try:
+        net.fit_loop(data, y)
+    except KeyboardInterrupt as stop:
+        if not _raised_by_callback(stop):
+            raise
+    except ValueError as error:
+        if str(error).startswith("Expected more than 1 value per channel"):
+            raise _one_row(net, len(data)) from error
+        raise
+    net.notify("on_train_end", X=data, y=y)
+    return len(net.history)
+
+
+def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
+    """Rows (m,), int64, held out by the net's ``train_split``, which is replaced by one that returns this split.
+
+    NumPy's global generator is seeded for the draw, and restored. Raises ``ValueError`` if validation rows are not rows
+    of the fit.
+    """
+    none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
+    if not net.train_split or net.max_epochs <= 0:
+        return none
+    data, state = RowsDataset(rows), np.random.get_state()  # noqa: NPY002 - which scikit-learn's splitters use
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        parts = net.get_split_datasets(data, rows.targets.cpu().numpy())
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+    train, valid = (None if part is None else _positions(part, data) for part in parts)
+    if train is None or (valid is None) != (parts[1] is None):
+        raise ValueError(
+            "the net's train_split has validation rows that are not among the rows of the fit, as predefined_split "
+            "has. Pass these rows to fit as well, and use train_split=ValidSplit(PredefinedSplit(test_fold)) with "
+            "scikit-learn's PredefinedSplit."
+        )
+    if valid is not None:
+        _check_positions(train, valid, len(data))
+
+    def known(dataset: RowsDataset, y: object = None, **options: object) -> tuple[Any, ...]:
+        return Subset(dataset, train), None if valid is None else Subset(dataset, valid)  # type: ignore[arg-type]
+
+    net.train_split = known
+    return none if valid is None else torch.as_tensor(np.setdiff1d(np.arange(len(data)), train), device=none.device)
+
+
+def _positions(part: object, data: RowsDataset) -> np.ndarray | None:
+    """Positions of a part of the rows, also of a part of a part; None for other rows."""
+    if part is data:
+        return np.arange(len(data))
+    if not isinstance(part, Subset):
+        return None
+    outer = _positions(part.dataset, data)
+    index = np.asarray(part.indices, dtype=np.int64)
+    return None if outer is None else index if part.dataset is data else outer[index]
+
+
+def _check_positions(train: np.ndarray, valid: np.ndarray, n_rows: int) -> None:
+    """Check that training and validation rows are different rows of the fit."""
+    both = np.concatenate([train, valid])
+    if len(both) and both.max() >= n_rows:
+        raise ValueError(
+            f"the net's train_split has row {both.max()}, and the fit has {n_rows} rows of positive weight. A split by "
+            "positions, as PredefinedSplit, has to be made for the rows of the fit, without those of weight zero."
+        )
+    if shared := len(np.intersect1d(train, valid)):
+        raise ValueError(
+            f"the net's train_split trains on {shared} of its {len(valid)} validation rows, which then say nothing "
+            "about new rows. Use a split without rows in common, such as ValidSplit(5)."
+        )
+
+
+def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
+    """True if a skorch callback raised the KeyboardInterrupt to stop the training, and not the user by Ctrl-C."""
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(stop.__traceback__))
+    return NeuralNet.notify.__code__ in frames
+
+
+def finish(net: NeuralNet, network: Network) -> NeuralNet:
+    """Copy the network's weights into the net and drop the parts that only training needs; the history is kept."""
+    net.module_.load_state_dict(network.module.state_dict())
+    net.module_.eval()
+    history = list(net.history)
+    net.trim_for_prediction()
+    net.history.extend(history)
+    if net.iterator_valid is SlicingIterator:  # the net's predict method then accepts arrays again
+        net.iterator_valid = DataLoader
+    return net
+
+
+EPOCH_DAMPING = 0.7
+"""Fraction of the logarithmic distance to the target by which an evidence step moves the hyperparameters."""
+
+
+def train_epochs(
+    net: NeuralNet,
+    rows: TrainingRows,
+    network: Network,
+    prior: Prior,
+    problem: Problem,
+    plan: Plan,
+    *,
+    hyper: Hyper,
+    task: Task,
+) -> Hyper:
+    """Run the epochs of an initialised net in place, with damped evidence steps for free hyperparameters in between.
+
+    ``network`` is its trace at the initial weights. Raises ``NonFiniteLossError`` if the loss is not finite.
+    """
+    past = None if plan.previous is None else plan.previous.fit
+    net.criterion_.bind(network, net.module_, prior, hyper, past)
+    free_prior = plan.precision is None
+
+    def between(live: NeuralNet) -> None:
+        nonlocal hyper
+        fit = problem.linearise(network.with_state_of(live.module_))
+        target = mackay_fixed_point(fit, hyper) if free_prior else hyper
+        target = replace(target, dispersion=plan.update(fit, hyper).dispersion)
+        hyper = _part_of_the_way(hyper, target)
+        live.criterion_.bind(network, live.module_, prior, hyper, past)
+
+    free = free_prior or plan.free_dispersion
+    try:
+        # A skorch net of the user prints its own table of epochs.
+        shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
+        with task.subtask("epochs", net.max_epochs) as epochs, Steps(epochs, net.max_epochs, **shown) as steps:
+            net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs, steps))]
+            period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
+            run_epochs(net, rows, Watch(plan.is_over, between if free else None, period))
+    except NonFiniteLossError:
+        problem.linearise(network)  # if the initial outputs are not finite, this error names the layer
+        raise
+    return hyper
+
+
+def _part_of_the_way(hyper: Hyper, target: Hyper) -> Hyper:
+    precision = hyper.prior_precision * (target.prior_precision / hyper.prior_precision) ** EPOCH_DAMPING
+    dispersion = hyper.dispersion * (target.dispersion / hyper.dispersion) ** EPOCH_DAMPING
+    return replace(hyper, prior_precision=precision, dispersion=dispersion)

@@ -1,0 +1,76 @@
+"""The scikit-learn search that calls a fit, and what its fits share: trainings, and warnings that are given once."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+Value = TypeVar("Value")
+MOST_BYTES = 2**28
+MOST_BYTES_OF_WORKER = 2**26
+"""Size of the results that a search keeps, and that a worker process keeps."""
+PLACES = "fit", "_fit_and_score"
+"""Functions of ``sklearn.model_selection`` in which candidates are fitted."""
+
+
+@dataclass
+class Shared:
+    """What the fits of one search share."""
+
+    given: set[Any] = field(default_factory=set)  # categories of the warnings of candidates, and all messages
+    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results with bytes, latest last
+    most: int = MOST_BYTES  # total bytes, beyond which the oldest results are dropped
+
+    def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:
+        """Result for a key, computed if it is not kept; and True if it was. ``size`` returns its bytes."""
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            return self.kept[key][0], True
+        value = compute()
+        self.kept[key] = value, size(value)
+        while sum(n_bytes for _, n_bytes in self.kept.values()) > self.most:
+            self.kept.popitem(last=False)
+        return value, False
+
+
+@dataclass(frozen=True)
+class Search:
+    """A running search, and the state that its fits share."""
+
+    search: Any  # None in a worker process, where it is not known
+    shared: Shared
+    is_candidate: bool  # False for the final fit of the best candidate
+
+    def may_warn(self, message: str, category: type[Warning]) -> bool:
+        """True for the first candidate's warning of a category; for the final fit, if the message is new."""
+        if self.search is None:
+            return True
+        known = self.shared.given
+        is_new = category not in known if self.is_candidate else message not in known
+        known.update((category, message))
+        return is_new
+
+
+_of_calls: WeakKeyDictionary[Any, Shared] = WeakKeyDictionary()
+"""State by the ``Parallel`` object of a call of a search's ``fit``: it ends with the call."""
+_of_worker = Shared(most=MOST_BYTES_OF_WORKER)
+
+
+def current_search() -> Search | None:
+    """The innermost search whose fit is running in this thread; None outside of a search."""
+    frame: FrameType | None = sys._getframe(1)
+    is_candidate = False
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name in PLACES and frame.f_globals.get("__name__", "").startswith("sklearn.model_selection."):
+            is_candidate |= name == "_fit_and_score"
+            call = frame.f_locals.get("parallel") if name == "fit" else None
+            if call is not None:
+                return Search(frame.f_locals["self"], _of_calls.setdefault(call, Shared()), is_candidate)
+        frame = frame.f_back
+    return Search(None, _of_worker, True) if is_candidate else None

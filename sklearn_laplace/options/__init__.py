@@ -1,0 +1,40 @@
+"""Option objects: values of the estimators' parameters that have further options.
+
+Examples
+--------
+>>> from sklearn.model_selection import GridSearchCV
+>>> from sklearn_laplace import LaplaceRegressor
+>>> from sklearn_laplace.options import Kron
+>>> model = LaplaceRegressor(hessian_structure=Kron(), prior_precision=1.0)
+>>> search = GridSearchCV(model, {"hessian_structure__damping": ["exact", "ritter"]})
+"""
+
+from __future__ import annotations
+
+from .variants import (
+    EKFAC,
+    BlockDiagonal,
+    GaussianPrior,
+    Kron,
+    Link,
+    LowRank,
+    LowRankDiag,
+    MCFisher,
+    Members,
+    MonteCarlo,
+    Subnetwork,
+)
+
+__all__ = [
+    "EKFAC",
+    "BlockDiagonal",
+    "GaussianPrior",
+    "Kron",
+    "Link",
+    "LowRank",
+    "LowRankDiag",
+    "MCFisher",
+    "Members",
+    "MonteCarlo",
+    "Subnetwork",
+]
