@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from .._training.progress import Clock
-from ..distributions.densities import density_for
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
 from ..options.resolve import DEFAULT_LINK
@@ -30,7 +29,7 @@ from .approximate_members import (
     traced,
 )
 from .calibration import MOST_ROWS
-from .choose import SelectionState
+from .choose import SelectionState, density_for
 from .joint_members import JointMembers
 from .request import FitRequest
 

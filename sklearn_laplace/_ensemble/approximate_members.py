@@ -32,10 +32,8 @@ from torch import Tensor
 
 from .._table.rows import PreparedData
 from .._training.batches import RowStream, held_out_by_hash
-from .._training.epochs import finish
 from .._training.plan import MapResult, fixed_dispersion
 from .._training.progress import Clock
-from ..distributions.densities import density_for
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
@@ -44,10 +42,10 @@ from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
-from ..nets.skorch_net import build_net, initialise
+from ..nets.skorch_net import build_net, finish, initialise
 from ..options.resolved import Options
 from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
-from .choose import SelectionState
+from .choose import SelectionState, density_for
 from .joint_members import JointMembers
 from .noise_model import NoiseModel, TrainedNoise
 from .request import FitRequest

@@ -31,10 +31,9 @@ from .._training.fit_map import (
     started,
     starts_by_gradients,
 )
-from .._training.plan import NOISELESS, MapResult, Plan, TrainingRequest
+from .._training.plan import NOISELESS, MapResult, Plan, TrainingRequest, planned
 from .._training.progress import Steps, Task
 from .._training.recipe import FOLDS_OF_MANY, held_out_rows
-from .._training.train import planned
 from ..laplace.fit import Hyper, TrainingRows
 from ..laplace.mode.alternating import alternate
 from ..laplace.network.network import Network

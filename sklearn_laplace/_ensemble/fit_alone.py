@@ -9,7 +9,6 @@ Warnings of members are recorded while they are fitted, and issued once it is kn
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,22 +24,20 @@ from .._training.plan import GivenNet, MapResult, WarmStart, fixed_dispersion
 from .._training.progress import Task
 from .._training.recipe import FOLDS_OF_MANY, LEAST_ROWS, held_out_rows
 from .._training.train import TRAINING_STAGES, train
-from ..distributions.densities import density_for
 from ..errors import BoundWarning, ClippedWarning, JitterWarning, NonFiniteError, NotPositiveDefiniteError
-from ..laplace.fit import CHUNK, Hyper, LaplaceFit
+from ..laplace.fit import CHUNK, LaplaceFit
 from ..laplace.selection import HeldOutScores, held_out_scores
 from ..laplace.torch_state import single_thread
 from ..options.resolved import Options, is_number
 from ..options.training import number_of_members
 from .approximate import approximate
-from .choose import SelectionState, _start, choose
+from .choose import SelectionState, _start, choose, density_for
 from .ensemble import Ensemble
 from .fixed_weights import approximate_once
-from .member import Member, hyper_fields
+from .member import Member, member_of
 from .noise import fitted_noise
-from .noise_model import NoiseModel
-from .request import FitRequest
-from .target_noise import ROUNDS, TargetNoise, best_overdispersion
+from .request import FitRequest, Noise
+from .target_noise import ROUNDS, best_overdispersion
 
 OF_MEMBERS = ClippedWarning, JitterWarning
 """Warnings that concern a single net."""
@@ -105,7 +102,6 @@ FAILURES = NonFiniteError, NotPositiveDefiniteError
 """Errors that exclude a net from the ensemble, unless it was explicitly requested."""
 MEMBER_STAGES = 2
 """Number of subtasks of a member: training and posterior."""
-Noise = NoiseModel | TargetNoise | None
 
 
 def fit_alone(
@@ -225,40 +221,3 @@ def fit_member(
         return fit_member(again, task, noise_model=noise_model, learns_noise=False, trained=kept, scores=scores)
     with single_thread(trained.is_small):
         return member_of(request, trained, fit, hyper, origin, noise_model), trained
-
-
-def member_of(
-    request: FitRequest,
-    trained: MapResult | GivenNet,
-    fit: LaplaceFit,
-    hyper: Hyper,
-    origin: SelectionState,
-    noise_model: Noise,
-) -> Member:
-    unseen = None
-    fields = hyper_fields(fit, hyper, request.data.scale, request.resolved)
-    if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
-        gradient = fit.objective_gradient(hyper)
-        distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))
-        unseen = request.data.unshared_keys(trained.held_out.cpu().numpy()) if len(trained.held_out) else None
-    else:
-        gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
-        distance = trained.mode.decrement
-    return Member(
-        **fields,
-        net=trained.net,
-        origin=origin,
-        scale=request.data.scale,
-        noise_model=noise_model,
-        kept=request.kept,
-        unseen=unseen,
-        n_bins=request.parameters["n_bins"],
-        seed=request.seeds[2],
-        input_dtype=trained.input_dtype,
-        is_small=trained.is_small,
-        gradient_norm=float(gradient.norm()) / max(fit.total_weight, 1.0),
-        mode_distance=distance,
-        history=trained.history,
-        n_steps=trained.n_steps,
-        is_given=isinstance(trained, GivenNet),
-    )

@@ -38,7 +38,6 @@ from .._table.rows import PreparedData, row_keys
 from .._training.cache import kept_in_search
 from .._training.plan import GivenNet, other_rows
 from .._validation.arguments import Choice
-from ..distributions.densities import density_for
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, Rows, TrainingRows, fit_laplace
@@ -53,7 +52,7 @@ from ..laplace.subsets import LastLayer
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import AUTO, Options
 from .approximate import PosteriorLayout
-from .choose import SelectionState, _start
+from .choose import SelectionState, _start, density_for
 
 LOWEST, HIGHEST = -5.0, 6.0
 """Range of f, in powers of ten."""

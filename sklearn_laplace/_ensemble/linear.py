@@ -7,18 +7,14 @@ zero. A linear net would find part of the signal. It has one mode, and its evide
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
 from .._training.built_in import of_one_net
-from .._training.plan import TrainingRequest
-from ..options.resolve import is_plain_subset
-from ..options.resolved import Options, is_auto, is_number
 from .ensemble import Ensemble
 from .member import Member
-from .request import FitRequest
+from .request import FitRequest, leaves_layers_open
 
 ROWS = 10
 """Minimum number of rows for a linear net."""
@@ -28,18 +24,6 @@ logits, log rates, or targets in units of their standard deviation."""
 AS_PROBABLE = 0.1
 """Difference in log evidence, in nats, up to which a linear net replaces nets that have learnt nothing. See
 docs/decisions.md."""
-
-
-def leaves_layers_open(request: TrainingRequest, options: Options) -> bool:
-    """True if no option refers to hidden layers, or sets a prior or a training for them, before "auto" is settled."""
-    parameters = request.parameters
-    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
-    set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
-    one_net = parameters["net"] is not None or is_number(parameters["n_members"])
-    of_weights = options.prior_mean or isinstance(parameters["temperature"], Mapping)
-    of_weights = of_weights or not is_plain_subset(parameters["subset_of_weights"])
-    is_open = is_auto(parameters["hidden_layer_sizes"]) and not (one_net or of_weights)
-    return is_open and options.prior_precision.free and all(value is None for value in set_by_user)
 
 
 def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:

@@ -6,6 +6,7 @@ units of the targets. Rows are processed in chunks that fit the memory budget, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from .._table.limits import held
 from .._table.rows import PreparedData, TargetScale
+from .._training.plan import GivenNet, MapResult
 from ..laplace.evidence import effective_parameters, log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
@@ -32,6 +34,7 @@ from ..options.resolved import Options
 from .choose import LeftOut, SelectionState, left_out_of
 from .gaps import Filled
 from .noise_model import NoiseModel
+from .request import FitRequest, Noise
 from .target_noise import TargetNoise
 
 T = TypeVar("T")
@@ -291,3 +294,40 @@ def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Opt
 
 def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
     return values, values.sum()
+
+
+def member_of(
+    request: FitRequest,
+    trained: MapResult | GivenNet,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    origin: SelectionState,
+    noise_model: Noise,
+) -> Member:
+    unseen = None
+    fields = hyper_fields(fit, hyper, request.data.scale, request.resolved)
+    if isinstance(trained, GivenNet):  # distance of the random weights from the mode under the selected prior
+        gradient = fit.objective_gradient(hyper)
+        distance = math.sqrt(max(float(gradient @ fields["posterior"].solve(gradient)), 0.0))
+        unseen = request.data.unshared_keys(trained.held_out.cpu().numpy()) if len(trained.held_out) else None
+    else:
+        gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
+        distance = trained.mode.decrement
+    return Member(
+        **fields,
+        net=trained.net,
+        origin=origin,
+        scale=request.data.scale,
+        noise_model=noise_model,
+        kept=request.kept,
+        unseen=unseen,
+        n_bins=request.parameters["n_bins"],
+        seed=request.seeds[2],
+        input_dtype=trained.input_dtype,
+        is_small=trained.is_small,
+        gradient_norm=float(gradient.norm()) / max(fit.total_weight, 1.0),
+        mode_distance=distance,
+        history=trained.history,
+        n_steps=trained.n_steps,
+        is_given=isinstance(trained, GivenNet),
+    )

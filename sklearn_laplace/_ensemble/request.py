@@ -23,11 +23,15 @@ from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
 from ..laplace.torch_state import AVAILABLE
 from ..options.prior import check_left_out, previous_of
+from ..options.resolve import is_plain_subset
 from ..options.resolved import Options, is_auto, is_number
 from .choose import LeftOut, left_out_of
 from .joint_members import blocks_of
 from .noise_model import NoiseModel
 from .target_noise import TargetNoise
+
+Noise = NoiseModel | TargetNoise | None
+"""Noise of an ensemble: by inputs, by target, or one level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +159,15 @@ def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool)
         if is_auto(parameters["hidden_layer_sizes"]):
             layers = {"hidden_layer_sizes": recipe.hidden_layer_sizes}
     return sum(block.size for block in blocks_of(layers, shape, None if is_auto(n_bins) else n_bins))
+
+
+def leaves_layers_open(request: TrainingRequest, options: Options) -> bool:
+    """True if no option refers to hidden layers, or sets a prior or a training for them, before "auto" is settled."""
+    parameters = request.parameters
+    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
+    set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
+    one_net = parameters["net"] is not None or is_number(parameters["n_members"])
+    of_weights = options.prior_mean or isinstance(parameters["temperature"], Mapping)
+    of_weights = of_weights or not is_plain_subset(parameters["subset_of_weights"])
+    is_open = is_auto(parameters["hidden_layer_sizes"]) and not (one_net or of_weights)
+    return is_open and options.prior_precision.free and all(value is None for value in set_by_user)

@@ -56,8 +56,8 @@ from ..options.resolved import Options, is_auto
 from .calibration import FAILURES, learnt_noise
 from .exact_members import exact_alone, exact_repeat
 from .joint_members import JointMembers, affords_exact_net, average, by_stacking, exact_kinds
-from .linear import leaves_layers_open
 from .noise_model import TrainedNoise
+from .request import leaves_layers_open
 from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
 MOST_ERROR_RATIO = 2.0

@@ -16,7 +16,7 @@ import torch
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Subset
 
 from .._table.limits import budget_for
 from ..errors import NonFiniteError, NonFiniteLossError
@@ -25,7 +25,7 @@ from ..laplace.fit import Hyper, TrainingRows
 from ..laplace.mode.problem import Problem
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
-from ..nets.skorch_loss import LateAdam, RowsDataset, SlicingIterator
+from ..nets.skorch_loss import LateAdam, RowsDataset
 from .plan import Plan
 from .progress import Steps, Task
 
@@ -187,18 +187,6 @@ def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
     """True if a skorch callback raised the KeyboardInterrupt to stop the training, and not the user by Ctrl-C."""
     frames = (frame.f_code for frame, _ in traceback.walk_tb(stop.__traceback__))
     return NeuralNet.notify.__code__ in frames
-
-
-def finish(net: NeuralNet, network: Network) -> NeuralNet:
-    """Copy the network's weights into the net and drop the parts that only training needs; the history is kept."""
-    net.module_.load_state_dict(network.module.state_dict())
-    net.module_.eval()
-    history = list(net.history)
-    net.trim_for_prediction()
-    net.history.extend(history)
-    if net.iterator_valid is SlicingIterator:  # the net's predict method then accepts arrays again
-        net.iterator_valid = DataLoader
-    return net
 
 
 EPOCH_DAMPING = 0.7

@@ -45,8 +45,9 @@ from ..laplace.structures._base import Curvature
 from ..laplace.torch_state import single_thread
 from ..laplace.updates import PreviousPosterior
 from ..nets import MLP, TableMLP
+from ..nets.skorch_net import finish
 from .batched import Training, mean_errors
-from .epochs import finish, train_epochs
+from .epochs import train_epochs
 from .plan import NOISELESS, MapResult, Plan
 from .progress import Steps, Task
 from .recipe import Schedule

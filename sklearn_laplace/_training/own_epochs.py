@@ -24,8 +24,9 @@ from ..laplace.network.network import Network
 from ..laplace.structures import Diag
 from ..laplace.torch_state import single_thread
 from ..nets.given_net import copied
+from ..nets.skorch_net import finish
 from ..options.resolved import Options
-from .epochs import Annealing, EpochTasks, Watch, finish, hold_out, run_epochs
+from .epochs import Annealing, EpochTasks, Watch, hold_out, run_epochs
 from .fit_map import n_dual_rows
 from .plan import GivenNet, Plan, grouped
 from .progress import Steps, Task

@@ -31,10 +31,11 @@ from ..laplace.subsets import Scored
 from ..laplace.updates import PreviousPosterior
 from ..options.prior import check_previous, check_temperature, previous_of
 from ..options.resolve import likelihood_of
-from ..options.resolved import Options
+from ..options.resolved import DISPERSION_RULES, Options
 from ..options.training import check_device
 from .batches import RowStream
 from .checkpoint import Checkpoint
+from .progress import Task
 
 
 def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
@@ -294,3 +295,39 @@ class TrainingRequest:
 
     def options(self, resolved: Options) -> Options:
         return for_rows(resolved, self.kind, self.parameters, self.data.summary())
+
+
+def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
+    options, data, start = request.options(resolved), request.data, request.warm_start
+    is_ours = request.parameters["net"] is None
+    rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
+    fixed_noise = options.map_precision is not None
+    plan = Plan(
+        options.likelihood,
+        lambda network: _training_prior(network, options),
+        _map_precision(options, request),
+        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
+        DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
+        natural_start=is_ours,
+        memory=options.memory,
+        previous=options.previous,
+        again=None if start is None else start.hyper,
+        is_over=task.clock.is_over,
+    )
+    return options, rows, plan
+
+
+def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
+    """Fixed prior precisions of the training; None if they are selected by the evidence."""
+    if request.is_member and request.warm_start is not None:  # precisions of the first member
+        return request.warm_start.hyper.prior_precision
+    if options.map_precision is not None:
+        return torch.tensor(options.map_precision, dtype=torch.float64)
+    value = options.prior_precision.value
+    return None if value is None else torch.as_tensor(value)
+
+
+def _training_prior(network: Network, options: Options) -> Prior:
+    """Prior of the training: a single precision if ``map_prior_precision`` is fixed, else the posterior's groups."""
+    prior = grouped(network, network.parameter_names, options)
+    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)

@@ -21,15 +21,14 @@ from .._table.rows import PreparedData
 from ..laplace.fit import TrainingRows
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import copy_of, trace
-from ..laplace.prior import Prior
 from ..nets.given_net import check_module, isolated_seed, returns_probabilities
 from ..nets.skorch_net import build_net, first_layers, initialise, standardise_layers, statistic_of
 from ..options.resolve import verbosity
-from ..options.resolved import DISPERSION_RULES, Options
+from ..options.resolved import Options
 from .built_in import built_in_net, statistics_of
 from .fit_map import SCHEDULE, fit_map, is_exact, started, starts_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
-from .plan import GivenNet, MapResult, Plan, TrainingRequest, fixed_dispersion, grouped, posterior_layout
+from .plan import GivenNet, MapResult, Plan, TrainingRequest, planned, posterior_layout
 from .progress import Task
 from .recipe import FOLDS_OF_MANY, held_out_rows
 
@@ -96,26 +95,6 @@ def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult 
         return _train_net(request, rows, plan, options, task)
     with isolated_seed(seeds[1], rows.inputs.device):
         return _train_net(request, rows, plan, options, task)
-
-
-def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
-    options, data, start = request.options(resolved), request.data, request.warm_start
-    is_ours = request.parameters["net"] is None
-    rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
-    fixed_noise = options.map_precision is not None
-    plan = Plan(
-        options.likelihood,
-        lambda network: _training_prior(network, options),
-        _map_precision(options, request),
-        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
-        DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
-        natural_start=is_ours,
-        memory=options.memory,
-        previous=options.previous,
-        again=None if start is None else start.hyper,
-        is_over=task.clock.is_over,
-    )
-    return options, rows, plan
 
 
 def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> tuple[NeuralNet, Network, bool]:
@@ -243,19 +222,3 @@ def _trace(module: nn.Module, rows: TrainingRows, options: Options, *, verbose: 
     network = trace(module, rows.inputs, log_outputs=log_outputs)
     posterior_layout(network, rows, options)
     return network
-
-
-def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
-    """Fixed prior precisions of the training; None if they are selected by the evidence."""
-    if request.is_member and request.warm_start is not None:  # precisions of the first member
-        return request.warm_start.hyper.prior_precision
-    if options.map_precision is not None:
-        return torch.tensor(options.map_precision, dtype=torch.float64)
-    value = options.prior_precision.value
-    return None if value is None else torch.as_tensor(value)
-
-
-def _training_prior(network: Network, options: Options) -> Prior:
-    """Prior of the training: a single precision if ``map_prior_precision`` is fixed, else the posterior's groups."""
-    prior = grouped(network, network.parameter_names, options)
-    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)

@@ -32,6 +32,7 @@ from ..laplace.fit import TrainingRows
 from ..laplace.layers import StandardisedLinear
 from ..laplace.likelihoods import Bernoulli
 from ..laplace.likelihoods._base import Likelihood
+from ..laplace.network.network import Network
 from ..laplace.network.tracing import copy_of
 from . import MLP, TableMLP
 from .given_net import (
@@ -220,3 +221,15 @@ def standardise_layers(
 def statistic_of(layer: str, which: str) -> str:
     """Name of a statistic of a standardised layer in the state of its net, such as "body.0.standardise.mean"."""
     return f"{layer}.standardise.{which}".lstrip(".")
+
+
+def finish(net: NeuralNet, network: Network) -> NeuralNet:
+    """Copy the network's weights into the net and drop the parts that only training needs; the history is kept."""
+    net.module_.load_state_dict(network.module.state_dict())
+    net.module_.eval()
+    history = list(net.history)
+    net.trim_for_prediction()
+    net.history.extend(history)
+    if net.iterator_valid is SlicingIterator:  # the net's predict method then accepts arrays again
+        net.iterator_valid = DataLoader
+    return net

@@ -9,12 +9,12 @@ from sklearn.base import clone
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._ensemble.choose import density_for
 from sklearn_laplace._ensemble.joint_members import JointMembers
 from sklearn_laplace._ensemble.request import trains_jointly
 from sklearn_laplace._table.rows import TableShape
 from sklearn_laplace._training import recipe
 from sklearn_laplace._training.stacked import NegativeLog
-from sklearn_laplace.distributions.densities import density_for
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.leave_one_out.rows import linear_rows

@@ -15,8 +15,8 @@ from sklearn.linear_model import PoissonRegressor
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
+from sklearn_laplace._ensemble.choose import density_of
 from sklearn_laplace.distributions import PoissonLogNormal
-from sklearn_laplace.distributions.densities import density_of
 from sklearn_laplace.distributions.negative_binomial_log_normal import counts_of
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
