@@ -26,38 +26,38 @@ FIRST_HOUR = ROOT / "examples/1_quickstart/first_hour.py"
 SCRIPTS = [path for path in FILES if "__main__" in path.read_text(encoding="utf-8") and path != FIRST_HOUR]
 
 ANY = (-math.inf, math.inf)
-COVERAGE, ACCURACY, CALIBRATION = (0.75, 1.0), (0.9, 1.0), (0.0, 0.15)
+CALIBRATION, POSITIVE = (0.0, 0.15), (0.0, math.inf)
+NARROW = (0.83, 0.97)  # coverage of .9 on 2,000 rows
 COST, NATS, GAIN = (
     (0.0, 50.0),
     (-5.9, -5.3),
     (-0.5, 0.5),
 )  # of 2_choices: time, log-likelihood, difference
-# script → start of the table's title → row → (low, high) per column. The bounds are wide: a quick split has about 130
-# rows, so that a coverage of .9 has a standard error of .03.
+# script → start of the table's title → row → (low, high) per column. The bounds are wide: a quick fit has few rows.
 EXPECTED = {
     "quickstart": {
-        "Diabetes": {
-            "LaplaceRegressor()": [(45, 65), (-5.7, -5.2), COVERAGE],
-            "its mean, residual sigma": [(45, 65), (-5.9, -5.2), COVERAGE],
-            "BayesianRidge()": [(45, 65), (-5.7, -5.2), COVERAGE],
+        # the noise is 1, so the best RMSE is 1 and the best log-likelihood -1.42
+        "Friedman's function": {
+            "LaplaceRegressor()": [(-1.8, -1.4), (1.0, 1.5), NARROW, POSITIVE],
+            "HistGradientBoosting": [(-2.2, -1.8), (1.5, 2.1), NARROW, POSITIVE],
+            "BayesianRidge()": [(-2.6, -2.2), (2.3, 3.0), NARROW, POSITIVE],
+        },
+        "Classes with text columns": {
+            "LaplaceClassifier()": [(0.35, 0.55), (0.75, 0.9), CALIBRATION, POSITIVE],
+            "HistGradientBoosting": [(0.4, 0.7), (0.7, 0.9), CALIBRATION, POSITIVE],
+            "LogisticRegression()": [(0.45, 0.65), (0.65, 0.85), CALIBRATION, POSITIVE],
         },
         "Curve with a gap": {
             # the noise is .25; in the gap the epistemic std is at least twice that on the data
-            "LaplaceRegressor()": [COVERAGE, (0.2, 0.3), (0.0, 0.25), (0.0, 10.0), (2.0, math.inf)],
-        },
-        "Breast cancer": {
-            "LaplaceClassifier()": [ACCURACY, (0.0, 0.25), CALIBRATION],
-            'same fit, link="plugin"': [ACCURACY, (0.0, 0.25), CALIBRATION],
-            "LogisticRegression()": [ACCURACY, (0.0, 0.25), CALIBRATION],
+            "LaplaceRegressor()": [NARROW, (0.2, 0.3), (0.0, 0.25), (0.0, 10.0), (2.0, math.inf), POSITIVE],
         },
         "Two moons": {
-            "LaplaceClassifier()": [ACCURACY, (0.0, 0.25), CALIBRATION],
-            'same fit, link="plugin"': [ACCURACY, (0.0, 0.25), CALIBRATION],
-            "LogisticRegression()": [
-                (0.8, 0.95),
-                (0.0, 0.5),
-                CALIBRATION,
-            ],  # a line cannot separate the moons
+            # sure on the data, close to even odds far away
+            "LaplaceClassifier()": [(0.0, 0.2), (0.85, 1.0), (0.6, 0.9), (0.5, 0.6), POSITIVE],
+            'same fit, link="plugin"': [(0.0, 0.2), (0.85, 1.0), (0.75, 1.0), (0.65, 1.0), POSITIVE],
+        },
+        "A skorch net in a grid search": {
+            f"prior_precision={value!r}": [(-4.0, -1.4)] for value in (1.0, 10.0, 100.0, "auto")
         },
     },
     "plot_gallery": {
@@ -138,6 +138,17 @@ EXPECTED = {
         },
     },
 }
+# script → start of the table's title, column, row, other row: the first number is the larger one
+LARGER = {
+    "quickstart": [
+        ("Friedman's function", 0, "LaplaceRegressor()", "HistGradientBoosting"),
+        ("Friedman's function", 0, "HistGradientBoosting", "BayesianRidge()"),
+        ("Classes with text columns", 0, "HistGradientBoosting", "LaplaceClassifier()"),
+        ("Classes with text columns", 0, "LogisticRegression()", "LaplaceClassifier()"),
+        ("Two moons", 2, 'same fit, link="plugin"', "LaplaceClassifier()"),
+        ("Two moons", 3, 'same fit, link="plugin"', "LaplaceClassifier()"),
+    ],
+}
 DISPLAYS = [
     "coverage",
     "entropy",
@@ -203,6 +214,9 @@ def test_example_runs_without_warnings_and_prints_sane_tables(script, run, tmp_p
         for name, bounds in expected.items():
             inside = [low <= value <= high for value, (low, high) in zip(rows[name], bounds, strict=True)]
             assert all(inside), f"{start}, {name}: {rows[name]} is not within {bounds}"
+    for start, column, larger, smaller in LARGER.get(script.stem, []):
+        (rows,) = [rows for title, rows in printed.items() if title.startswith(start)]
+        assert rows[larger][column] > rows[smaller][column], f"{start}, column {column}: {larger}, {smaller}\n{text}"
 
 
 def check_picture(path):
@@ -260,9 +274,23 @@ def test_the_made_up_tables_are_like_the_public_ones(name, monkeypatch):
     assert len(table.columns) == {"bike": 17, "diamonds": 10}[name] and table.notna().all(axis=None)
 
 
+QUICKSTART = ROOT / "examples/1_quickstart/quickstart.py"
+
+
 def test_there_is_a_quickstart():
     """The parametrisation above would also pass on an empty folder."""
-    assert ROOT / "examples/1_quickstart/quickstart.py" in SCRIPTS
+    assert QUICKSTART in SCRIPTS
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [([0.9, 1.1], "better than b by +1.000"), ([-0.9, -1.1], "worse than b by -1.000"), ([-1, 1], "level with b by")],
+)
+def test_the_quickstart_calls_small_differences_level(gain, words, monkeypatch, capsys):
+    """Two standard errors decide: .141, .141 and 1.41."""
+    monkeypatch.syspath_prepend(str(QUICKSTART.parent))
+    importlib.import_module("quickstart").print_gains({"a": np.array(gain), "b": np.zeros(2)})
+    assert f"a is {words}" in capsys.readouterr().out
 
 
 BENCHMARKS = ROOT / "examples/benchmarks"
