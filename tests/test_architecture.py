@@ -64,7 +64,7 @@ MADE_OF = {
     "negative_binomial": {"poisson"},
 }
 """Variants that are made of another variant."""
-LATE = {"_estimator/drawing.py", "_storage/describe.py"}
+LATE = {"_estimator/printing.py", "_storage/describe.py"}
 """Files that import by a name at run time: the displays when a figure is drawn, and public names for a check."""
 REGISTRIES = {
     "curvatures": CURVATURES,

@@ -26,7 +26,7 @@ import torch
 from sklearn_laplace._ensemble.approximate_members import CURVATURE_ROWS
 from sklearn_laplace._ensemble.train_members import fit_of
 from sklearn_laplace._estimator.regressor import LaplaceRegressor
-from sklearn_laplace._table.recognise import source_of
+from sklearn_laplace._table.source_of import source_of
 from sklearn_laplace._training.batched import seconds_of_step
 from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.stacked import Squares, Stacked

@@ -30,8 +30,8 @@ from .approximate_members import (
 )
 from .calibration import MOST_ROWS
 from .choose import SelectionState, density_for
+from .conditions import FitRequest
 from .joint_members import JointMembers
-from .request import FitRequest
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Overdispersions that held-out rows are scored under, as parts of that of the training."""

@@ -46,9 +46,9 @@ from ..nets.skorch_net import build_net, finish, initialise
 from ..options.resolved import Options
 from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
 from .choose import SelectionState, density_for
+from .conditions import FitRequest
 from .joint_members import JointMembers
 from .noise_model import NoiseModel, TrainedNoise
-from .request import FitRequest
 from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._table.limits import SINGLE_THREAD_FLOPS, exact_cost
 from .._training.built_in import built_in_net, of_one_net
 from .._training.fit_map import (
     FEW_MEMBER_STEPS,
@@ -38,6 +39,7 @@ from ..laplace.fit import Hyper, TrainingRows
 from ..laplace.mode.alternating import alternate
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
+from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
 from ..nets.skorch_net import build_net, initialise
 from ..options.resolved import Options, is_auto
@@ -81,7 +83,8 @@ class ExactNets:
         """The net after a few steps with fixed prior precision."""
         n_dual = n_dual_rows(rows, plan.likelihood)
         problem = problem_of(network, plan.prior(network), rows, n_dual, plan, exact=True)
-        with self.task.subtask("net") as stage, Steps(stage, n_steps) as progress:
+        is_small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
+        with single_thread(is_small), self.task.subtask("net") as stage, Steps(stage, n_steps) as progress:
             problem = replace(problem, advance=progress.advance)
             start, short = problem.linearise(network), plan.is_noisy
             train = alternate(

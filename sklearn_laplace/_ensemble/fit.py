@@ -1,7 +1,7 @@
 """Fit of an ensemble: which members it has, how they are trained, and their weights.
 
 **Members that train together** (``train_members.py``), for the default net with ``n_members="auto"``, unless an option
-needs nets of all rows (``request.py``). A repeat is a random split of the rows into folds, with one member for
+needs nets of all rows (``conditions.py``). A repeat is a random split of the rows into folds, with one member for
 each fold that is trained on the other folds:
 
 ========================================  ===============================================
@@ -20,7 +20,7 @@ There are no linear nets if an option sets layers, pieces or prior precision.
 2. The members train. Errors of held-out rows weight the repeats, and select the prior precision of the posteriors. For
    numbers they also select the noise, for classes and counts a factor of the outputs.
 3. For numbers, four *exact nets* are a further repeat if exact Gauss–Newton steps cost little (``MOST_ADDED``). They
-   are uncertain in regions without rows, and have at least a fifth of the weight (``exact_members.py``).
+   are uncertain in regions without rows, and have at least a fifth of the weight (``joint_members.py``).
 
 If the trial shows targets almost free of noise, and exact steps are affordable (``MOST_STEP``), there are only the
 exact nets. Held-out rows determine the model of their noise, and then each net goes on with all rows.
@@ -42,12 +42,12 @@ from ..errors import MemoryBudgetError
 from ..nets.given_net import is_list
 from ..options.resolve import resolve
 from ..options.resolved import is_auto
+from .conditions import FitRequest, check_in_memory, trains_jointly
 from .ensemble import Ensemble
 from .fit_alone import FAILURES, fit_alone, issue, kept_back
 from .fit_jointly import fit_jointly, within_time
 from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member
-from .request import FitRequest, check_in_memory, trains_jointly
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:

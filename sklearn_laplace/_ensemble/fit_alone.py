@@ -32,11 +32,11 @@ from ..options.resolved import Options, is_number
 from ..options.training import number_of_members
 from .approximate import approximate
 from .choose import SelectionState, _start, choose, density_for
+from .conditions import FitRequest, Noise
 from .ensemble import Ensemble
 from .fixed_weights import approximate_once
 from .member import Member, member_of
 from .noise import fitted_noise
-from .request import FitRequest, Noise
 from .target_noise import ROUNDS, best_overdispersion
 
 OF_MEMBERS = ClippedWarning, JitterWarning

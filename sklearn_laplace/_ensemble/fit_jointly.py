@@ -25,11 +25,11 @@ from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
 from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, initialised, noise_of_folds, pieces_of, traced
+from .conditions import LEAST_EVENTS, FitRequest
 from .ensemble import Ensemble
 from .fit_alone import MEMBER_STAGES, fit_alone
 from .joint_members import JointMembers
 from .member import member_of
-from .request import LEAST_EVENTS, FitRequest
 from .train_members import PROBED_ROWS, arguments_of, recipes_of, train_jointly
 
 PASSES = 16.0

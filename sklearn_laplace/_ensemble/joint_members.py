@@ -15,6 +15,7 @@ where :math:`\omega_n` is the weight of row n. The problem is concave and is sol
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -27,12 +28,14 @@ from torch import Tensor
 
 from .._table.limits import SINGLE_THREAD_PASS, SMALL_ROWS, exact_cost
 from .._table.rows import TableShape
+from .._training.stacked import NegativeLog
 from ..errors import NonFiniteLossError
 from ..laplace.curvatures import GGN
-from ..laplace.fit import Hyper
+from ..laplace.fit import Hyper, TrainingRows, some_rows
 from ..laplace.jacobian.jacobian import ParameterBlock
 from ..laplace.likelihoods._base import Likelihood
 from ..options.resolved import is_auto
+from .target_noise import MOST_SCORED
 
 AUTOMATIC = (None, 8)
 """Encodings of nets with exact steps for targets almost free of noise: numbers, and eight pieces."""
@@ -214,3 +217,73 @@ class JointMembers:
 def average(noise: Sequence[Tensor]) -> Tensor | None:
     """Geometric mean of variances; None for an empty sequence."""
     return torch.stack(list(noise)).log().mean(0).exp() if noise else None
+
+
+MOST_ERROR_RATIO = 2.0
+"""Maximum ratio of the squared errors of a repeat to the smallest ones. Members with very different errors cannot share
+one noise model."""
+NO_ERROR = 1e-6
+"""Lower bound of squared errors in this ratio, in units of their mean."""
+WORTH_OF_FACTOR = 1.0
+"""Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
+that are all classified correctly would ask for the largest factor."""
+LEAST_EXACT = 0.2
+"""Minimum weight of nets with exact steps: held-out rows have no information about regions without rows, where members
+with pieces are overconfident."""
+
+
+def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
+    """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
+
+    Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
+    factor as variances, which maximises the density too. A repeat has weight zero if the geometric mean of its squared
+    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. At place 0, the weight is at least ``least``. All
+    weights are NaN if no repeat has finite errors.
+    """
+    variances = rows.noise if noise is None else noise
+    weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
+    errors = torch.stack([(rows.targets.double() - of_repeat).square() for of_repeat in outputs])
+    tiny = torch.finfo(torch.float64).tiny
+    squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
+    # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
+    sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
+    if not sizes.min().isfinite():
+        return [math.nan] * len(sizes)
+    alike = (sizes <= MOST_ERROR_RATIO * sizes.min()).cpu().numpy()
+    few = some_rows(len(rows), MOST_SCORED).to(weights.device)
+    distances = squares[:, few].sum(2).cpu().numpy()[alike]
+
+    def of_best_factor(parts: np.ndarray) -> np.ndarray:
+        factor = (parts * distances).sum() / n_outputs
+        return -0.5 * (distances / factor + n_outputs * math.log(factor))
+
+    shares, row_weights = np.zeros(len(alike)), (weights[few] / weights[few].sum()).cpu().numpy()
+    equal = of_best_factor(row_weights / len(distances))
+    shares[alike] = by_stacking(equal, row_weights, of_best_factor)
+    if shares[0] < least:
+        shares = np.concatenate([[least], (1 - least) * shares[1:] / shares[1:].sum()])
+    return shares.tolist()
+
+
+def sharpened(
+    repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog, alpha: tuple[float, ...]
+) -> JointMembers:
+    """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
+
+    ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
+    for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture. Of
+    factors within ``WORTH_OF_FACTOR`` of the best, the one closest to 1 is taken.
+    """
+    weights = rows.weights.double().expand(len(outputs), -1)
+
+    def factor_for(outputs: Tensor, weights: Tensor) -> float:
+        losses, factors = loss.of_mixture(outputs, rows.targets, weights), torch.tensor(loss.factors).to(weights)
+        near = len(rows) * (losses - losses.min()) <= WORTH_OF_FACTOR
+        return loss.factors[int(torch.where(near, factors.log().abs(), math.inf).argmin())]
+
+    factors = [factor_for(of_one[None], weights[:1]) for of_one in outputs]
+    outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
+    shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
+    of_all = factor_for(outputs, torch.from_numpy(shares).to(weights)[:, None] * weights)
+    sharpened = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
+    return replace(JointMembers.of_repeats(sharpened, shares.tolist()), overdispersion=alpha)

@@ -12,9 +12,9 @@ from dataclasses import replace
 import torch
 
 from .._training.built_in import of_one_net
+from .conditions import FitRequest, leaves_layers_open
 from .ensemble import Ensemble
 from .member import Member
-from .request import FitRequest, leaves_layers_open
 
 ROWS = 10
 """Minimum number of rows for a linear net."""

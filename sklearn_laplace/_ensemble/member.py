@@ -32,9 +32,9 @@ from ..laplace.structures._base import Posterior
 from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
 from .choose import LeftOut, SelectionState, left_out_of
+from .conditions import FitRequest, Noise
 from .gaps import Filled
 from .noise_model import NoiseModel
-from .request import FitRequest, Noise
 from .target_noise import TargetNoise
 
 T = TypeVar("T")

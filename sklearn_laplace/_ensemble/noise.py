@@ -21,8 +21,8 @@ from ..laplace.structures import Full, Functional
 from ..options.resolved import Options
 from .calibration import FAILURES, learnt_noise
 from .choose import LeftOut
+from .conditions import FitRequest
 from .noise_model import NoiseModel
-from .request import FitRequest
 from .target_noise import TargetNoise, target_noise
 
 FEW_FEATURES = 20

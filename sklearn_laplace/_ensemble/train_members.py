@@ -10,7 +10,6 @@ repeat with less than a tenth of the weight is omitted, and for numbers one with
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -54,17 +53,20 @@ from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
 from ..options.resolved import Options, is_auto
 from .calibration import FAILURES, learnt_noise
+from .conditions import leaves_layers_open
 from .exact_members import exact_alone, exact_repeat
-from .joint_members import JointMembers, affords_exact_net, average, by_stacking, exact_kinds
+from .joint_members import (
+    LEAST_EXACT,
+    JointMembers,
+    affords_exact_net,
+    average,
+    exact_kinds,
+    shares_of,
+    sharpened,
+)
 from .noise_model import TrainedNoise
-from .request import leaves_layers_open
 from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
-MOST_ERROR_RATIO = 2.0
-"""Maximum ratio of the squared errors of a repeat to the smallest ones. Members with very different errors cannot share
-one noise model."""
-NO_ERROR = 1e-6
-"""Lower bound of squared errors in this ratio, in units of their mean."""
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
 """Maximum and minimum part of ``max_time`` for the planned steps of the members. The rest is for further cycles, the
 noise model and the posteriors."""
@@ -73,12 +75,6 @@ PASSES, PROBED_ROWS = 2.0, 512
 pass."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
-WORTH_OF_FACTOR = 1.0
-"""Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
-that are all classified correctly would ask for the largest factor."""
-LEAST_EXACT = 0.2
-"""Minimum weight of nets with exact steps: held-out rows have no information about regions without rows, where members
-with pieces are overconfident."""
 PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
 It exceeds ``NOISELESS`` because the trial has fewer steps and one or two folds."""
@@ -127,7 +123,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
                 break
     by_repeat, outputs = zip(*repeats, strict=True)
     if isinstance(loss, NegativeLog):
-        return _sharpened(by_repeat, torch.stack(outputs), rows, NegativeLog(options.likelihood), alpha)
+        return sharpened(by_repeat, torch.stack(outputs), rows, NegativeLog(options.likelihood), alpha)
     noise, least = average([variances for joint_nets in by_repeat for variances in joint_nets.noise]), 0.0
     of_one = of_one_net(request.parameters)
     if stream is None and not clock.is_over() and affords_exact_net(of_one, data.shape(), options.likelihood):
@@ -136,7 +132,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             by_repeat, outputs, least = (more, *by_repeat), (of_more, *outputs), LEAST_EXACT
     if len(by_repeat) == 1:
         return by_repeat[0]
-    return JointMembers.of_repeats(by_repeat, _shares(rows, outputs, noise, least))
+    return JointMembers.of_repeats(by_repeat, shares_of(rows, outputs, noise, least))
 
 
 def _held_out(data: PreparedData, n_repeats: int, n_folds: int, stream: RowStream | None) -> np.ndarray:
@@ -370,63 +366,6 @@ def _in_time(
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
     clock.was_cut |= part < 1
     return clock.group.of_first([n_repeats, part])
-
-
-def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
-    """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
-
-    Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
-    factor as variances, which maximises the density too. A repeat has weight zero if the geometric mean of its squared
-    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. At place 0, the weight is at least ``least``. All
-    weights are NaN if no repeat has finite errors.
-    """
-    variances = rows.noise if noise is None else noise
-    weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
-    errors = torch.stack([(rows.targets.double() - of_repeat).square() for of_repeat in outputs])
-    tiny = torch.finfo(torch.float64).tiny
-    squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
-    # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
-    sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
-    if not sizes.min().isfinite():
-        return [math.nan] * len(sizes)
-    alike = (sizes <= MOST_ERROR_RATIO * sizes.min()).cpu().numpy()
-    few = some_rows(len(rows), MOST_SCORED).to(weights.device)
-    distances = squares[:, few].sum(2).cpu().numpy()[alike]
-
-    def of_best_factor(parts: np.ndarray) -> np.ndarray:
-        factor = (parts * distances).sum() / n_outputs
-        return -0.5 * (distances / factor + n_outputs * math.log(factor))
-
-    shares, row_weights = np.zeros(len(alike)), (weights[few] / weights[few].sum()).cpu().numpy()
-    equal = of_best_factor(row_weights / len(distances))
-    shares[alike] = by_stacking(equal, row_weights, of_best_factor)
-    if shares[0] < least:
-        shares = np.concatenate([[least], (1 - least) * shares[1:] / shares[1:].sum()])
-    return shares.tolist()
-
-
-def _sharpened(
-    repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog, alpha: tuple[float, ...]
-) -> JointMembers:
-    """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
-
-    ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
-    for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture. Of
-    factors within ``WORTH_OF_FACTOR`` of the best, the one closest to 1 is taken.
-    """
-    weights = rows.weights.double().expand(len(outputs), -1)
-
-    def factor_for(outputs: Tensor, weights: Tensor) -> float:
-        losses, factors = loss.of_mixture(outputs, rows.targets, weights), torch.tensor(loss.factors).to(weights)
-        near = len(rows) * (losses - losses.min()) <= WORTH_OF_FACTOR
-        return loss.factors[int(torch.where(near, factors.log().abs(), math.inf).argmin())]
-
-    factors = [factor_for(of_one[None], weights[:1]) for of_one in outputs]
-    outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
-    shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
-    of_all = factor_for(outputs, torch.from_numpy(shares).to(weights)[:, None] * weights)
-    sharpened = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
-    return replace(JointMembers.of_repeats(sharpened, shares.tolist()), overdispersion=alpha)
 
 
 def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:

@@ -19,21 +19,21 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from .._ensemble.conditions import FitRequest, device_of_fit
 from .._ensemble.diagnose import diagnose
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import fit_ensemble
 from .._ensemble.fit_alone import MEMBER_STAGES
 from .._ensemble.joint_members import check_one_kind
 from .._ensemble.member import Member
-from .._ensemble.request import FitRequest, device_of_fit
 from .._ensemble.target_noise import ROUNDS
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._storage.stored import set_state, state_of, stored
 from .._table.limits import naming_the_budget
 from .._table.reading import check_rows, column_names
-from .._table.recognise import Sample, Tally, source_of
 from .._table.rows import PreparedData, TargetScale, canonical_rows, noise_variances, present_rows, row_keys
 from .._table.source import Block, Group, RowSource
+from .._table.source_of import Sample, Tally, source_of
 from .._table.statistics import as_counts, relative_weights
 from .._table.table import Table, check_columns, naming_rows
 from .._training.checkpoint import Checkpoint, checkpoint_of

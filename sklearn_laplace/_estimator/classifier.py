@@ -12,9 +12,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import column_or_1d
 
 from .._ensemble.member import Member
-from .._table.recognise import Sample, source_of
 from .._table.rows import PreparedData, TargetScale
 from .._table.source import Group
+from .._table.source_of import Sample, source_of
 from .._table.statistics import copies_of
 from .._validation import arguments as _values
 from .._validation.arguments import Absent, explained, flag, lookup
@@ -25,9 +25,9 @@ from ..laplace.links._base import softmax_samples
 from ..options.likelihood import binary_only, check_streaming_weights, class_outputs, class_weights
 from ..options.resolve import STD_REQUESTS, Kind, Parts, one_or_all, variance_of_kind
 from .base import LaplaceEstimator
-from .drawing import overview
 from .fitted import require_fitted
 from .labels import classes_of, labels_of, positions, tally, weighted_total
+from .printing import overview
 from .report import Report, classification_report
 from .sources import Reading, by_block, check_options
 

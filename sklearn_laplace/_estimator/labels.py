@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from .._table.recognise import Sample
 from .._table.source import Block
+from .._table.source_of import Sample
 from .._validation.rows import check_same_kind, check_targets
 from ..options.likelihood import class_weights
 

@@ -2,6 +2,8 @@
 
 scikit-learn prints the parameters that differ from their defaults. A skorch net takes most of its parameters as
 keywords, so that all of them would count as changed. A torch module would print one line per layer.
+
+Plots of an estimator load the package ``plotting`` when they are called.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from html import escape
+from importlib import import_module
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -19,6 +22,17 @@ from torch import nn
 from .._table.column import CYCLES, Column
 from .._table.table import Table
 from ..nets.given_net import is_list
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def overview(estimator: Any, X: Any, y: Any, **options: Any) -> Any:
+    return import_module(f"{PACKAGE}.plotting").OverviewDisplay.from_estimator(estimator, X, y, **options)
+
+
+def calibration(report: Any, **options: Any) -> Any:
+    return import_module(f"{PACKAGE}.plotting").CalibrationReportDisplay(report).plot(**options)
+
 
 HEADER = ("column", "read as", "values", "missing")
 MOST_LEVELS = 3

@@ -37,9 +37,9 @@ from ..options.likelihood import check_support, for_counts
 from ..options.resolve import STD_REQUESTS, Kind, Parts, one_or_all
 from ..options.training import print_hint
 from .base import LaplaceEstimator
-from .drawing import overview
 from .fitted import require_fitted
 from .predictive import NumericPredictive, check_request
+from .printing import overview
 from .report import Report, output_position, regression_report
 from .sources import by_block
 

@@ -27,9 +27,9 @@ from sklearn.base import clone
 
 from .._table.arrow import ArrowSource
 from .._table.dask_collections import DaskSource, Partitions, lazily
-from .._table.recognise import SAMPLE_ROWS, Sample, sample_of, shard_of, source_of
 from .._table.rows import PreparedData
 from .._table.source import Block, Group, RowSource, is_collection, joined
+from .._table.source_of import SAMPLE_ROWS, Sample, sample_of, shard_of, source_of
 from .._training.batches import RowStream
 from ..errors import UnsupportedCombinationError
 from ..errors.warn import experimental

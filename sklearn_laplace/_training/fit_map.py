@@ -6,7 +6,7 @@ built-in net has none if exact Gauss–Newton steps are affordable or it has a w
 the mode.
 
 The evidence covers all weights. It is exact (``full`` or its dual ``functional``) within the budget of
-``_table/budget.py``, otherwise ``kron``, or ``diag`` under a prior that ``kron`` does not support. Subset, structure
+``_table/limits.py``, otherwise ``kron``, or ``diag`` under a prior that ``kron`` does not support. Subset, structure
 and link of the posterior play no role here.
 
 A training has several initial prior precisions, because a single one may lead to a poor mode.

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from .._table.limits import SINGLE_THREAD_FLOPS
+from .._table.limits import SINGLE_THREAD_STEP
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import MLP, TableMLP
 from ..nets.mlp import Scale, Shift
@@ -246,7 +246,7 @@ class Stacked:
 
     def is_small(self, schedule: Schedule) -> bool:
         """Return True if a step of this schedule is too small to benefit from several threads."""
-        return schedule.batch_size * sum(weight.numel() for weight in self.weights) <= SINGLE_THREAD_FLOPS
+        return schedule.batch_size * sum(weight.numel() for weight in self.weights) <= SINGLE_THREAD_STEP
 
     @torch.no_grad()
     def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import _num_samples
 
-from .._estimator.drawing import calibration
+from .._estimator.printing import calibration
 from .._estimator.report import GROUP_LEVEL, LEVELS, PLAUSIBLE, Frequency
 from .._validation.arguments import explained, random_numbers
 from .crps_decomposition import CrpsDecomposition

@@ -26,7 +26,7 @@ BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO,
 
 
 def _device(name: object, net: Any) -> torch.device:
-    """Device from its name; for "auto" that of a given skorch net, else the CPU (but see ``_ensemble.placement``)."""
+    """Device from its name; for "auto" that of a given skorch net, else the CPU (GPUs: ``_ensemble/conditions.py``)."""
     named = device_of(net) or "cpu" if str(name) == "auto" else str(name)
     try:
         device = torch.device(named)

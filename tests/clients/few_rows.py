@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._table import recognise
+from sklearn_laplace._table import source_of as recognise
 from sklearn_laplace._training import batches as stream
 from sklearn_laplace._training import checkpoint, recipe
 

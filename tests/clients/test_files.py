@@ -13,8 +13,8 @@ from quick import client
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._table import recognise
-from sklearn_laplace._table.recognise import source_of
+from sklearn_laplace._table import source_of as recognise
+from sklearn_laplace._table.source_of import source_of
 from sklearn_laplace._training import batches as stream
 from sklearn_laplace._training import recipe
 from sklearn_laplace.errors import NonFiniteLossError, TableWarning

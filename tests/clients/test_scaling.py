@@ -134,8 +134,8 @@ def test_all_rows_of_files_are_counted_once(folder, alone):
     """Row by row, over files, row groups and blocks."""
     import pandas as pd
 
-    from sklearn_laplace._table.recognise import source_of
     from sklearn_laplace._table.source import joined
+    from sklearn_laplace._table.source_of import source_of
 
     source = source_of(folder, "y")
     assert source.n_rows == N
@@ -178,7 +178,7 @@ def test_labels_are_read_from_a_column(tmp_path, monkeypatch):
 
     from sklearn_laplace import LaplaceClassifier
     from sklearn_laplace._estimator import sources
-    from sklearn_laplace._table import recognise
+    from sklearn_laplace._table import source_of as recognise
     from sklearn_laplace.errors import CutWarning
 
     for module in (recognise, sources):

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceRegressor, to_onnx
-from sklearn_laplace._table.recognise import source_of
+from sklearn_laplace._table.source_of import source_of
 
 N = 24
 

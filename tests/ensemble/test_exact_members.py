@@ -16,6 +16,7 @@ from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
+from sklearn_laplace._ensemble import joint_members
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble.exact_members import ExactNets
@@ -57,7 +58,7 @@ def test_nets_with_exact_steps_come_first(fitted):
     assert n_repeats >= 1
     assert held_out == [38, 38, 37, 37, *[19, 19, 19, 19, 19, 19, 18, 18] * n_repeats]
     assert ensemble.weights.sum() == pytest.approx(1)
-    assert ensemble.weights[:FOLDS_OF_MANY].sum() >= ensemble_train.LEAST_EXACT - 1e-12
+    assert ensemble.weights[:FOLDS_OF_MANY].sum() >= joint_members.LEAST_EXACT - 1e-12
 
 
 def test_their_hyperparameters_are_their_own(fitted):
@@ -147,7 +148,7 @@ def test_nets_with_exact_steps_have_at_least_their_share():
     targets = torch.from_numpy(random.normal(size=(60, 1)))
     rows = TrainingRows(torch.zeros(60, 1), targets, torch.ones(60, dtype=torch.float64))
     outputs = [targets + scale * torch.from_numpy(random.normal(size=(60, 1))) for scale in (9.0, 1.0, 1.0)]
-    free, bounded = (ensemble_train._shares(rows, outputs, None, least) for least in (0.0, 0.2))
+    free, bounded = (joint_members.shares_of(rows, outputs, None, least) for least in (0.0, 0.2))
     assert free[0] < 1e-6 and bounded[0] == pytest.approx(0.2) and sum(bounded) == pytest.approx(1)
     assert bounded[1] / bounded[2] == pytest.approx(free[1] / free[2])
 

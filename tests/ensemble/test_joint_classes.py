@@ -10,8 +10,8 @@ from sklearn.base import clone
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble.choose import density_for
+from sklearn_laplace._ensemble.conditions import trains_jointly
 from sklearn_laplace._ensemble.joint_members import JointMembers
-from sklearn_laplace._ensemble.request import trains_jointly
 from sklearn_laplace._table.rows import TableShape
 from sklearn_laplace._training import recipe
 from sklearn_laplace._training.stacked import NegativeLog

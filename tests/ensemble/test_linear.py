@@ -11,7 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss, roc_auc_score
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._ensemble.train_members import LEAST_EXACT
+from sklearn_laplace._ensemble.joint_members import LEAST_EXACT
 from sklearn_laplace.nets import MLP, TableMLP
 
 N_NEW = 4000

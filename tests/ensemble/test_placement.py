@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._ensemble import request as conditions
-from sklearn_laplace._ensemble.request import GPU_WORK, device_of_fit
+from sklearn_laplace._ensemble import conditions
+from sklearn_laplace._ensemble.conditions import GPU_WORK, device_of_fit
 from sklearn_laplace._table import rows as data_rows
 from sklearn_laplace._table.rows import PreparedData, TableShape, TargetScale
 from sklearn_laplace._table.source import Group

@@ -27,11 +27,11 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._table import recognise
-from sklearn_laplace._table import recognise as sample
 from sklearn_laplace._table import source as arrays
-from sklearn_laplace._table.recognise import sample_of
+from sklearn_laplace._table import source_of as recognise
+from sklearn_laplace._table import source_of as sample
 from sklearn_laplace._table.source import ArraySource, Group, SomeParts
+from sklearn_laplace._table.source_of import sample_of
 from sklearn_laplace._training import batches as stream
 from sklearn_laplace._training import recipe
 from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError

@@ -10,9 +10,9 @@ import pytest
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._table import source as arrays
-from sklearn_laplace._table.recognise import Sample, sample_of, shard_of, source_of
 from sklearn_laplace._table.rows import PreparedData, TargetScale
 from sklearn_laplace._table.source import ArraySource, Block, Group, RowSource, SomeParts, joined
+from sklearn_laplace._table.source_of import Sample, sample_of, shard_of, source_of
 from sklearn_laplace._training import batches as stream
 from sklearn_laplace._training.batches import RowStream, folds_of, held_out_by_hash
 

@@ -11,8 +11,8 @@ import torch
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._ensemble import approximate_members as streamed
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._table import recognise
 from sklearn_laplace._table import source as arrays
+from sklearn_laplace._table import source_of as recognise
 from sklearn_laplace._training import batches as stream
 from sklearn_laplace._training import recipe
 from sklearn_laplace._training.batches import held_out_by_hash

@@ -583,14 +583,14 @@ MUTATIONS = (
     ),
     Mutation(
         "sample of a stream that depends on its parts",
-        "_table/recognise.py",
+        "_table/source_of.py",
         "start += len(block)",
         "start += 0",
         "sources",
     ),
     Mutation(
         "weight of a stream that counts rows",
-        "_table/recognise.py",
+        "_table/source_of.py",
         "else np.sum(block.sample_weight)",
         "else len(block)",
         "sources streamed_fits",
@@ -674,7 +674,7 @@ MUTATIONS = (
     ),
     Mutation(
         "counts of hardly any event that train together",
-        "_ensemble/request.py",
+        "_ensemble/conditions.py",
         "LEAST_EVENTS = 30",
         "LEAST_EVENTS = 0",
         "joint_classes",

@@ -15,7 +15,7 @@ from joblib import Memory
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator import sources
-from sklearn_laplace._table import recognise
+from sklearn_laplace._table import source_of as recognise
 from sklearn_laplace._training import checkpoint, recipe
 from sklearn_laplace._training.checkpoint import Checkpoint
 from sklearn_laplace.errors import UncachedWarning

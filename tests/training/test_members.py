@@ -17,6 +17,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from sklearn_laplace import LaplaceRegressor, load, save
+from sklearn_laplace._ensemble import joint_members
 from sklearn_laplace._ensemble import train_members as train
 from sklearn_laplace._training import batched
 from sklearn_laplace._training.batched import train_stacked
@@ -304,7 +305,7 @@ def test_repeats_are_weighed_by_stacking(noise):
 
         return -float(minimize_scalar(loss, bounds=(-2, 2), method="bounded").fun)
 
-    shares = train._shares(rows, outputs, variances)
+    shares = joint_members.shares_of(rows, outputs, variances)
     grid = np.linspace(0.01, 0.99, 99)
     assert sum(shares) == pytest.approx(1)
     assert shares[1] == pytest.approx(grid[np.argmax([density(share) for share in grid])], abs=0.02)
@@ -314,16 +315,16 @@ def test_a_repeat_that_errs_much_more_is_left_out():
     y = torch.randn(50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows = TrainingRows(torch.zeros(50, 1), y, torch.ones(50))
     noise = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
-    assert train._shares(rows, [y + noise, y + noise.flip(0) * 2], None) == [1.0, 0.0]
-    assert train._shares(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
-    assert np.isnan(train._shares(rows, [y * np.inf, y * np.inf], None)).all()  # the caller refuses such weights
+    assert joint_members.shares_of(rows, [y + noise, y + noise.flip(0) * 2], None) == [1.0, 0.0]
+    assert joint_members.shares_of(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
+    assert np.isnan(joint_members.shares_of(rows, [y * np.inf, y * np.inf], None)).all()  # refused by the caller
 
 
 def test_a_few_rows_without_an_error_leave_out_no_repeat():
     y, noise = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows, exact = TrainingRows(torch.zeros(50, 1), y, torch.ones(50)), noise.clone()
     exact[:2] = 0.0
-    assert min(train._shares(rows, [y + noise.flip(0), y + exact], None)) > 0
+    assert min(joint_members.shares_of(rows, [y + noise.flip(0), y + exact], None)) > 0
 
 
 def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
