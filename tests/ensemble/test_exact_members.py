@@ -15,8 +15,8 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
+from sklearn_laplace._ensemble import exact_members, joint_members
 from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
-from sklearn_laplace._ensemble import joint_members
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble.exact_members import ExactNets
@@ -297,13 +297,20 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
         n_threads["posterior"] = torch.get_num_threads()
         return approximation(*args)
 
+    steps = exact_members.alternate
+
+    def stepped(*args, **options):
+        n_threads["exact steps"] = torch.get_num_threads()
+        return steps(*args, **options)
+
+    monkeypatch.setattr(exact_members, "alternate", stepped)
     monkeypatch.setattr(ensemble_train, "train_stacked", trained)
     monkeypatch.setattr(ensemble_fit, "approximate_jointly", approximated)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        model = LaplaceRegressor(random_state=0).fit(*waves(100))
+        model = LaplaceRegressor(random_state=0).fit(*waves(500))
     finally:
         torch.set_num_threads(before)
-    assert n_threads == {"training": 1, "posterior": 1}
+    assert n_threads == {"training": 1, "posterior": 1, "exact steps": 1}
     assert all(member.is_small for member in model._ensemble.members)
