@@ -376,7 +376,7 @@ def test_the_number_of_fisher_samples_is_checked(value):
 def test_one_training_serves_all_rules(tmp_path):
     """The training and its cache do not depend on the curvature of the posterior."""
     memory = Memory(tmp_path, verbose=0)
-    small = {"hidden_layer_sizes": (3,), "n_members": 1, "random_state": 0}
+    small = {"hidden_layer_sizes": (3,), "n_members": 1, "likelihood": "gaussian", "random_state": 0}
     for curvature in ("ggn", "empirical_fisher", "hessian", options.MCFisher(2)):
         cached, plain = (LaplaceRegressor(**small, curvature=curvature, memory=m).fit(X, Y) for m in (memory, None))
         np.testing.assert_array_equal(cached.predict_std(X_NEW), plain.predict_std(X_NEW))
