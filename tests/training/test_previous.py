@@ -201,9 +201,9 @@ def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
-    """Two halves of the plane, three seeds: the loss on the first half grows less than half as much."""
+    """Two halves of the plane, two seeds: the loss on the first half grows less than half as much."""
     kept, lost = [], []
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(200, 2))
         y = (np.sin(2 * x[:, 0]) + x[:, 1] > 0).astype(int)
