@@ -381,8 +381,8 @@ def test_one_newton_step_is_near_the_refit_and_more_in_the_outputs_are_not_neare
 
     Further steps in the outputs of the row alone do not help, since the curvature of the other rows stays fixed.
     """
-    problem = contracts.example(kind, seed=7, n=24)
-    problem = replace(problem, weights=torch.ones(24, dtype=torch.float64))
+    problem = contracts.example(kind, seed=7, n=20)
+    problem = replace(problem, weights=torch.ones(20, dtype=torch.float64))
     prior = problem.network.scalar_prior()
     hyper, fit = Hyper(torch.ones(1, dtype=torch.float64)), problem.fit("full")
     refit, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
