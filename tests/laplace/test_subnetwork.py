@@ -199,7 +199,7 @@ def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
     grid = {"subset_of_weights__size": [2, 0.3], "subset_of_weights__score": ["variance", "random"]}
 
     def search(memory):
-        model = LaplaceRegressor(**{**SMALL, "memory": memory}, subset_of_weights=Subnetwork())
+        model = LaplaceRegressor(**{**SMALL, "memory": memory}, n_members=1, subset_of_weights=Subnetwork())
         return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
 
     cached = search(Memory(tmp_path, verbose=0))
