@@ -71,7 +71,7 @@ def test_a_training_ends_at_its_time(n_rows):
 def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
     """Cut after 0 to 1,000 checks of the clock: never an exception, never a bad R²."""
     scores = []
-    for limit in (0, 2, 10, 50, 1000):
+    for limit in (0, 5, 50, 1000):
         monkeypatch.setattr(_estimator.LaplaceEstimator, "_clock", clock_of(limit))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -122,7 +122,10 @@ def test_many_classes_take_little_more_time_than_numbers():
 
 
 def test_with_enough_time_nothing_is_different():
-    plain, timed = (LaplaceRegressor(max_time=limit, random_state=0).fit(X[:40], Y[:40]) for limit in (None, 1e3))
+    plain, timed = (
+        LaplaceRegressor(hidden_layer_sizes=(8,), max_time=limit, random_state=0).fit(X[:40], Y[:40])
+        for limit in (None, 1e3)
+    )
     np.testing.assert_array_equal(timed.predict(X), plain.predict(X))
 
 
