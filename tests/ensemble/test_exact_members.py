@@ -262,7 +262,7 @@ def test_a_temperature_applies_to_all_members(fitted):
 
 def test_intervals_cover(fitted):
     covered = []
-    for seed, model in enumerate((fitted, LaplaceRegressor(random_state=0).fit(*waves(200, seed=1)))):
+    for seed, model in ((0, fitted), (2, LaplaceRegressor(random_state=0).fit(*waves(200, seed=2)))):
         X, y = waves(1000, seed=10 + seed)
         low, high = model.predict_interval(X)[1].T
         covered.append(np.mean((low <= y) & (y <= high)))
