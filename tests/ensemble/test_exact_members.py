@@ -294,7 +294,7 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        model = LaplaceRegressor(hidden_layer_sizes=(10,), random_state=0).fit(*waves(60))
+        model = LaplaceRegressor(hidden_layer_sizes=(5,), random_state=0).fit(*waves(40))
     finally:
         torch.set_num_threads(before)
     assert n_threads == {"training": 1, "posterior": 1}
