@@ -224,7 +224,7 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
 def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
     """If no exact step is affordable, the criterion of the epochs includes the old rows."""
     budget = replace(_map.budget_for(10), exact_step=0, epoch_steps=150)
-    for file in ("fit_map", "evidence_epochs"):
+    for file in ("fit_map", "epochs"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: budget)
     y = np.sin(X[:, 0]) + X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.5, "sigma_noise": 0.2, **SMALL}
