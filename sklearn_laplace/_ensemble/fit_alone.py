@@ -21,9 +21,9 @@ import numpy as np
 
 from .._training.cache import cached_training
 from .._training.plan import GivenNet, MapResult, WarmStart, fixed_dispersion
-from .._training.progress import Task
+from .._training.progress import STAGES, Task
 from .._training.recipe import FOLDS_OF_MANY, LEAST_ROWS, held_out_rows
-from .._training.train import TRAINING_STAGES, train
+from .._training.train import train
 from ..errors import BoundWarning, ClippedWarning, JitterWarning, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import CHUNK, LaplaceFit
 from ..laplace.selection import HeldOutScores, held_out_scores
@@ -88,7 +88,7 @@ def with_copy(
     mask = held_out_rows(data.X, data.targets, 1, FOLDS_OF_MANY)[0]
     seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)
     seen = replace(seen, warm_start=trained.warm_start().of_member())
-    with task.subtask("copy", TRAINING_STAGES) as stages:
+    with task.subtask("copy", STAGES) as stages:
         copy = cached_training(train, seen.training, request.resolved, stages)
     assert isinstance(copy, MapResult)
     of_copy, _ = approximate(copy, seen.data, options, built_in=True)
@@ -100,8 +100,6 @@ def with_copy(
 
 FAILURES = NonFiniteError, NotPositiveDefiniteError
 """Errors that exclude a net from the ensemble, unless it was explicitly requested."""
-MEMBER_STAGES = 2
-"""Number of subtasks of a member: training and posterior."""
 
 
 def fit_alone(
@@ -141,7 +139,7 @@ def fit_alone(
     n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
     places = [(place + 2, n_others + 1) for place in range(n_others)]
     # Numbered before the threads start.
-    tasks = [task.subtask("member", MEMBER_STAGES, place=place, n_jobs=n_jobs) for place in places]
+    tasks = [task.subtask("member", STAGES, place=place, n_jobs=n_jobs) for place in places]
     fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
     with kept_back() as caught:
         members = joblib.Parallel(n_jobs, require="sharedmem")(fits)
@@ -172,7 +170,7 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
 
 
 def _trained(request: FitRequest, task: Task) -> MapResult | GivenNet:
-    with task.subtask("training", TRAINING_STAGES) as stages:
+    with task.subtask("training", STAGES) as stages:
         return cached_training(train, request.training, request.resolved, stages)
 
 
@@ -187,7 +185,7 @@ def fit_member(
 ) -> tuple[Member, MapResult | GivenNet]:
     """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
-    ``task`` gets at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary. ``noise_model`` is that of an
+    ``task`` gets at most ``STAGES`` subtasks, twice as many if the noise may vary. ``noise_model`` is that of an
     earlier fit; ``trained`` replaces the first training, and ``scores`` are held-out scores of the first member. The
     second value is the training.
     """

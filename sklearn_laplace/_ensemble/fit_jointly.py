@@ -17,7 +17,7 @@ from .._training.batched import seconds_of_step
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import WarmStart, tempering
-from .._training.progress import Clock, Task
+from .._training.progress import STAGES, Clock, Task
 from .._training.recipe import FOLDS_OF_MANY
 from .._training.stacked import Stacked, loss_of
 from ..laplace.fit import Hyper, some_rows
@@ -27,7 +27,7 @@ from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, initialised, noise_of_folds, pieces_of, traced
 from .conditions import LEAST_EVENTS, FitRequest
 from .ensemble import Ensemble
-from .fit_alone import MEMBER_STAGES, fit_alone
+from .fit_alone import fit_alone
 from .joint_members import JointMembers
 from .member import member_of
 from .train_members import PROBED_ROWS, arguments_of, recipes_of, train_jointly
@@ -72,15 +72,11 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     return clock.group.of_first(min(int(most), n_rows))
 
 
-JOINT_STAGES = 2
-"""Number of subtasks of a joint training: steps, and exact nets."""
-
-
 def fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     """Train members together, each without a fold of the rows."""
     data = request.data
-    with task.subtask("member", MEMBER_STAGES) as stages:
-        with stages.subtask("training", JOINT_STAGES) as training:
+    with task.subtask("member", STAGES) as stages:
+        with stages.subtask("training", STAGES) as training:
             joint_nets = cached_training(train_jointly, request.training, request.resolved, training)
         if joint_nets.overdispersion:
             request = request.with_overdispersion(joint_nets.overdispersion)

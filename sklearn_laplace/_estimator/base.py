@@ -23,7 +23,6 @@ from .._ensemble.conditions import FitRequest, device_of_fit
 from .._ensemble.diagnose import diagnose
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import fit_ensemble
-from .._ensemble.fit_alone import MEMBER_STAGES
 from .._ensemble.joint_members import check_one_kind
 from .._ensemble.member import Member
 from .._ensemble.target_noise import ROUNDS
@@ -37,7 +36,7 @@ from .._table.source_of import Sample, Tally, source_of
 from .._table.statistics import as_counts, relative_weights
 from .._table.table import Table, check_columns, naming_rows
 from .._training.checkpoint import Checkpoint, checkpoint_of
-from .._training.progress import Clock, ReportedFit
+from .._training.progress import STAGES, Clock, ReportedFit
 from .._training.recipe import FOLDS_OF_MANY
 from .._validation.arguments import explained, random_numbers
 from .._validation.rows import check_targets, check_weights, readable
@@ -213,7 +212,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                 stream=None if sample is None else stream_of(self, sample, data),
                 saved=saved,
             )
-            ensemble = fit_ensemble(request, n_trainings * MEMBER_STAGES, task)
+            ensemble = fit_ensemble(request, n_trainings * STAGES, task)
             self._table = self._table if request.stream is None else request.stream.table()
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
             if not clock.was_cut:

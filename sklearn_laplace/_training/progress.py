@@ -45,6 +45,9 @@ NOT_PRINTED = ("epoch", "net")
 INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl-C again to abort at once.\n"
 """Message on standard error after the first Ctrl-C."""
 
+STAGES = 2
+"""Number of subtasks: of a member, training and posterior; of a training, epochs or members, and exact steps."""
+
 
 @dataclass
 class Clock:

@@ -73,14 +73,12 @@ def _other(module: nn.Module) -> ValueError:
 
 STANDARD = 1e-6
 """Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""
-TRAINING_STAGES = 2
-"""Maximum number of subtasks of a training: epochs and mode search."""
 
 
 def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult | GivenNet:
     """Train a net to its mode; a given net by its own epochs only, unless it is linear.
 
-    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most ``TRAINING_STAGES``
+    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most two
     subtasks.
     """
     options, rows, plan = planned(request, resolved, task)
