@@ -36,8 +36,8 @@ from ..laplace.structures._base import Curvature, tensors_in
 SMALL_ROWS = 300
 """Maximum number of rows of the lower tier."""
 SINGLE_THREAD_FLOPS, SINGLE_THREAD_STEP = 1e9, 2e8
-"""Multiply-adds of one exact step, and of one gradient step, up to which further threads save no time. On a busy machine
-they lose much: every parallel region waits for a thread without a core."""
+"""Multiply-adds of one exact step, and of one gradient step, up to which further threads save no time. On a busy
+machine they lose much: every parallel region waits for a thread without a core."""
 SINGLE_THREAD_PASS = 1e7
 """Rows × weights of one forward pass up to which further threads do not save time in a training without exact steps."""
 FULL_BATCH_ROWS = 10_000
