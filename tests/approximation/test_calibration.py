@@ -139,7 +139,7 @@ def plain(heavy) -> LaplaceRegressor:
 
 
 def test_heavy_tails_of_the_noise_are_predicted(heavy, plain):
-    X, y = tailed(4000, 1)
+    X, y = tailed(2000, 1)
     assert heavy.noise_model_.spread > calibration.USUAL_SPREAD
     dist = heavy.predict_dist(X)
     assert dist.logpdf(y).mean() > plain.predict_dist(X).logpdf(y).mean() + 0.02

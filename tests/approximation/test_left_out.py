@@ -10,6 +10,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+import trainings
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
@@ -30,7 +31,7 @@ WEIGHTS[[2, 11]] = 0.0
 LABELS = np.array(["no", "perhaps", "yes"])[np.digitize(Y[:, 0], [-0.6, 0.8])]
 COUNTS = RNG.poisson(np.exp(0.5 + 0.6 * X[:, 0])).astype(float)
 LINEAR = {"net": nets.Linear, "standardize_X": False, "random_state": 0}
-SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "random_state": 0, "memory": trainings.MEMORY}
 CHOSEN = {"prior_precision": "loo", "sigma_noise": "loo"}
 
 
@@ -375,7 +376,7 @@ def test_several_precisions_are_searched_in_turn():
 def test_the_net_is_trained_as_under_the_evidence(tmp_path):
     """The choice follows the training: both rules share one cached training, and refits switch between them."""
     by_evidence = {"prior_precision": "evidence", "sigma_noise": "evidence"}
-    evidence = LaplaceRegressor(**SMALL, **by_evidence, memory=str(tmp_path)).fit(X, Y[:, 0])
+    evidence = LaplaceRegressor(**{**SMALL, **by_evidence, "memory": str(tmp_path)}).fit(X, Y[:, 0])
     entries = len(list(tmp_path.rglob("output.pkl")))
     model = clone(evidence).set_params(**CHOSEN).fit(X, Y[:, 0])
     assert len(list(tmp_path.rglob("output.pkl"))) == entries == 1

@@ -196,7 +196,7 @@ def test_labels_are_read_from_a_column(tmp_path, monkeypatch):
         assert model.predict_proba(path).shape == (1000, 3)
     labels[7] = None
     table.assign(label=labels).to_parquet(path)
-    with pytest.raises(ValueError, match=r"Input y contains None: 1 of 1000 values missing, the first in row 7"):
+    with pytest.raises(ValueError, match=r"Input y contains (None|NaN): 1 of 1000 values missing, the first in row 7"):
         LaplaceClassifier().fit(path, "label")
 
 

@@ -11,6 +11,7 @@ import torch
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+from sklearn_laplace._training import recipe
 from sklearn_laplace.nets import TableMLP
 
 N = 240
@@ -128,7 +129,8 @@ def test_files_updates_and_members_keep_the_cycles(tmp_path, likelihood):
     assert after.net_.module_.standardise.period.tolist() == list(NAMES)
 
 
-def test_members_that_train_together_have_cycles():
+def test_members_that_train_together_have_cycles(monkeypatch):
+    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 200)
     rng = np.random.default_rng(2)
     when = times(rng, 800)
     y = daily_and_weekly(when) + 0.3 * rng.normal(size=800)

@@ -136,6 +136,11 @@ def test_one_gap_leaves_no_score_of_a_search_undefined():
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
+EACH_KIND = (10, 11, 12, 16, 17, 19, 20, 21, 22, 23, 24, 25, 27, 29, 30, 31, 32, 36, 37, 39, 40, 46, 58, 64, 65, 71, 72)
+EACH_KIND += (75, 78, 100, 103, 110, 136, 152, 155, 164)
+"""Seeds that give, with the first ten, a gap in each kind of column, alone or beside others, with and without text."""
+
+
 def table_with_a_gap(seed: int) -> tuple[pd.DataFrame, np.ndarray]:
     """Numbers, integers, booleans, times and text; one numeric column has a single gap."""
     rng = np.random.default_rng(seed)
@@ -157,11 +162,11 @@ def table_with_a_gap(seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 @QUIET
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("seeds", [range(10), range(10, 200)], ids=["few", "many"])
+@pytest.mark.parametrize("seeds", [range(10), EACH_KIND], ids=["few", "many"])
 def test_no_score_of_a_table_with_a_gap_is_nan(seeds):
     for seed in seeds:
         table, y = table_with_a_gap(seed)
         kind, target = (LaplaceRegressor, y) if seed % 2 else (LaplaceClassifier, (y > np.median(y)).astype(int))
         options = {"sigma_noise": 0.5} if seed % 2 else {}
         model = kind(**SMALL, n_members=1, **options)
-        assert np.isfinite(cross_val_score(model, table, target, cv=3, error_score="raise")).all(), seed
+        assert np.isfinite(cross_val_score(model, table, target, cv=2, error_score="raise")).all(), seed

@@ -11,6 +11,7 @@ import uuid
 import numpy as np
 import pandas as pd
 import pytest
+import trainings
 from scipy.io import arff
 from sklearn.ensemble import StackingRegressor
 
@@ -21,6 +22,7 @@ X = np.random.default_rng(4).normal(size=N)
 PART = np.arange(N) % 3
 Y = PART + X + 0.3 * np.random.default_rng(5).normal(size=N)
 FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "random_state": 0}
+FIXED["memory"] = trainings.MEMORY
 
 
 def fitted(table, y=Y, **options):

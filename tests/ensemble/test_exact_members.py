@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import pickle
 import warnings
@@ -15,8 +14,8 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
+from sklearn_laplace._ensemble import exact_members, joint_members
 from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
-from sklearn_laplace._ensemble import joint_members
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble.exact_members import ExactNets
@@ -135,7 +134,7 @@ def test_in_place_of_members_the_kind_that_errs_less_is_trained(rows, expected, 
 
 
 def test_a_given_number_of_pieces_is_that_of_all():
-    model = LaplaceRegressor(random_state=0, n_bins=5).fit(*waves(310))
+    model = LaplaceRegressor(random_state=0, n_bins=5).fit(*waves(100))
     assert {member.n_bins for member in model._ensemble.members} == {5}
 
 
@@ -262,15 +261,9 @@ def test_a_temperature_applies_to_all_members(fitted):
     assert (cold.predict_std(X, kind="epistemic") < fitted.predict_std(X, kind="epistemic")).all()
 
 
-@functools.cache
-def of_seed(seed: int) -> LaplaceRegressor:
-    return LaplaceRegressor(random_state=0).fit(*waves(200, seed=seed))
-
-
-def test_intervals_cover():
+def test_intervals_cover(fitted):
     covered = []
-    for seed in range(3):
-        model = of_seed(seed)
+    for seed, model in ((0, fitted), (2, LaplaceRegressor(random_state=0).fit(*waves(200, seed=2)))):
         X, y = waves(1000, seed=10 + seed)
         low, high = model.predict_interval(X)[1].T
         covered.append(np.mean((low <= y) & (y <= high)))
@@ -297,13 +290,20 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
         n_threads["posterior"] = torch.get_num_threads()
         return approximation(*args)
 
+    steps = exact_members.alternate
+
+    def stepped(*args, **options):
+        n_threads["exact steps"] = torch.get_num_threads()
+        return steps(*args, **options)
+
+    monkeypatch.setattr(exact_members, "alternate", stepped)
     monkeypatch.setattr(ensemble_train, "train_stacked", trained)
     monkeypatch.setattr(ensemble_fit, "approximate_jointly", approximated)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        model = LaplaceRegressor(random_state=0).fit(*waves(100))
+        model = LaplaceRegressor(random_state=0).fit(*waves(60))
     finally:
         torch.set_num_threads(before)
-    assert n_threads == {"training": 1, "posterior": 1}
+    assert n_threads == {"training": 1, "posterior": 1, "exact steps": 1}
     assert all(member.is_small for member in model._ensemble.members)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import trainings
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_moons
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -19,12 +20,12 @@ SMALL = {"hidden_layer_sizes": (10,), "n_members": 1, "random_state": 0}
 
 @pytest.fixture(scope="module")
 def curve():
-    return LaplaceRegressor(random_state=0).fit(X_CURVE, Y_CURVE)
+    return LaplaceRegressor(random_state=0, memory=trainings.MEMORY).fit(X_CURVE, Y_CURVE)
 
 
 @pytest.fixture(scope="module")
 def moons():
-    return LaplaceClassifier(random_state=0).fit(*make_moons(200, noise=0.2, random_state=0))
+    return LaplaceClassifier(random_state=0, memory=trainings.MEMORY).fit(*make_moons(200, noise=0.2, random_state=0))
 
 
 def directions(X, distance, n=100):
@@ -53,7 +54,7 @@ def test_classes_are_uncertain_far_from_the_data(table, limits):
 
 def test_numbers_are_uncertain_far_from_the_data():
     """The epistemic standard deviation never falls along a ray outside, and exceeds that of y at 10."""
-    X, y = load_diabetes(return_X_y=True)
+    X, y = (part[:150] for part in load_diabetes(return_X_y=True))
     model = LaplaceRegressor(random_state=0).fit(X, y)
     rays = np.stack([directions(X, distance, 30) for distance in np.geomspace(1, 100, 20)])
     std = model.predict_std(rays.reshape(-1, 10), kind="epistemic").reshape(20, 30)
@@ -68,7 +69,7 @@ def test_rows_inside_the_range_have_the_same_predictions_to_the_bit(kind, curve,
     model = curve if kind is LaplaceRegressor else moons
     inside = X_CURVE if model is curve else make_moons(50, noise=0.0, random_state=1)[0]
     far = np.vstack([inside, inside + 100])
-    plain = kind(predictive="glm", random_state=0).fit(*_rows_of(model))
+    plain = kind(predictive="glm", random_state=0, memory=trainings.MEMORY).fit(*_rows_of(model))
     for predict in (lambda m, rows: m.predict_std(rows), lambda m, rows: m.score_samples(rows)):
         np.testing.assert_array_equal(predict(model, far)[: len(inside)], predict(model, inside))
         np.testing.assert_array_equal(predict(model, inside), predict(plain, inside))

@@ -58,7 +58,7 @@ def test_bands_hold_for_calibrated_models_as_often_as_they_promise():
     """With true means and deviations, a band of coverage misses in 5 % of the reports. So do all groups together."""
     rng = np.random.default_rng(0)
     missed, groups_missed, small = [], [], []
-    for _ in range(300):
+    for _ in range(200):
         X, y = rng.normal(size=(200, 2)), rng.normal(size=200)
         report = regression_report(norm(np.zeros(200), np.ones(200)), X, y, 0, is_count=False)
         missed.append([entry.is_off for entry in report.coverage])

@@ -22,7 +22,7 @@ X = RNG.normal(size=(48, 3))
 Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * RNG.normal(size=48)
 LABELS = np.array(["no", "yes"])[(X[:, 0] + 0.5 * RNG.normal(size=48) > 0).astype(int)]
 FOLDS = KFold(3, shuffle=True, random_state=0)
-SMALL = {"hidden_layer_sizes": (3,), "map_prior_precision": 1.0, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (3,), "map_prior_precision": 1.0, "n_members": 1, "random_state": 0}
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_validation_set_is_a_predefined_split(cache):
     """Candidates share one training, without the validation rows; without a refit there is no other training."""
     memory, count = cache
     split, grid = PredefinedSplit(np.repeat([-1, 0], [32, 16])), [0.01, 1.0, 100.0]
-    model = LaplaceRegressor(**SMALL, memory=memory)
+    model = LaplaceRegressor(**SMALL, likelihood="gaussian", memory=memory)
     search = GridSearchCV(model, {"prior_precision": grid}, scoring=neg_nlpd, cv=split, refit=False).fit(X, Y)
     assert count() == 1
     fits = [LaplaceRegressor(**SMALL, prior_precision=delta).fit(X[:32], Y[:32]) for delta in grid]
@@ -98,14 +98,15 @@ def test_a_parameter_of_the_training_trains_again(cache):
     """Two widths and three priors: two trainings per split, and one of the best candidate on all rows."""
     memory, count = cache
     grid = {"hidden_layer_sizes": [(2,), (3,)], "prior_precision": [0.1, 1.0, 10.0]}
-    GridSearchCV(LaplaceRegressor(**SMALL, memory=memory), grid, scoring=neg_nlpd, cv=FOLDS).fit(X, Y)
+    model = LaplaceRegressor(**SMALL, likelihood="gaussian", memory=memory)
+    GridSearchCV(model, grid, scoring=neg_nlpd, cv=FOLDS).fit(X, Y)
     assert count() == 2 * 3 + 1
 
 
 def test_halving_trains_once_for_each_split_of_each_number_of_rows(cache):
     """Two rungs of 24 and 48 rows in three folds, and all rows; the last rung scores explicit fits."""
     memory, count = cache
-    model = LaplaceRegressor(**SMALL, memory=memory)
+    model = LaplaceRegressor(**SMALL, likelihood="gaussian", memory=memory)
     grid = {"prior_precision": [0.01, 0.1, 1.0, 10.0]}
     search = HalvingGridSearchCV(
         model, grid, scoring=neg_nlpd, cv=FOLDS, factor=2, min_resources=24, random_state=0, refit=True
@@ -115,10 +116,8 @@ def test_halving_trains_once_for_each_split_of_each_number_of_rows(cache):
     results = search.cv_results_
     last = results["iter"] == 1
     for delta, mean in zip(results["param_prior_precision"][last], results["mean_test_score"][last], strict=True):
-        explicit = [
-            neg_nlpd(LaplaceRegressor(**SMALL, prior_precision=delta).fit(X[train], Y[train]), X[test], Y[test])
-            for train, test in FOLDS.split(X)
-        ]
+        plain = LaplaceRegressor(**SMALL, likelihood="gaussian", prior_precision=delta)
+        explicit = [neg_nlpd(clone(plain).fit(X[train], Y[train]), X[test], Y[test]) for train, test in FOLDS.split(X)]
         assert_allclose(mean, np.mean(explicit), rtol=1e-9)  # halving subsamples the rows in another order
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import trainings
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.laplace.links import LINKS
@@ -18,7 +19,13 @@ Y = F + 0.1 * RNG.normal(size=F.shape)
 COUNTS = RNG.poisson(np.exp(F))
 LABELS = np.array(["low", "mid", "high"])[np.digitize(F[:, 0], [-0.3, 0.3])]
 ROWS = RNG.normal(size=(NEW, 3))
-FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+FIXED = {
+    "hidden_layer_sizes": (4,),
+    "prior_precision": 1.0,
+    "n_members": 1,
+    "random_state": 0,
+    "memory": trainings.MEMORY,
+}
 GAUSSIAN = {**FIXED, "sigma_noise": 0.2, "likelihood": "gaussian"}
 KINDS = {
     **{f"structure-{name}": {**GAUSSIAN, "hessian_structure": name} for name in STRUCTURES},
@@ -54,8 +61,15 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("k", [None, 1, 2], ids=lambda k: f"{k}-outputs")
-@pytest.mark.parametrize("kind", KINDS)
+ONE_COLUMN = ["structure-functional", "structure-kron", "predictive-mc", "mixture", "heteroscedastic", "poisson"]
+"""Kinds for y of shape (n, 1), which differs from (n,) in the shapes alone."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "k"),
+    [*((kind, k) for kind in KINDS for k in (None, 2)), *((kind, 1) for kind in ONE_COLUMN)],
+    ids=lambda value: value if isinstance(value, str) else f"{value}-outputs",
+)
 def test_every_method_of_a_regressor(kind, k):
     """Predictions have shape (n,) for y of shape (n,), and (n, k) for (n, k), also for k = 1."""
     options = KINDS[kind]

@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetBinaryClassifier
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._training import recipe
 
 X, Y = load_diabetes(return_X_y=True)
 X_CLASS, Y_CLASS = load_breast_cancer(return_X_y=True)
@@ -46,10 +47,56 @@ def expected_failures(estimator):
     return NEGATIVE_COUNTS if "poisson" in repr(estimator) else {}
 
 
-@parametrize_with_checks(
+DEFAULTS = LaplaceRegressor(), LaplaceClassifier()
+OF_EVERY_NET = (
+    "check_classifiers_classes",
+    "check_classifiers_one_label",
+    "check_classifiers_train",
+    "check_dict_unchanged",
+    "check_dont_overwrite_parameters",
+    "check_estimators_dtypes",
+    "check_estimators_overwrite_params",
+    "check_estimators_partial_fit_n_features",
+    "check_estimators_pickle",
+    "check_f_contiguous_array_estimator",
+    "check_fit2d_1feature",
+    "check_fit2d_1sample",
+    "check_fit_idempotent",
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+    "check_readonly_memmap_input",
+    "check_regressor_multioutput",
+    "check_regressors_int",
+    "check_regressors_train",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_supervised_y_2d",
+)
+"""Checks that depend on the training and the posterior. The others are about arguments, which all nets share."""
+
+
+def checks_of(estimators, **options):
+    """All checks of default estimators, and those of ``OF_EVERY_NET`` of the others."""
+    mark = parametrize_with_checks(estimators, **options).mark
+    names, cases = mark.args
+
+    def is_kept(case):
+        estimator, check = getattr(case, "values", case)
+        name = getattr(check, "func", check).__name__
+        return any(estimator is default for default in DEFAULTS) or name in OF_EVERY_NET
+
+    return pytest.mark.parametrize(names, [case for case in cases if is_kept(case)], **mark.kwargs)
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """The members of default ensembles take a tenth of their steps."""
+    monkeypatch.setattr(recipe, "STEPS_AT_1000", (50, 45))
+    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 48)
+
+
+@checks_of(
     [
-        LaplaceRegressor(),
-        LaplaceClassifier(),
+        *DEFAULTS,
         LaplaceRegressor(nets.regressor(max_epochs=60, batch_size=-1), sigma_noise=0.1, dtype="float64", **GIVEN),
         LaplaceClassifier(nets.classifier(max_epochs=2), dtype="float64", **GIVEN),
         LaplaceRegressor(likelihood="poisson", hidden_layer_sizes=(5,), **GIVEN),
@@ -57,6 +104,7 @@ def expected_failures(estimator):
     ],
     expected_failed_checks=expected_failures,
 )
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.InterpolationWarning")  # random labels
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")

@@ -75,7 +75,7 @@ MOON_FOLDS = list(KFold(3, shuffle=True, random_state=0).split(MOONS))
 
 def regressor(**options):
     """A small net with a given prior precision and noise level, since each tool fits many."""
-    fixed = {"prior_precision": 0.3, "sigma_noise": NOISE}
+    fixed = {"prior_precision": 0.3, "sigma_noise": NOISE, "n_members": 1}
     return LaplaceRegressor(**{"hidden_layer_sizes": (5,), "random_state": 0, **fixed, **options})
 
 

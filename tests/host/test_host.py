@@ -137,6 +137,7 @@ def test_a_default_fit_leaves_torchs_compiler_alone():
         import numpy as np
         import torch
         from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, plotting
+        torch.set_num_threads(1)
         slow = {"torch._dynamo", "sympy", "matplotlib"} - set(sys.modules)
         if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
             slow.discard("sympy")
@@ -243,10 +244,11 @@ def test_the_temperature_does_not_enter_the_choice():
 
 def test_memory_trains_once_for_all_laplace_options(tmp_path):
     """6 candidates × 2 folds share 2 trainings, and the refit is the third. The scores are those without a cache."""
+    options = {"map_prior_precision": 1.0, "hidden_layer_sizes": (8,), "likelihood": "gaussian", "random_state": 0}
     grid = {"prior_precision": [0.1, 10.0, "evidence"], "hessian_structure": ["functional", "diag"]}
 
     def scores(memory):
-        model = LaplaceRegressor(map_prior_precision=1.0, hidden_layer_sizes=(8,), memory=memory, random_state=0)
+        model = LaplaceRegressor(**options, memory=memory)
         return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y).cv_results_["mean_test_score"]
 
     plain = scores(None)

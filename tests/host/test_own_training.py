@@ -328,11 +328,11 @@ def test_a_rule_selects_the_same_in_a_fit_and_in_a_refit(rule):
 def test_varying_noise_and_counts_are_learnt_without_held_out_rows():
     """Leave-one-out of the training rows; the validation rows have no part."""
     net = template(nets.Hidden, module__n_in=8, max_epochs=8)
-    varying = LaplaceRegressor(net, likelihood="heteroscedastic", random_state=0).fit(X[:60], Y[:60])
+    varying = LaplaceRegressor(net, likelihood="heteroscedastic", random_state=0).fit(X[:40], Y[:40])
     assert np.isfinite(varying.predict_std(X_NEW)).all()
     for likelihood in ("poisson", "negative_binomial"):
         model = LaplaceRegressor(net, likelihood=likelihood, prior_precision="loo", random_state=0)
-        assert (model.fit(X[:60], np.round(Y[:60])).predict(X_NEW) > 0).all()
+        assert (model.fit(X[:40], np.round(Y[:40])).predict(X_NEW) > 0).all()
 
 
 def test_scoring_callbacks_see_targets_without_weights_and_noise():

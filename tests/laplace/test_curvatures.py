@@ -282,7 +282,7 @@ def test_a_hessian_without_negative_eigenvalues_is_silent():
 def test_every_rule_fits_predicts_and_travels(estimator, curvature):
     """Same weights as with the Gauss–Newton matrix, different posterior; reproducible, also after pickling."""
     y = Y if estimator is LaplaceRegressor else LABELS
-    small = {"hidden_layer_sizes": (6,), "map_prior_precision": 1.0, "random_state": 0}
+    small = {"hidden_layer_sizes": (6,), "map_prior_precision": 1.0, "n_members": 1, "random_state": 0}
     usual = estimator(**small).fit(X, y)
     model = estimator(**small, curvature=curvature).fit(X, y)
     assert torch.equal(model.laplace_.network.theta, usual.laplace_.network.theta)
@@ -300,6 +300,7 @@ def test_every_rule_fits_predicts_and_travels(estimator, curvature):
 def test_more_fisher_samples_come_closer():
     """More samples approach the Gauss–Newton posterior at the same δ and σ; the seed follows from random_state."""
     fixed = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "hessian_structure": "full"}
+    fixed["n_members"] = 1
     truth = LaplaceRegressor(**fixed, random_state=0).fit(X, Y).predict_std(X_NEW, kind="epistemic")
 
     def error(n, seed):
@@ -376,7 +377,7 @@ def test_the_number_of_fisher_samples_is_checked(value):
 def test_one_training_serves_all_rules(tmp_path):
     """The training and its cache do not depend on the curvature of the posterior."""
     memory = Memory(tmp_path, verbose=0)
-    small = {"hidden_layer_sizes": (3,), "n_members": 1, "random_state": 0}
+    small = {"hidden_layer_sizes": (3,), "n_members": 1, "likelihood": "gaussian", "random_state": 0}
     for curvature in ("ggn", "empirical_fisher", "hessian", options.MCFisher(2)):
         cached, plain = (LaplaceRegressor(**small, curvature=curvature, memory=m).fit(X, Y) for m in (memory, None))
         np.testing.assert_array_equal(cached.predict_std(X_NEW), plain.predict_std(X_NEW))

@@ -381,8 +381,8 @@ def test_one_newton_step_is_near_the_refit_and_more_in_the_outputs_are_not_neare
 
     Further steps in the outputs of the row alone do not help, since the curvature of the other rows stays fixed.
     """
-    problem = contracts.example(kind, seed=7, n=24)
-    problem = replace(problem, weights=torch.ones(24, dtype=torch.float64))
+    problem = contracts.example(kind, seed=7, n=20)
+    problem = replace(problem, weights=torch.ones(20, dtype=torch.float64))
     prior = problem.network.scalar_prior()
     hyper, fit = Hyper(torch.ones(1, dtype=torch.float64)), problem.fit("full")
     refit, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
@@ -555,7 +555,7 @@ def test_what_is_selected_is_the_maximum_of_a_refitted_grid(structure, free_prio
     assert free_prior or torch.equal(selected.prior_precision, start.prior_precision)
     assert free_dispersion or selected.dispersion == start.dispersion
     top = refitted_density(problem, selected)
-    steps = [10.0**power for power in (-3, -1, -0.1, 0.1, 1, 3)]
+    steps = [10.0**power for power in (-2, -0.1, 0.1, 2)]
     for a in steps if free_prior else [1.0]:
         for b in steps if free_dispersion else [1.0]:
             other = replace(selected, prior_precision=a * selected.prior_precision, dispersion=b * selected.dispersion)

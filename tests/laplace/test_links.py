@@ -228,7 +228,7 @@ def test_a_small_lead_counts_as_much_as_in_the_integral(n_classes):
 @pytest.mark.parametrize("rank", [2, None])
 def test_moderated_is_closer_to_the_integral_than_the_probit(n_classes, size, rank):
     """Random covariances of low or full rank: probabilities and mean confidence are closer to the integral."""
-    latent = scaled(contracts.random_latent(n_classes, seed=1, n=100, rank=rank), size / (rank or n_classes))
+    latent = scaled(contracts.random_latent(n_classes, seed=1, n=50, rank=rank), size / (rank or n_classes))
     exact = MC(standard_normals(2**13, n_classes, seed=0)).mean(latent)
     probabilities, pairs = Moderated(NO_DRAWS).mean(latent), Probit(NO_DRAWS).mean(latent)
     assert float((probabilities - exact).abs().sum()) < float((pairs - exact).abs().sum())

@@ -395,7 +395,7 @@ class Sequence(nn.Module):
 def test_the_trainings_own_factors_are_not_taken_for_others(monkeypatch):
     """Training beyond the exact budget ends with expanded Kronecker factors, which only "expand" may reuse."""
     beyond = replace(_budget.SMALL, exact_step=0.0)
-    for file in ("fit_map", "evidence_epochs"):
+    for file in ("fit_map", "epochs"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: beyond)
     X6 = np.column_stack([X, X_NEW[0] * np.ones_like(X)])
     options = {"max_epochs": 5, "random_state": 0, "map_prior_precision": 1.0}

@@ -197,9 +197,10 @@ def test_a_subnetwork_works_from_end_to_end(structure):
 def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
     """2 sizes × 2 scores × 2 folds need a training per fold and a final one."""
     grid = {"subset_of_weights__size": [2, 0.3], "subset_of_weights__score": ["variance", "random"]}
+    plain = {"n_members": 1, "likelihood": "gaussian"}
 
     def search(memory):
-        model = LaplaceRegressor(**{**SMALL, "memory": memory}, subset_of_weights=Subnetwork())
+        model = LaplaceRegressor(**{**SMALL, "memory": memory}, **plain, subset_of_weights=Subnetwork())
         return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
 
     cached = search(Memory(tmp_path, verbose=0))

@@ -7,6 +7,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+import trainings
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
@@ -159,6 +160,7 @@ def test_functional_is_full(subset):
             subset_of_weights=subset,
             likelihood="gaussian",
             random_state=0,
+            memory=trainings.MEMORY,
         ).fit(X, Y)
         for structure in ("full", "functional")
     ]

@@ -272,13 +272,12 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
-@pytest.mark.parametrize(("name", "factors"), [("numbers", [1e-6, 1e6]), ("copies", [1 / 60, 7.0]), ("equal", [1 / 3])])
-def test_the_scale_of_weights_does_not_matter_for_a_default_fit(estimator, name, factors):
+@pytest.mark.parametrize(("name", "factor"), [("numbers", 1e-6), ("copies", 7.0), ("equal", 1 / 3)])
+def test_the_scale_of_weights_does_not_matter_for_a_default_fit(estimator, name, factor):
     """Signal and background may each sum to one, and weights may have any unit."""
     model, y = estimator(random_state=0), Y if estimator is LaplaceRegressor else LABELS
     expected = answers(model.fit(X, y, sample_weight=WEIGHTS[name]))
-    for factor in factors:
-        np.testing.assert_allclose(answers(model.fit(X, y, sample_weight=factor * WEIGHTS[name])), expected, atol=1e-6)
+    np.testing.assert_allclose(answers(model.fit(X, y, sample_weight=factor * WEIGHTS[name])), expected, atol=1e-6)
 
 
 def test_the_scale_of_class_weights_does_not_matter_for_a_default_fit():

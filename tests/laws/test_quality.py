@@ -17,11 +17,11 @@ Z90 = norm.ppf(0.95)
 def test_diabetes_defaults_are_no_worse_than_bayesian_ridge():
     """RMSE within 0.5 %, log density within 0.01 nats, coverage 0.85 to 0.95.
 
-    Means over five halvings of the rows; the differences have a tolerance of one paired standard error.
+    Means over three halvings of the rows; the differences have a tolerance of one paired standard error.
     """
     X, y = load_diabetes(return_X_y=True)
     rows = []
-    for seed in range(5):
+    for seed in range(3):
         A, B, a, b = train_test_split(X, y, test_size=0.5, random_state=seed)
         for model in (LaplaceRegressor(random_state=seed), BayesianRidge()):
             mean, std = model.fit(A, a).predict(B, return_std=True)
@@ -48,22 +48,19 @@ CURVES = {
 def test_a_gap_in_the_data_is_a_gap_in_what_is_known(curve):
     """Coverage 0.85 to 0.95 where there are data; in the gap at least twice the epistemic std.
 
-    Two seeds of 150 rows, with 600 test rows each: the coverage of a given fit has a standard error of 0.012.
+    150 rows, with 2,000 test rows: the coverage of a given fit has a standard error of 0.007.
     """
-    coverages = []
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
-        def draw(n, rng=rng):
-            x = np.concatenate([rng.uniform(-4, -1, n // 2), rng.uniform(1.5, 4, n // 2)])
-            return x[:, None], CURVES[curve](x) + 0.2 * rng.normal(size=n)
+    def draw(n):
+        x = np.concatenate([rng.uniform(-4, -1, n // 2), rng.uniform(1.5, 4, n // 2)])
+        return x[:, None], CURVES[curve](x) + 0.2 * rng.normal(size=n)
 
-        X, y = draw(150)
-        X_test, y_test = draw(600)
-        model = LaplaceRegressor(random_state=seed).fit(X, y)
-        mean, std = model.predict(X_test, return_std=True)
-        coverages.append(np.mean(np.abs(y_test - mean) < Z90 * std))
-        on_data = model.predict_std(X_test, kind="epistemic").mean()
-        assert model.predict_std([[0.25]], kind="epistemic")[0] >= 2 * on_data
-        assert 0.15 < model.sigma_noise_ < 0.25
-    assert 0.85 <= np.mean(coverages) <= 0.95
+    X, y = draw(150)
+    X_test, y_test = draw(2000)
+    model = LaplaceRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X_test, return_std=True)
+    assert 0.85 <= np.mean(np.abs(y_test - mean) < Z90 * std) <= 0.95
+    on_data = model.predict_std(X_test, kind="epistemic").mean()
+    assert model.predict_std([[0.25]], kind="epistemic")[0] >= 2 * on_data
+    assert 0.15 < model.sigma_noise_ < 0.25

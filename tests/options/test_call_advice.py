@@ -20,6 +20,7 @@ import sklearn.calibration
 import sklearn.impute
 import sklearn.pipeline
 import sklearn.preprocessing
+import trainings
 from scipy.sparse import csr_array
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
@@ -38,6 +39,7 @@ X = RNG.normal(size=(N, 3))
 Y = X[:, 0] + 0.3 * RNG.normal(size=N)
 LABELS = np.where(Y > 0, "up", "down")
 SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+SMALL["memory"] = trainings.MEMORY
 
 
 def template(module: Any = nn.Linear, **options: Any):

@@ -12,6 +12,7 @@ from typing import Any
 import nets
 import numpy as np
 import pytest
+import trainings
 from sklearn.frozen import FrozenEstimator
 from torch import nn
 
@@ -27,6 +28,7 @@ COUNTS = np.arange(N) % 4
 LABELS = np.where(Y > 0, "up", "down")
 ONES = np.ones(N)
 SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+SMALL["memory"] = trainings.MEMORY
 OF_FIT = ("sample_weight", "sample_noise_variance")
 VALUE = r"'[^']*'|None|True|False|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\w+\([^)]*\)"
 PROBLEMS = (ValueError, TypeError, MemoryError)

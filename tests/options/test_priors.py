@@ -469,7 +469,7 @@ def test_one_precision_a_parameter_fits_and_classifies():
 def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
     """Without affordable exact steps, "diag" is used where Kronecker factors do not support the grouping."""
     nothing = replace(_map.budget_for(10), exact_step=0, exact_posterior=0, epoch_steps=40)
-    for module in ("_training.fit_map", "_training.evidence_epochs", "_runtime.budget"):
+    for module in ("_training.fit_map", "_training.epochs", "_table.limits"):
         monkeypatch.setattr(f"sklearn_laplace.{module}.budget_for", lambda n_rows: nothing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

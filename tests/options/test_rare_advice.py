@@ -18,6 +18,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+import trainings
 from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import PredefinedSplit
@@ -47,6 +48,7 @@ X = RNG.normal(size=(N, 3))
 Y = X[:, 0] + 0.3 * RNG.normal(size=N)
 LABELS = np.where(Y > 0, "up", "down")
 SMALL = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+SMALL["memory"] = trainings.MEMORY
 
 
 def template(module: Any = nn.Linear, **options: Any):
@@ -128,7 +130,7 @@ def test_a_budget_is_accepted_after_each_advice():
 
 def test_the_training_fits_after_each_advice():
     """A small posterior may leave too little memory for the training, of which the first message warns."""
-    given = {**WIDE, "hessian_structure": "full", "memory_budget": "30kB"}
+    given = {**WIDE, "hessian_structure": "full", "memory_budget": "30kB", "memory": None}
     message = refusal(lambda: fit(**given), MemoryBudgetError)
     assert "or a larger memory_budget, which the training may need in any case." in message
     given.update(hessian_structure=offered(message)["hessian_structure"])

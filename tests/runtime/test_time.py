@@ -71,7 +71,7 @@ def test_a_training_ends_at_its_time(n_rows):
 def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
     """Cut after 0 to 1,000 checks of the clock: never an exception, never a bad R²."""
     scores = []
-    for limit in (0, 2, 10, 50, 200, 1000):
+    for limit in (0, 5, 50, 1000):
         monkeypatch.setattr(_estimator.LaplaceEstimator, "_clock", clock_of(limit))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -99,18 +99,20 @@ def test_a_whole_call_ends_soon_after_its_limit():
 
     of_few = seconds(400, None, 0)
     for limit in (1.0, 2.0):
-        with pytest.warns(CutWarning):
-            best = min(seconds(5000, limit, seed) for seed in range(2))
-        assert best < 1.5 * limit + of_few
+        most, took = 1.5 * limit + of_few, []
+        while len(took) < 2 and min(took, default=np.inf) >= most:  # a second call only if the first was too slow
+            with pytest.warns(CutWarning):
+                took.append(seconds(5000, limit, len(took)))
+        assert min(took) < most
 
 
 def test_many_classes_take_little_more_time_than_numbers():
     """A fit and predictions of 25 classes, whose covariances have 25 × 25 entries for each row."""
     rng = np.random.default_rng(0)
-    y = rng.integers(25, size=1000)
-    x = 2 * rng.normal(size=(25, 8))[y] + rng.normal(size=(1000, 8))
+    y = rng.integers(25, size=500)
+    x = 2 * rng.normal(size=(25, 8))[y] + rng.normal(size=(500, 8))
     begun = time.process_time()
-    LaplaceRegressor(random_state=0).fit(x, x[:, 0] * x[:, 1] + rng.normal(size=1000))
+    LaplaceRegressor(random_state=0).fit(x, x[:, 0] * x[:, 1] + rng.normal(size=500))
     numbers, begun = time.process_time() - begun, time.process_time()
     model = LaplaceClassifier(random_state=0).fit(x, y)
     fitted = time.process_time()
@@ -120,7 +122,10 @@ def test_many_classes_take_little_more_time_than_numbers():
 
 
 def test_with_enough_time_nothing_is_different():
-    plain, timed = (LaplaceRegressor(max_time=limit, random_state=0).fit(X[:80], Y[:80]) for limit in (None, 1e3))
+    plain, timed = (
+        LaplaceRegressor(hidden_layer_sizes=(8,), max_time=limit, random_state=0).fit(X[:40], Y[:40])
+        for limit in (None, 1e3)
+    )
     np.testing.assert_array_equal(timed.predict(X), plain.predict(X))
 
 
@@ -166,9 +171,9 @@ def test_without_a_limit_all_rows_are_used():
 def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):
     """The noise model still follows the data, and ``forget`` uses it."""
     random = np.random.default_rng(1)
-    x = random.uniform(-1, 1, size=(600, 2))
+    x = random.uniform(-1, 1, size=(400, 2))
     level = np.exp(1.5 * x[:, 1])
-    y = x[:, 0] + level * random.normal(size=600)
+    y = x[:, 0] + level * random.normal(size=400)
     scored, made = [], approximate._scored
     monkeypatch.setattr(approximate, "_scored", lambda *args: scored.append(0) or made(*args))
     monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)

@@ -36,9 +36,9 @@ def mapped(X: np.ndarray, path) -> np.memmap:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_steps():
-    """A third of the default steps."""
+    """A fifth of the default steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "STEPS_AT_1000", (160, 150))
+        patch.setattr(recipe, "STEPS_AT_1000", (100, 90))
         yield
 
 

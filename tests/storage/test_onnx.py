@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import trainings
 from sklearn.model_selection import KFold
 from torch import nn
 
@@ -26,7 +27,7 @@ X_NEW = np.vstack([X[:5], X[:5] + 3 * X.std(0)])
 Y = 1e3 + 50 * (np.sin(Z[:, 0]) + Z[:, 1] + 0.3 * (1 + Z[:, 2] ** 2) * RNG.normal(size=60))
 TARGETS = np.c_[Y, 1e-3 * Z[:, 0] ** 2]
 LABELS = np.where(Z[:, 0] > 0.5, "up", np.where(Z[:, 1] < -0.3, "down", "flat"))
-CHEAP = {"prior_precision": "evidence", "n_members": 1, "random_state": 0}
+CHEAP = {"prior_precision": "evidence", "n_members": 1, "random_state": 0, "memory": trainings.MEMORY}
 NOISE = {"sigma_noise": "evidence", "likelihood": "gaussian"}
 
 

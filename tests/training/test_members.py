@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import joint_members
 from sklearn_laplace._ensemble import train_members as train
-from sklearn_laplace._training import batched
+from sklearn_laplace._training import batched, recipe
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.recipe import Schedule, for_noise, held_out_rows, recipes_for
@@ -62,6 +62,14 @@ def nothing_beside():
 @pytest.fixture(scope="module")
 def fitted() -> LaplaceRegressor:
     return LaplaceRegressor(random_state=0).fit(*friedman(N_ROWS))
+
+
+def few_steps(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> LaplaceRegressor:
+    """Fit by about a third of the default steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "STEPS_AT_1000", (160, 150))
+        patch.setattr(recipe, "STEPS_OF_FEW", 150)
+        return model.fit(X, y)
 
 
 def nets(n: int, n_outputs: int = 1, **options: object) -> list[TableMLP]:
@@ -337,11 +345,14 @@ def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
 
 @pytest.mark.parametrize(("n_rows", "n_folds"), [(40, 8), (FEW_ROWS, 8), (1001, 4)])
 def test_a_default_fit_has_a_member_for_each_fold_of_some_repeats(n_rows, n_folds):
-    members = LaplaceRegressor(random_state=0).fit(*friedman(n_rows))._ensemble.members
+    members = few_steps(LaplaceRegressor(random_state=0), *friedman(n_rows))._ensemble.members
     held_out = [len(member.unseen) for member in members]
     assert len(members) % n_folds == 0
     for first in range(0, len(members), n_folds):
         assert sum(held_out[first : first + n_folds]) == n_rows
+
+
+def test_a_default_fit_of_fewer_rows_has_no_folds():
     assert all(member.unseen is None for member in LaplaceRegressor().fit(*friedman(39))._ensemble.members)
 
 
@@ -460,7 +471,7 @@ def test_rows_that_came_and_went_leave_no_trace(fitted):
 )
 def test_options_of_the_posterior_are_kept(options):
     X, y = friedman(300)
-    model = LaplaceRegressor(random_state=0, lr=0.01, **options).fit(X, y)
+    model = few_steps(LaplaceRegressor(random_state=0, lr=0.01, **options), X, y)
     assert len(model.members_) in (8, 16, 24)
     assert model.score(*friedman(500, seed=1)) > 0.75
     assert np.isfinite(model.predict_std(X[:20])).all()
@@ -492,7 +503,8 @@ def hard(name: str) -> tuple[np.ndarray, np.ndarray]:
 def fitted_to_hard(name: str) -> tuple[LaplaceRegressor, list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        return LaplaceRegressor(random_state=0).fit(*hard(name)), caught
+        model = LaplaceRegressor(random_state=0)
+        return model.fit(*hard(name)) if name == "no noise" else few_steps(model, *hard(name)), caught
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,9 @@ def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
-    """Two halves of the plane, three seeds: the loss on the first half grows less than half as much."""
+    """Two halves of the plane, two seeds: the loss on the first half grows less than half as much."""
     kept, lost = [], []
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(200, 2))
         y = (np.sin(2 * x[:, 0]) + x[:, 1] > 0).astype(int)
@@ -224,7 +224,7 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
 def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
     """If no exact step is affordable, the criterion of the epochs includes the old rows."""
     budget = replace(_map.budget_for(10), exact_step=0, epoch_steps=150)
-    for file in ("fit_map", "evidence_epochs"):
+    for file in ("fit_map", "epochs"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: budget)
     y = np.sin(X[:, 0]) + X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.5, "sigma_noise": 0.2, **SMALL}

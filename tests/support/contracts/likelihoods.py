@@ -64,12 +64,12 @@ def _check_differences(key: str, likelihood: Likelihood, f: Tensor, y: Tensor) -
 def _check_draws(key: str, likelihood: Likelihood, f: Tensor, observed: Tensor | None) -> None:
     """Residuals at targets drawn from the model have mean zero and covariance S S^T (the Fisher information).
 
-    Tolerance: six standard errors of 40,000 draws, estimated from the draws themselves.
+    Tolerance: six standard errors of 20,000 draws, estimated from the draws themselves.
     """
     generator = torch.Generator().manual_seed(12)
     factor = likelihood.hessian_factor(f, observed)
     for i, (row, S) in enumerate(zip(f, factor, strict=True)):
-        uniforms = torch.rand(40_000, len(row), generator=generator, dtype=torch.float64)
+        uniforms = torch.rand(20_000, len(row), generator=generator, dtype=torch.float64)
         outputs = row.expand(len(uniforms), -1)
         known = None if observed is None else observed[i].expand(len(uniforms), -1)
         targets = likelihood.sample(outputs, uniforms, known)

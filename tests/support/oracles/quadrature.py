@@ -67,21 +67,21 @@ def poisson_lognormal(mean: float, variance: float, k: int, exposure: float = 1.
     """Log probability of k and probability of at most k, for a Poisson count whose log rate is N(mean, variance).
 
     ``exposure`` t is the time in which k events occur; the count has the mean t times the rate. Both integrals use a
-    grid of a few hundred thousand points: the first around the peak of the integrand, the second over twelve standard
+    grid of a hundred thousand points: the first around the peak of the integrand, the second over twelve standard
     deviations.
     """
 
     def exponent(g: np.ndarray) -> np.ndarray:
         return k * (g + math.log(exposure)) - exposure * np.exp(np.minimum(g, 700.0)) - (g - mean) ** 2 / (2 * variance)
 
-    coarse = np.linspace(mean - 40 * math.sqrt(variance) - 60, mean + 40 * math.sqrt(variance) + 60, 2_000_001)
+    coarse = np.linspace(mean - 40 * math.sqrt(variance) - 60, mean + 40 * math.sqrt(variance) + 60, 200_001)
     peak = coarse[exponent(coarse).argmax()]
     width = 1 / math.sqrt(exposure * math.exp(peak) + 1 / variance)
-    g = np.linspace(peak - 60 * width - 40 * (variance > 5), peak + 60 * width, 400_001)
+    g = np.linspace(peak - 60 * width - 40 * (variance > 5), peak + 60 * width, 100_001)
     values = exponent(g)
     integral = values.max() + np.log(scipy.integrate.trapezoid(np.exp(values - values.max()), g))
     constants = scipy.special.gammaln(k + 1) + 0.5 * math.log(2 * math.pi * variance)
-    z = np.linspace(-12, 12, 400_001)
+    z = np.linspace(-12, 12, 100_001)
     weight = scipy.stats.norm.pdf(z)
     below = scipy.stats.poisson.cdf(k, exposure * np.exp(np.minimum(mean + math.sqrt(variance) * z, 700.0)))
     return float(integral - constants), float((below * weight).sum() / weight.sum())
@@ -103,10 +103,10 @@ def negative_binomial_lognormal(mean: float, variance: float, alpha: float, k: i
         return log_mass(g) - (g - mean) ** 2 / (2 * variance)
 
     reach = 40 * math.sqrt(variance) + 60
-    coarse = np.linspace(mean - reach, mean + reach, 1_000_001)
+    coarse = np.linspace(mean - reach, mean + reach, 200_001)
     values = exponent(coarse)
     inside = coarse[values > values.max() - 60]
-    g = np.linspace(inside[0], inside[-1], 400_001)
+    g = np.linspace(inside[0], inside[-1], 100_001)
     values = exponent(g)
     integral = values.max() + np.log(scipy.integrate.trapezoid(np.exp(values - values.max()), g))
     z = np.linspace(-12, 12, 100_001)
