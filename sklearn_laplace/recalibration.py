@@ -4,8 +4,8 @@ r"""Recalibration of a fitted regressor: one factor for its standard deviations,
 
 maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`. With
 :math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
-:math:`\sum w z^2 / s^2 - \sum w`. The mean is unchanged. The total, aleatoric and epistemic standard deviations are
-all multiplied by s. Where the estimator transforms its targets, y, μ and σ are those of the transformed targets.
+:math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are all multiplied by s, and
+the mean stays. If the estimator transforms its targets, all this holds for the transformed targets.
 
 References
 ----------
@@ -91,8 +91,8 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         TypeError, NotFittedError
             If the estimator is a classifier, predicts counts, or is not fitted.
         ValueError
-            If y does not have one target for each prediction, or an output is predicted exactly in every row. Also if a
-            target is outside the domain of the transformation.
+            If y does not have one target for each prediction, an output is predicted exactly in every row, or a target
+            is outside the domain of the transformation.
         """
         distribution = self._inner(X)
         mean = distribution.mean()
@@ -123,7 +123,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     @overload
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean of the estimator and, optionally, the scaled standard deviation, noise included.
+        """Mean of :meth:`predict_dist` and, optionally, its standard deviation, noise included.
 
         Parameters
         ----------
@@ -143,13 +143,13 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return (mean, distribution.std()) if return_std else mean
 
     def predict_std(self, X: Any, *, kind: str = "total") -> np.ndarray:
-        """Standard deviation of the estimator times the scaling factor.
+        """Scaled standard deviation, or one of its parts.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"total", "epistemic", "aleatoric"}
-            Part of the uncertainty, with total² = epistemic² + aleatoric². The estimator must be a Laplace regressor.
+            Part of the uncertainty, with total² = epistemic² + aleatoric². The parts need a Laplace regressor.
 
         Returns
         -------
@@ -165,6 +165,8 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     def predict_dist(self, X: Any) -> PredictiveDistribution:
         """Predictive distribution of the estimator, stretched around its mean by the scaling factor.
 
+        With transformed targets, the distribution of the transformed targets is stretched.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
@@ -178,7 +180,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return self._scaled(self._inner(X))
 
     def _scaled(self, distribution: Any) -> Any:
-        """The distribution stretched around its mean; with transformed targets, that of these targets."""
+        """Stretch a distribution around its mean; with transformed targets, stretch the distribution of these."""
         if isinstance(distribution, TransformedMixture):
             return replace(distribution, latent=self._scaled(distribution.latent))
         mean = distribution.mean()

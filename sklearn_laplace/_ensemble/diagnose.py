@@ -41,7 +41,7 @@ the second value, by more than one standard error."""
 
 @dataclass(frozen=True)
 class LeftOutIntervals:
-    """Intervals of left-out rows under the mixture of the members."""
+    """Four numbers that summarise the intervals of left-out rows under the mixture of the members."""
 
     width: float  # median predictive standard deviation, in standard deviations of the targets
     error: float  # root mean squared error, in the same unit
@@ -111,7 +111,11 @@ def _distance(ensemble: Ensemble) -> float:
 
 
 def _left_out(ensemble: Ensemble, options: Options) -> LeftOutIntervals | None:
-    """Intervals of left-out rows in closed form; None if there are none, or if they are too expensive."""
+    """Summary of the intervals of left-out rows, in closed form.
+
+    None without a closed form (counts, classes, varying noise), without kept rows, for constant targets, or if it is
+    too expensive.
+    """
     first, parts = ensemble.first, []
     likelihood, n_outputs = first.fit.likelihood, first.fit.n_outputs
     is_normal = likelihood.has_dispersion and likelihood.quadratic

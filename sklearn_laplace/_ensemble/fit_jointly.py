@@ -55,7 +55,7 @@ def within_time(request: FitRequest, clock: Clock) -> FitRequest:
 
 
 def _affordable(request: FitRequest, clock: Clock) -> int:
-    """Number of rows for which the time is sufficient, from a few steps of the members of the first repeat."""
+    """Number of rows that the time allows, from a few timed steps of the first repeat; never below a minimum."""
     data, n_rows = request.data, len(request.data.X)
     if clock.max_time is None or n_rows <= FEWEST_ROWS:
         return n_rows

@@ -301,7 +301,7 @@ def noise_model(
 
 
 def training_rows(n_rows: int, n_weights: int, seed: int, *, quick: bool = False) -> Tensor:
-    """Indices (m,), int64, of the rows on which h is trained: all, or a random sample with affordable exact steps."""
+    """Indices (m,), int64, of the rows that train h: all, or a random sample small enough for exact steps."""
     most = max(int((QUICK_STEP if quick else LARGE_STEP) / n_weights**2), LEAST_ROWS)
     if n_rows <= most:
         return torch.arange(n_rows)

@@ -39,8 +39,8 @@ OF_CLASSES = "Only LaplaceRegressor has it; for classes use predict_proba(X), pr
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     """Classification by a neural network, with probabilities that account for the uncertainty of its weights.
 
-    As :class:`LaplaceRegressor`, for classes. The Gaussian over the logits moderates the probabilities: they approach
-    the uniform distribution far from the data.
+    Like :class:`LaplaceRegressor`, but for classes. The Gaussian over the logits moderates the probabilities: they
+    approach the uniform distribution far from the data.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
     link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or Link, \
 default="moderated"
-        From the Gaussian over the logits to probabilities. "plugin" is the softmax of the mean, "mc" averages draws,
+        Map from Gaussian logits to probabilities. "plugin" is the softmax of the mean, "mc" averages draws,
         "quadrature" integrates numerically; the others are closed forms.
 
     Attributes
@@ -186,11 +186,11 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), optional
-            All labels that can occur in later calls, for the first call. Default: the labels of y. Not for rows that
-            are read from a source: all their labels are found.
+            In the first call: all labels that can occur later. Default: the labels of y. Omit it for rows that are
+            read from a source, since all their labels are found.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
-            Not used; only :class:`LaplaceRegressor` has noise variances.
+            Not used; only :class:`LaplaceRegressor` takes noise variances.
 
         Returns
         -------
@@ -199,7 +199,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Raises
         ------
         ValueError
-            For labels that are not among the classes, and for data that do not match those of the first call. For
+            If labels are not among the classes, or data do not match those of the first call. Also for
             ``class_weight="balanced"``, because the balance of later rows is unknown.
         MemoryBudgetError
             If the posterior of all rows does not fit in memory.
@@ -316,7 +316,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities.
 
-        They are computed by ``link``; with ``predictive="mc"`` they are the average softmax of the weight samples.
+        ``link`` computes them; with ``predictive="mc"`` they are the average softmax of the weight samples.
 
         Parameters
         ----------
@@ -416,7 +416,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
             total² = epistemic² + aleatoric²; "all" is a Bunch of the three.
         X_std : None
-            Not supported; only :class:`LaplaceRegressor` has errors in X.
+            Not supported; only :class:`LaplaceRegressor` takes errors in X.
 
         Returns
         -------
@@ -520,7 +520,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Notes
         -----
-        Expectations are averages over draws of the logits for any ``link``;
+        For any ``link``, expectations are averages over draws of the logits.
         :class:`~sklearn_laplace.options.Link` sets their number.
 
         Examples
@@ -628,9 +628,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         Report
-            Printed as text. The log density is in nats per row. The frequency of each class, and the accuracy in groups
-            of rows, have the range that holds those of a calibrated model jointly with probability .95. Values outside
-            have an arrow. The groups are quarters of the numeric columns and frequent categories.
+            Printed as text. The log density is in nats per row. Next to class frequencies and group accuracies are
+            ranges that jointly contain those of a calibrated model with probability .95. An arrow marks values outside.
+            Groups are quarters of the numeric columns and frequent categories.
 
         Raises
         ------

@@ -51,9 +51,9 @@ OF_NUMBERS = "Only LaplaceClassifier has it; for numbers use predict_dist(X), pr
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, LaplaceEstimator):
     """Regression by a neural network, with a standard deviation for every prediction.
 
-    Trains an ensemble of nets to the maximum of the posterior over the weights, where a Gaussian approximates it
-    (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the
-    data. More on each parameter: page "Parameters in detail".
+    ``fit`` trains an ensemble of nets to the maximum of the posterior over the weights, where a Gaussian approximates
+    it (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the
+    data. The page "Parameters in detail" says more on each parameter.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Ensemble members. "auto": several for a default fit.
     [Training]
     max_time : float or None, default=None
-        Limit of a default fit in seconds, without reading; others may take longer.
+        Limit of a default fit in seconds, after the table is read; other fits may take longer.
     n_jobs : int or None, default=None
         Parallel workers.
     random_state : int, RandomState or None, default=None
@@ -94,7 +94,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     standardize_y : bool, default=True
         If True, train on targets of mean 0 and variance 1.
     target_transform : {"log"} or None, default=None
-        Transformation of y. "log" keeps intervals of positive targets above zero.
+        Transformation of y. "log" keeps the intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     map_prior_precision : "same" or float, default="same"
@@ -104,9 +104,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     memory_budget : None, int or str, default=None
         Bytes, or "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        "auto": the net's, a GPU for large fits, or CPU.
+        "auto": that of a given net; for the built-in net a GPU for large fits, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Of the net. "auto": float64 up to 10,000 rows. The posterior is float64.
+        Floating-point type of the net. "auto": float64 up to 10,000 rows. The posterior is float64.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list, dict or Subnetwork, default="all"
         Weights that are random. A list names tensors or modules; a dict gives masks.
     hessian_structure : str, Kron, EKFAC, BlockDiagonal, LowRank or LowRankDiag, default="auto"
@@ -148,7 +148,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     prior_path_ : Bunch
         Scores under other prior precisions.
     gradient_norm_, mode_distance_ : float
-        Nats per row; posterior standard deviations.
+        Gradient at the final weights, in nats per row, and their distance from the mode, in posterior standard
+        deviations.
     history_ : list of dict
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -360,7 +361,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ----------
         X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
-            If True, return the standard deviation, noise included. :meth:`predict_std` has its parts.
+            If True, return the standard deviation, noise included. :meth:`predict_std` returns its parts.
         return_cov : bool, default=False
             If True, return the joint covariance over the rows, with the noise on its diagonal.
         return_mean_grad : bool, default=False
@@ -475,7 +476,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         return one_or_all(dict(zip(kinds, self._mean_and_stds(parts, kinds)[1], strict=True)))
 
     def predict_dist(self, X: Any) -> PredictiveDistribution:
-        """Predictive distribution of each row, with the noise; rows are treated as independent.
+        """Predictive distribution of each row, noise included; rows are treated as independent.
 
         Parameters
         ----------
@@ -484,15 +485,18 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Returns
         -------
         distribution : object
-            Has ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)`` and ``rvs()``. Their arrays have the shape
-            of :meth:`predict`. The class depends on likelihood and ensemble, see Notes.
+            Methods are ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)`` and ``rvs()``. Their arrays have
+            the shape of :meth:`predict`. The class depends on the fit, see Notes.
 
         Notes
         -----
-        A single net with constant noise has a frozen ``scipy.stats.norm``. An ensemble has a
-        :class:`~sklearn_laplace.distributions.NormalMixture`. So has a noise level that varies with X, because its
-        value at X is uncertain. Counts have a :class:`~sklearn_laplace.distributions.PoissonLogNormal` or, for an
-        ensemble, a :class:`~sklearn_laplace.distributions.CountMixture`. :meth:`sample_y` draws jointly over the rows.
+        A single net with constant noise gives a frozen ``scipy.stats.norm``. An ensemble gives a
+        :class:`~sklearn_laplace.distributions.NormalMixture`, and so does noise that varies with X, because its level
+        is uncertain. ``target_transform`` gives a :class:`~sklearn_laplace.distributions.TransformedMixture`.
+
+        A single net for counts gives a :class:`~sklearn_laplace.distributions.PoissonLogNormal` or
+        :class:`~sklearn_laplace.distributions.NegativeBinomialLogNormal`, an ensemble a
+        :class:`~sklearn_laplace.distributions.CountMixture`. :meth:`sample_y` draws jointly over the rows.
 
         Examples
         --------
@@ -664,15 +668,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Returns
         -------
         Report
-            Printed as text. RMSE and CRPS are in the units of y, the log density is in nats per row. Each observed
-            coverage has the range that holds that of a calibrated model with probability .95. Values outside have an
-            arrow. The groups are quarters of the numeric columns and frequent categories; their ranges hold jointly.
+            Printed as text. RMSE and CRPS are in the units of y, the log density is in nats per row. The range next to
+            each coverage contains that of a calibrated model with probability .95; an arrow marks coverage outside it.
+            Groups are quarters of the numeric columns and frequent categories; their ranges hold jointly.
 
         Raises
         ------
         ValueError
-            If y does not have the shape of the prediction, or there are several targets and none is chosen. Also if the
-            likelihood is of counts, and y holds numbers that are not whole.
+            If y does not have the shape of the prediction, there are several targets and none is chosen, or a
+            likelihood of counts gets numbers that are not whole.
 
         Examples
         --------
@@ -730,7 +734,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Returns
         -------
         OverviewDisplay
-            With ``figure_`` and ``axes_``. The numbers that are drawn are attributes of its panels.
+            Its attributes are ``figure_``, ``axes_`` and the panels, which hold the numbers that are drawn.
 
         Raises
         ------

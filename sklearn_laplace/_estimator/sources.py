@@ -219,7 +219,7 @@ def _joined(results: Sequence[Any]) -> Any:
 
 
 def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
-    """Yield the rows of an update block by block; all ranks receive the same blocks, with the rows of all ranks."""
+    """Yield the rows of an update in blocks, the same on all ranks: each joins the next block of every rank."""
     shard, _ = shard_of(source, group)
     blocks = shard.all_blocks()
     while True:

@@ -185,7 +185,7 @@ def as_numbers(value: Any, name: str) -> Any:
 
 
 def with_row(name: str, place: tuple[int, ...]) -> str:
-    """Name of an input with the row of a cell, for a message."""
+    """Name of an input for a message, followed by the row of the cell at ``place`` if there is one."""
     return f"{name} in row {place[0]}" if place else name
 
 

@@ -52,7 +52,7 @@ def reliability_bins(
 ) -> ReliabilityBins:
     """Group rows into bins by the predicted probability of an event, in [0, 1].
 
-    A ValueError for other probabilities, different lengths, no positive weight, or an unknown strategy.
+    Raises a ValueError for other probabilities, different lengths, no positive weight, or an unknown strategy.
     """
     cut = lookup("strategy", strategy, {"uniform": _equal_widths, "quantile": _equal_weights})
     number = count("n_bins", n_bins)
@@ -105,14 +105,14 @@ def expected_calibration_error(
     strategy : {"uniform", "quantile"}
         Bins of equal width, or of equal weight.
     labels : array-like of shape (n_classes,), optional
-        Class label of each column, ``classes_`` of the classifier; by default the sorted labels of ``y_true``. Needed
-        if a class may be absent from ``y_true``.
+        Class label of each column: ``classes_`` of the classifier. By default the sorted labels of ``y_true``, which
+        is wrong if a class is absent from ``y_true``.
 
     Returns
     -------
     float
         Between 0 and 1; smaller is better calibrated. For a finite sample it is positive even for a calibrated model,
-        and larger with more bins. Not a proper score: predicting the base rates for every row has an error of zero.
+        and grows with the number of bins. It is not a proper score: predicting the base rates for every row gives zero.
 
     Raises
     ------

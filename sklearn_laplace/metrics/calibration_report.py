@@ -61,7 +61,7 @@ class Sharpness:
 @explained
 @dataclass(frozen=True)
 class CalibrationReport:
-    """Whether predictive distributions are right, on held-out rows; printed as text, and drawn by :meth:`plot`.
+    """Checks of predictive distributions on held-out rows; printed as text, and drawn by :meth:`plot`.
 
     Use :meth:`from_estimator` or :meth:`from_distribution` to create it. The guide "How to check the calibration of a
     model" explains each part.
@@ -71,13 +71,13 @@ class CalibrationReport:
     n_rows : int
         Number of rows with a positive weight.
     spread : Spread
-        Mean and variance of the normal scores: bias, and true over predicted variance with its interval.
+        Mean of the normal scores (bias), and their variance: true over predicted variance, with its interval.
     pit : EcdfBand
         Distribution function of the PIT with its simultaneous band.
     pit_values : ndarray of shape (n_rows,)
         PIT of each row.
     coverage : tuple of Frequency
-        Coverage of central intervals of the levels .05, .1, …, .95; the band of each holds for this level alone.
+        Coverage of central intervals of the levels .05, .1, …, .95; each band holds for its level alone.
     coverage_band : EcdfBand
         The same coverage, with a band that holds for all levels together.
     variances : VarianceBins
@@ -85,8 +85,8 @@ class CalibrationReport:
     widths : GroupCoverage
         Coverage of the 90 % intervals by their width.
     groups : GroupCoverage or None
-        Coverage of the 90 % intervals in the leaves of a tree, which another half of the rows has grown. None without
-        a table X, or with fewer than 160 rows.
+        Coverage of the 90 % intervals in the leaves of a tree that was grown on the other half of the rows. None if
+        there is no table X, or there are fewer than 160 rows.
     crps : CrpsDecomposition
         CRPS, miscalibration, discrimination and uncertainty.
     sharpness : Sharpness

@@ -37,8 +37,8 @@ N_SIMULATED, SEED = 5000, 0
 class EcdfBand:
     r"""Observed fractions :math:`\hat F(z)` of values that should be uniform, with the simultaneous band of level .95.
 
-    The points z in (0, 1) are in ascending order. ``pvalue`` is the probability of a uniform sample whose ECDF is at
-    least as far outside as this one.
+    The points z in (0, 1) are in ascending order. ``pvalue`` is the probability that the ECDF of a uniform
+    sample is at least as extreme as this one.
     """
 
     points: np.ndarray
@@ -49,7 +49,7 @@ class EcdfBand:
 
     @classmethod
     def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> EcdfBand:
-        """Compare values (n,) with the uniform distribution; weighted values have the band of their effective size."""
+        """Compare values (n,) with the uniform distribution; weighted values get the band of their effective size."""
         weights = np.ones(len(values)) if weights is None else weights
         order = np.argsort(values, kind="stable")
         shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()

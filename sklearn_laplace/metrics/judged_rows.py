@@ -58,8 +58,8 @@ class JudgedRows:
     ) -> JudgedRows:
         """Evaluate the predictive distributions of one target.
 
-        A TypeError if the distribution lacks a method. A ValueError for wrong shapes, moments that are not finite, an
-        output that has to be chosen, or too few rows.
+        Raises a TypeError if the distribution lacks a method, and a ValueError for wrong shapes, moments that are not
+        finite, several outputs of which none is chosen, or too few rows.
         """
         mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
         if mean.ndim == 0 and y is not None:  # the same distribution for all rows

@@ -6,7 +6,7 @@ take the estimator, because they need different parts of the predictive distribu
 A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution has the highest expected
 score. The other metrics must not be maximised: a very wide interval has full coverage.
 
-Options other than the defaults: ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
+To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
 With metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function
 cannot request it.
 
@@ -80,8 +80,9 @@ def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None
 
     Notes
     -----
-    The logarithmic score, Gneiting & Raftery (2007), section 4.1. It is sensitive to the tails: a single target ten
-    standard deviations away costs 50 nats. For classes it equals scikit-learn's ``"neg_log_loss"`` without clipping.
+    This is the logarithmic score of Gneiting & Raftery (2007, section 4.1). It is sensitive to the tails: a single
+    target ten standard deviations away costs 50 nats. For classes it equals scikit-learn's ``"neg_log_loss"`` without
+    clipping.
 
     Examples
     --------
@@ -138,8 +139,8 @@ def neg_crps(
 
     Notes
     -----
-    Gneiting & Raftery (2007), section 4.2. The penalty is linear in the tails: an outlier costs its distance, as in
-    the mean absolute error, which is the limit for s → 0.
+    See Gneiting & Raftery (2007, section 4.2). The penalty is linear in the tails: an outlier costs its distance. The
+    limit for s → 0 is the absolute error.
 
     Examples
     --------
@@ -231,8 +232,8 @@ def coverage(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        Between 0 and 1. For a calibrated model it is close to c = ``confidence_level``. Its standard error for n
-        independent rows is √(c (1 − c) / n). Not to be maximised.
+        Between 0 and 1. For a calibrated model it is close to c = ``confidence_level``; its standard error for n
+        independent rows is √(c (1 − c) / n). Do not maximise it.
 
     Examples
     --------
@@ -300,13 +301,13 @@ def sharpness(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y; the root mean squared error to expect if the predictive variances are correct. Smaller is
+        In the units of y: the root mean squared error to expect if the predictive variances are correct. Smaller is
         sharper; report it together with :func:`calibration_gap`. :func:`mean_width` is less sensitive to a few very
         wide rows.
 
     Notes
     -----
-    Kuleshov, Fenner & Ermon (2018), sec. 3.3; the square root of their variance, so that it is in the units of y.
+    This is the square root of the variance in Kuleshov, Fenner & Ermon (2018, sec. 3.3), and so in the units of y.
 
     Examples
     --------
@@ -336,8 +337,8 @@ def calibration_gap(
     -------
     float or ndarray of shape (n_outputs,)
         Between 0 and 1; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
-        for n independent rows of a calibrated model. The gap is computed for each output and then averaged, so a too
-        narrow output does not compensate for a too wide one.
+        for n independent rows of a calibrated model. The gap is computed for each output and then averaged, so
+        outputs that are too narrow and too wide do not compensate each other.
 
     Examples
     --------
@@ -357,7 +358,7 @@ def calibration_gap(
 
 
 def _distribution(metric: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor; a TypeError for a classifier, or a model that predicts points only."""
+    """Predictive distribution of a regressor; raises a TypeError for a classifier or a model of points only."""
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         raise TypeError(

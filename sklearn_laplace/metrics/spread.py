@@ -48,9 +48,9 @@ N_BINS, LEAST_ROWS = 10, 20
 class Spread:
     """Location and variance of the normal scores, standard normal for a calibrated model.
 
-    The mean squared score, ``ratio``, is true over predicted variance; it has a 95 % interval and a two-sided p-value.
-    Above 1, error bars are too narrow by √ratio. With probability .8 this number of rows finds a ``detectable`` ratio,
-    if the scores are normal. If the mean score is above 0, predictions are too low.
+    The mean squared score, ``ratio``, estimates true over predicted variance, with a 95 % interval and a two-sided
+    p-value. If it is above 1, error bars are too narrow by √ratio. If the scores are normal, a ``detectable`` ratio is
+    found with probability .8 in this number of rows. If the mean score is above 0, predictions are too low.
     """
 
     ratio: float
@@ -97,7 +97,7 @@ class VarianceBins:
 
     ``low`` and ``high`` are the simultaneous 95 % band (Bonferroni) of a calibrated model, in the units of y. ``ence``
     is the expected normalised calibration error, positive for a calibrated model too. ``pvalue`` is that of the worst
-    bin, for all bins together.
+    bin, adjusted for the number of bins.
     """
 
     n: np.ndarray

@@ -1,4 +1,4 @@
-r"""Coverage of groups of rows: leaves of a tree that looks for bad ones, and strata of the width of the intervals.
+r"""Coverage of groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
 
 The groups of the tree are honest: half of the rows grow it, the other half is judged. The tree predicts
 :math:`|2u - 1|` from the columns, with u the PIT. This is the level of the central interval that ends at the target.
@@ -83,8 +83,8 @@ def leaves(
 ) -> dict[str, np.ndarray] | None:
     """Groups of rows where the calibration differs: names, and masks (n,) of the rows to judge.
 
-    ``kept`` (n_samples,) marks the n rows to use; the others of a table X are left out. None if X is not a table, or
-    has fewer than 160 rows. A single group if no split is worth it.
+    ``kept`` (n_samples,) marks the n rows to use; the others of a table X are left out. The result is None if X is
+    not a table, or has fewer than 160 rows. If no split improves the tree, all rows are one group.
     """
     if len(pit) < 4 * LEAST_ROWS:
         return None
@@ -164,8 +164,8 @@ class _Feature:
 def _features(X: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
     """Features of the tree.
 
-    Levels of columns without numbers are numbered by their mean target in the growing half, so that a split divides
-    them into good and bad ones. Missing numbers become the median, and missing values have a feature of their own.
+    Levels of text columns are ordered by their mean target in the growing half, so that one split separates good
+    from bad levels. A missing number becomes the median; missing values also have a feature of their own.
     """
     for name, all_values, is_time in named_columns(X):
         values = all_values[kept]

@@ -31,7 +31,7 @@ from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised, units_before
 
 
 class Levels(nn.Module):
-    """One-hot encoding of V levels, times 1/√(fan-in) in :class:`TableMLP`; code V is the unknown level."""
+    """One-hot encoding of V levels, times ``factor``: 1/√(fan-in) in :class:`TableMLP`. Code V is the unknown level."""
 
     def __init__(self, n_levels: int, factor: float) -> None:
         super().__init__()

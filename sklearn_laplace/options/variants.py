@@ -1,6 +1,6 @@
 """Values of parameters that have further options, in the manner of scikit-learn's kernels.
 
-A string such as ``hessian_structure="kron"`` is the plain case. An object such as ``Kron(damping="ritter")`` has the
+A string such as ``hessian_structure="kron"`` selects a variant. An object such as ``Kron(damping="ritter")`` also sets
 options that only this variant has. Objects have ``get_params`` and ``set_params``, so that searches look inside them:
 ``GridSearchCV(LaplaceRegressor(hessian_structure=Kron()), {"hessian_structure__damping": ["exact", "ritter"]})``.
 
@@ -90,7 +90,7 @@ class Kron(Variant):
         As in :class:`BlockDiagonal`.
     weight_sharing : {"expand", "reduce"}, default="expand"
         For layers with weights at several positions (convolutions, sequences). "expand": each position counts as a row.
-        "reduce": cotangents are summed and inputs averaged first; cheaper, and right for nets that average over
+        "reduce": cotangents are first summed and inputs averaged; this is cheaper, and right for nets that average over
         positions at their end.
 
     Examples
@@ -112,7 +112,7 @@ class Kron(Variant):
 
 
 class EKFAC(Variant):
-    """Hessian structure with the eigenvectors of :class:`Kron` and exact second moments in their basis.
+    """Hessian structure with the eigenvectors of :class:`Kron`, and exact second moments along them.
 
     Parameters
     ----------
@@ -214,10 +214,10 @@ class Subnetwork(Variant):
     Parameters
     ----------
     score : {"variance", "magnitude", "random"}, default="variance"
-        Weights to choose. "variance": those with the largest marginal variance in a diagonal posterior over all
-        weights. "magnitude": the largest. "random": any, by ``random_state``.
+        Choice of the weights. "variance": those with the largest marginal variance in a diagonal posterior over all
+        weights. "magnitude": the largest weights. "random": a random choice, by ``random_state``.
     size : int or float, default=0.1
-        Number of weights; a float is a share of all weights, 1.0 all of them.
+        Number of weights. A float is a share of all weights: 1.0 means all of them.
 
     Examples
     --------
@@ -236,7 +236,7 @@ class Subnetwork(Variant):
 
 
 class MonteCarlo(Variant):
-    """Predictive by averages of the net over weight samples.
+    """Predictive that averages the net over weight samples.
 
     Parameters
     ----------
@@ -266,8 +266,8 @@ class Link(Variant):
     name : str, default="moderated"
         A value of ``link``.
     n_samples : int, default=100
-        Quasi-random draws of the logits: behind ``link="mc"``, behind ``predict_std`` of links without a variance in
-        closed form, and behind ``predict_entropy``.
+        Number of quasi-random draws of the logits. ``link="mc"`` and ``predict_entropy`` use them, and so does
+        ``predict_std`` for links whose variance has no closed form.
 
     Examples
     --------
@@ -285,7 +285,7 @@ class Link(Variant):
 
 
 class Members(Variant):
-    """Ensemble members with weights that differ.
+    """Number of ensemble members, and rule for their weights.
 
     Parameters
     ----------
@@ -311,13 +311,14 @@ class Members(Variant):
 
 
 class GaussianPrior(Variant):
-    """Gaussian prior over the weights, with a mean or with precisions that groups of weights share.
+    """Gaussian prior over the weights: groups that share a precision, and a mean or a previous posterior.
 
     Parameters
     ----------
     structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
-        Weights that share a prior precision: all; those of a layer; those of a parameter tensor; those of an input
-        column in the first layer, and each tensor elsewhere (automatic relevance determination); none.
+        Weights that share a prior precision. "scalar": all. "layer", "tensor": those of a layer, or of a parameter
+        tensor. "ard": those of an input column in the first layer, and of each tensor elsewhere (automatic relevance
+        determination). "parameter": none.
     mean : float or dict, default=0.0
         One number, or arrays keyed by the names of parameter tensors (zero elsewhere), such as a ``state_dict()``.
     previous : None or FrozenEstimator, default=None

@@ -168,7 +168,7 @@ class CoverageDisplay:
     def plot(
         self, ax: Any = None, *, pit: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw the display; an ImportError without matplotlib.
+        """Draw the display; raises an ImportError if matplotlib is not installed.
 
         Parameters
         ----------

@@ -232,7 +232,7 @@ class FeatureRelevanceDisplay:
         return cls((best - np.mean(worse, 1)).clip(0), feature_names=names, **options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, bar_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display; an ImportError without matplotlib.
+        """Draw the display; raises an ImportError if matplotlib is not installed.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:
 
 
 def _shuffled(X: Any, place: int, order: np.ndarray) -> Any:
-    """Copy of rows in which one column has the values of the rows ``order``."""
+    """Copy of X in which the column at ``place`` is permuted: row i gets the value of row ``order[i]``."""
     if column_names(X) is None:
         rows = np.array(X)
         rows[:, place] = rows[order, place]

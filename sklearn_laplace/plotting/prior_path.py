@@ -134,7 +134,7 @@ class PriorPathDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display; an ImportError without matplotlib.
+        """Draw the display; raises an ImportError if matplotlib is not installed.
 
         Parameters
         ----------

@@ -185,7 +185,7 @@ class ReliabilityDisplay:
         name: str | None = None,
         line_kwargs: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw the display; an ImportError without matplotlib.
+        """Draw the display; raises an ImportError if matplotlib is not installed.
 
         Parameters
         ----------

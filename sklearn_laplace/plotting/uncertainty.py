@@ -184,7 +184,7 @@ class UncertaintyDisplay:
     def plot(
         self, ax: Any = None, *, shares: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw the display; an ImportError without matplotlib.
+        """Draw the display; raises an ImportError if matplotlib is not installed.
 
         Parameters
         ----------
@@ -192,8 +192,10 @@ class UncertaintyDisplay:
             Axes to draw on. None: a new figure. A single Axes: only the retention curves are drawn.
         shares : bool, default=True
             If True, draw the shares of the variance in a second panel.
-        name, line_kwargs
-            As in :meth:`CoverageDisplay.plot`, for the curve of the total variance.
+        name : str, optional
+            Name of the model, which prefixes the labels of all curves; by default ``estimator_name``.
+        line_kwargs : dict, optional
+            Keyword arguments of matplotlib's ``plot`` for the curve of the total variance.
         """
         axes = panels(type(self).__name__, ax, 2 if shares else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure

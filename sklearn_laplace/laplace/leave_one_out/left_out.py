@@ -1,4 +1,4 @@
-r"""Leave-one-out predictions in closed form: the predictive distribution of each row without that row.
+r"""Leave-one-out predictions in closed form: the predictive distribution of each row from all other rows.
 
 The model is the network linearised at θ*, :math:`f_n(\theta) = f_n^* + J_n(\theta - \theta^*)`, at its mode under the
 given hyperparameters. Let :math:`S_n S_n^\top = w_n \Lambda_n/\varphi` be the curvature of row n's loss with respect to
@@ -33,11 +33,12 @@ from .rows import Density, linear_rows, one_temperature
 
 
 def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:
-    """Mean (n, C) and covariance (n, C, C) of each row's outputs under the model without that row, without noise.
+    """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, under the model of all other rows.
 
     The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
     exact structure, determines the mean; it may be ``fit`` itself. With low_rank, the rank should exceed the effective
-    number of parameters. A row of weight zero has the ordinary prediction. The temperature scales the covariance only.
+    number of parameters. A row of weight zero has the ordinary prediction. The temperature divides the
+    curvature and not the prior. It affects only the covariance.
 
     Raises UnsupportedCombinationError for several temperatures, and ValueError if the total weight of ``batches``
     differs from that of the fit.
@@ -69,7 +70,7 @@ def loo_log_density(
 ) -> float:
     """Leave-one-out log density Σ w log p(yₙ | other rows), nats, with the arguments of :func:`leave_one_out`.
 
-    Of rates of counts, it is that of the counts, see :meth:`Poisson.scored`.
+    For rates of counts, it is the density of the counts, see :meth:`Poisson.scored`.
     """
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:

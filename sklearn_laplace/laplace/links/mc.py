@@ -9,7 +9,7 @@ from ._base import Link, softmax_samples
 
 
 class MC(Link):
-    """E[softmax(f)] over quasi-random draws, O(S n C²).
+    """E[softmax(f)] over S quasi-random draws, O(S n C²) for n rows and C classes.
 
     Examples
     --------

@@ -126,7 +126,7 @@ class LowRankDiag(Curvature):
         weight_sharing: WeightSharing = WeightSharing.EXPAND,
         rank: int = RANK,
     ) -> int:
-        """Bytes of ekfac, of the diagonal, and 24 · Σ p L for three copies of the eigenvectors during the whitening."""
+        """Bytes of the parts, plus 24 · Σ p min(L, p) for the leading eigenvectors and two whitened copies of them."""
         vectors = sum(min(rank, block.size) * block.size for block in blocks)
         return EKFAC.memory(blocks, n_dual) + Diag.memory(blocks, n_dual) + 3 * 8 * vectors
 
