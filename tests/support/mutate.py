@@ -667,7 +667,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an exact net that may lose all weight",
-        "_ensemble/train_members.py",
+        "_ensemble/joint_members.py",
         "if shares[0] < least:",
         "if shares[0] < 0:",
         "linear exact_members",
