@@ -145,7 +145,7 @@ def classification(n):
 
 
 def true_curve(x):
-    """Noise-free function of the second part."""
+    """Noise-free function of the third part."""
     return np.sin(1.3 * x) + 0.2 * x
 
 
