@@ -28,7 +28,7 @@ from ..nets.stacked import StackedNets, StackedPass, is_built_in, is_same_kind
 from ..options.resolved import Options
 from ..options.training import WEIGHTINGS
 from .joint_members import by_evidence, by_stacking
-from .member import Member
+from .member import Member, with_sum
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Together:
         def answer(part: Tensor) -> Tensor:
             return torch.cat([stack.nets.outputs(part) for stack in self.stacks]).double().movedim(0, -1)
 
-        return torch.cat(self._chunked(x, options, lambda part: _with_sum(answer(part))))
+        return torch.cat(self._chunked(x, options, lambda part: with_sum(answer(part))))
 
     def components(self, x: Tensor, options: Options, weights: Tensor, *, merged: bool) -> Components:
         """As :meth:`.Ensemble.components`, for members with weights (K,); if ``merged``, one component per member."""
@@ -191,10 +191,6 @@ class Together:
             for member in self.members:
                 member.components(x, options)  # raises an error that names the layer and the rows
         return [value for value, _ in results]
-
-
-def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
-    return values, values.sum()
 
 
 def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior]) -> tuple[KronRoots, ...]:

@@ -14,11 +14,10 @@ where :math:`\omega_n` is the weight of row n. The problem is concave and is sol
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -92,9 +91,7 @@ def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | No
     sizes = [*parameters["hidden_layer_sizes"], shape.n_outputs]
     first = (n_bins or 1) * shape.levels.count(0) + shape.n_added
     embeddings = [ParameterBlock("embedding", sizes[0], count + 1, factored=True) for count in shape.levels if count]
-    layers = [
-        ParameterBlock("layer", n_out, n_in + 1, factored=True) for n_in, n_out in itertools.pairwise([first, *sizes])
-    ]
+    layers = [ParameterBlock("layer", n_out, n_in + 1, factored=True) for n_in, n_out in pairwise([first, *sizes])]
     return [*embeddings, *layers]
 
 

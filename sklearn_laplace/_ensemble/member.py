@@ -102,7 +102,7 @@ class Member:
 
             def mean(part: Tensor) -> tuple[Tensor, Tensor]:
                 filled = Filled.of(part, options.fillings)
-                return _with_sum(filled.mean(predictive.mean(fit.network, filled.rows, fit.shift)))
+                return with_sum(filled.mean(predictive.mean(fit.network, filled.rows, fit.shift)))
 
             return torch.cat(self._chunked(x, options, mean))
 
@@ -155,7 +155,7 @@ class Member:
                 filled = Filled.of(part, options.fillings)
                 draws = predictive.functions(fit.network, deviations, filled.rows, fit.shift)
                 draws = draws if outside is None else draws + outside(filled.rows)
-                return _with_sum(filled.chosen(draws, seed))
+                return with_sum(filled.chosen(draws, seed))
 
             return torch.cat(self._chunked(x, options, draw, n_samples))
 
@@ -292,7 +292,8 @@ def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Opt
     }
 
 
-def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
+def with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of a chunk, and their sum, which has to be finite."""
     return values, values.sum()
 
 

@@ -93,7 +93,7 @@ def watched():
 
 @reports
 def test_callbacks_hear_of_the_stages_in_order(watched):
-    """The task tree of an ensemble of four, as in the docstring of ``_runtime.progress``; begin and end are paired."""
+    """The task tree of an ensemble of four, as ``_training/progress.py`` describes it; begin and end are paired."""
     model, recorder = watched
     assert recorder.seen[0] == "setup" and recorder.seen[-1] == "teardown" and in_order(recorder)
     begun = without_ids(recorder.begun())

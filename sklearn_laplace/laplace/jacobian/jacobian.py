@@ -15,9 +15,8 @@ independent of likelihoods, priors and structures.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Self
 
 import torch
@@ -83,7 +82,7 @@ class LayerFactor(_LinearFactor):
         """
         if weights.ndim == 2:
             parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
-            return functools.reduce(Tensor.add_, parts)
+            return reduce(Tensor.add_, parts)
         n, k, _ = self.cotangents.shape
         m, l, _ = other.cotangents.shape
         outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
@@ -322,7 +321,7 @@ class FactoredJacobian:
         """Product SᵀJ V with vectors V (P, s), shape (n, K, s)."""
         sizes = [f.n_parameters for f in self.factors]
         parts = zip(self.factors, vectors.split(sizes), strict=True)
-        total = functools.reduce(torch.add, (factor.times(part).double() for factor, part in parts))
+        total = reduce(torch.add, (factor.times(part).double() for factor, part in parts))
         return total.view(self.n_rows, self.n_columns, -1)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
