@@ -282,5 +282,5 @@ def sharpened(
     outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
     shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
     of_all = factor_for(outputs, torch.from_numpy(shares).to(weights)[:, None] * weights)
-    sharpened = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
-    return replace(JointMembers.of_repeats(sharpened, shares.tolist()), overdispersion=alpha)
+    scaled = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
+    return replace(JointMembers.of_repeats(scaled, shares.tolist()), overdispersion=alpha)
