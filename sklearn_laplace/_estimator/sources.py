@@ -74,11 +74,11 @@ def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
     hosts = [(urlsplit(worker).hostname, process) for worker, process in processes.items()]
     if len(set(hosts)) < len(hosts):
         raise ValueError("several workers of the cluster share a process; start it with processes=True.")
-    places = [place for place in np.array_split(np.arange(len(source.partitions)), len(workers)) if len(place)]
-    used, partitions = workers[: len(places)], _delayed(source)
+    partitions = _delayed(source)
+    used = workers[: len(partitions)]
     shares = [
         [client.compute(list(partitions[place]), workers=[worker]) for place in chosen]
-        for worker, chosen in zip(used, places, strict=True)
+        for worker, chosen in zip(used, np.array_split(np.arange(len(partitions)), len(used)), strict=True)
     ]
     wait([future for share in shares for part in share for future in part])
     host = urlsplit(used[0]).hostname
