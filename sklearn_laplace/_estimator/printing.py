@@ -160,21 +160,21 @@ def in_a_line(value: Any) -> str:
     if isinstance(value, nn.Module):
         return f"{type(value).__name__}(...)"
     if isinstance(value, BaseEstimator):
-        defaults = _defaults(type(value))
-        public = {name: v for name, v in value.get_params(deep=False).items() if not name.startswith("_")}
-        changed = {name: v for name, v in public.items() if name not in defaults or repr(v) != repr(defaults[name])}
-        return f"{type(value).__name__}({', '.join(f'{name}={in_a_line(v)}' for name, v in changed.items())})"
+        changed = ", ".join(f"{name}={in_a_line(v)}" for name, v in _changed(value).items())
+        return f"{type(value).__name__}({changed})"
     words = " ".join(repr(value).split())
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
 
 
-def _defaults(kind: type) -> dict[str, Any]:
+def _changed(estimator: BaseEstimator) -> dict[str, Any]:
+    """Public parameters that differ from their defaults."""
     defaults: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        if "__init__" in vars(base) and base is not object:
+    for base in reversed(type(estimator).__mro__):
+        if "__init__" in vars(base):
             parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
             defaults |= {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return defaults
+    public = {name: v for name, v in estimator.get_params(deep=False).items() if not name.startswith("_")}
+    return {name: v for name, v in public.items() if repr(v) != repr(defaults.get(name, inspect.Parameter.empty))}
 
 
 def _print(printer: Any, estimator: ShownEstimator, *place: Any) -> None:
