@@ -200,24 +200,24 @@ def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
 def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
     """Outputs of a regressor: mean, total and epistemic standard deviation, in the units of y."""
     outside = _outside(graph, estimator)
-    moments, ratios = [], {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
+    means, variances, noises = list[str](), list[str](), list[str]()
+    ratios = {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
     for member in estimator._ensemble.members:
         fit = member.fit
         latent = _gaussian(graph, fit.network, member.posterior, fit.shift, outside)
-        variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
+        means.append(latent.mean)
+        variances.append(graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0))
         if isinstance(noise := member.noise_model, NoiseModel):
-            aleatoric = graph("Mul", ratios[id(noise)], member.hyper.dispersion)
+            noises.append(graph("Mul", ratios[id(noise)], member.hyper.dispersion))
         else:
-            aleatoric = graph.constant(member.noise_variance.cpu().numpy())
-        moments.append((latent.mean, variance, aleatoric))
+            noises.append(graph.constant(member.noise_variance.cpu().numpy()))
     weights = estimator.member_weights_
-    mean = _weighted(graph, [member_mean for member_mean, _, _ in moments], weights)
-    spreads = [
-        graph("Add", variance, square(graph, graph("Sub", member_mean, mean))) if len(moments) > 1 else variance
-        for member_mean, variance, _ in moments
-    ]
-    epistemic = _weighted(graph, spreads, weights)
-    total = graph("Add", epistemic, _weighted(graph, [aleatoric for _, _, aleatoric in moments], weights))
+    mean = _weighted(graph, means, weights)
+    if len(means) > 1:
+        pairs = zip(means, variances, strict=True)
+        variances = [graph("Add", variance, square(graph, graph("Sub", centre, mean))) for centre, variance in pairs]
+    epistemic = _weighted(graph, variances, weights)
+    total = graph("Add", epistemic, _weighted(graph, noises, weights))
     scale = estimator._scale
     in_units = graph("Add", graph("Mul", mean, scale.scale), scale.mean)
     stds = [graph("Mul", graph("Sqrt", variance), scale.scale) for variance in (total, epistemic)]
