@@ -310,7 +310,7 @@ def _array(name: str, stored: np.ndarray, dtype_name: Any, sizes: Any, checksum:
         )
     if zlib.crc32(bytes_of(stored)) != checksum:
         raise StateError(f"{name} was changed: its checksum differs. Copy the file again.")
-    if dtype.kind == "U" and stored.size and stored.view(f"{dtype.str[0]}u4").max() > sys.maxunicode:
+    if dtype.kind == "U" and (stored.view(f"{dtype.str[0]}u4") > sys.maxunicode).any():
         raise StateError(f"{name} holds text with numbers that are not characters.")
     return stored if native else stored.view(dtype).reshape(shape)
 
