@@ -79,8 +79,11 @@ class ExactNets:
         """Train a net to its mode."""
         return fit_map(net, network, rows, plan, self.task, own_epochs=False)
 
-    def few_steps(self, network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper, n_steps: int) -> Network:
-        """The net after a few steps with fixed prior precision."""
+    def few_steps(self, network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper) -> Network:
+        """The net after a few steps with the prior precision of ``hyper``."""
+        n_steps = NOISY_STEPS if hyper.dispersion >= NOISELESS else NOISELESS_STEPS
+        n_steps = FEW_MEMBER_STEPS if plan.is_noisy else n_steps
+        hyper = replace(hyper, dispersion=plan.first_dispersion) if plan.free_dispersion else hyper
         n_dual = n_dual_rows(rows, plan.likelihood)
         problem = problem_of(network, plan.prior(network), rows, n_dual, plan, exact=True)
         is_small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
@@ -106,7 +109,8 @@ class ExactNets:
                 seen = (~held_out).to(rows.weights)
                 plan = started(modules, nets[0][1], rows, seen, plan, self.request.seeds[1], steps)
             nets = [(net, network.with_state_of(net.module_)) for net, network in nets]
-        networks, hyper, n_steps = [], None, 0
+        outputs = torch.zeros(len(rows), rows.n_outputs, dtype=torch.float64, device=rows.inputs.device)
+        states, hyper, n_steps = list[dict[str, Tensor]](), None, 0
         if lead:
             of_all = self.trained(*self.net(self.request.seeds[0] + first + n), rows, plan)
             hyper, n_steps = of_all.mode.hyper, of_all.n_steps
@@ -116,18 +120,12 @@ class ExactNets:
                 of_first = self.trained(net, network, seen_rows, plan)
                 hyper, network, n_steps = of_first.mode.hyper, of_first.mode.fit.network, of_first.n_steps
             else:
-                noisy = hyper.dispersion >= NOISELESS
-                most = FEW_MEMBER_STEPS if plan.is_noisy else NOISY_STEPS if noisy else NOISELESS_STEPS
-                start = replace(hyper, dispersion=plan.first_dispersion) if plan.free_dispersion else hyper
-                network = self.few_steps(network, seen_rows, plan, start, most)
-            networks.append(network)
-        outputs = torch.zeros(len(rows), rows.n_outputs, dtype=torch.float64, device=rows.inputs.device)
-        with torch.no_grad():
-            for network, mask in zip(networks, held_out, strict=True):
+                network = self.few_steps(network, seen_rows, plan, hyper)
+            with torch.no_grad():
                 outputs[mask] = network(rows.inputs[mask]).double()
-        states = tuple({k: v.clone() for k, v in network.module.state_dict().items()} for network in networks)
+            states.append({k: v.clone() for k, v in network.module.state_dict().items()})
         places, shares = tuple(range(first, first + n)), (1 / n,) * n
-        members = JointMembers((self.arguments,) * n, states, held_out, shares, (), n_steps, places, n, hyper)
+        members = JointMembers((self.arguments,) * n, tuple(states), held_out, shares, (), n_steps, places, n, hyper)
         return members, outputs
 
 
