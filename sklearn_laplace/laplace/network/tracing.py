@@ -147,14 +147,14 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
     by_name = {block.name: part for block, part in zip(known.blocks, parts, strict=True)}
     agreeing = []
     for layer in network.layers:
-        pieces = [next(truth).reshape(layer.block.outputs, width) for _, width in layer.columns]
-        expected = torch.cat(pieces, 1).flatten()
+        expected = torch.cat([next(truth).reshape(layer.block.outputs, n) for _, n in layer.columns], 1).flatten()
         part, size = by_name[layer.name], expected.abs().max()
         error = (part.total() - expected).abs().max()
         probe = torch.randn(layer.block.size, 1, generator=generator, dtype=torch.float64).to(cotangent)
         shares = part.times(probe).view(len(example), -1).abs()
         within = shares.diagonal().sum()
-        if bool((error <= 1e-3 * size) & (shares.sum() - within <= 1e-3 * within)) or not bool(torch.isfinite(size)):
+        agrees = (error <= 1e-3 * size) & (shares.sum() - within <= 1e-3 * within)
+        if bool(agrees | ~size.isfinite()):
             agreeing.append(layer)
     return tuple(agreeing)
 
