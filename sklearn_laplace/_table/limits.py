@@ -306,6 +306,10 @@ def _physical_memory(root: Path = Path("/")) -> int:
     return max(1, min([installed, *_cgroup_limits(root, os.getpid()), *_address_space()]))
 
 
+MEMORY_LIMITS = {"": (("", "memory.max"), ("unified", "memory.max")), "memory": (("memory", "memory.limit_in_bytes"),)}
+"""Mounts and files of the limits by controller; control groups of version 2 list none."""
+
+
 @lru_cache(maxsize=8)
 def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
     """Memory limits of the process's control groups (versions 1 and 2) and of all their parent groups.
@@ -319,15 +323,11 @@ def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
         return ()
     limits = []
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
-        of_version_1 = "memory" in controllers.split(",")
-        if controllers and not of_version_1:
-            continue
-        mounts = ("memory",) if of_version_1 else ("", "unified")
         steps = [step for step in path.split("/") if step not in ("", "..")]
-        for mount in mounts:
-            for depth in range(len(steps) + 1):
-                folder = root.joinpath("sys/fs/cgroup", mount, *steps[:depth])
-                limits += _number_in(folder / ("memory.limit_in_bytes" if of_version_1 else "memory.max"))
+        for controller in controllers.split(","):
+            for mount, file in MEMORY_LIMITS.get(controller, ()):
+                for depth in range(len(steps) + 1):
+                    limits += _number_in(root.joinpath("sys/fs/cgroup", mount, *steps[:depth], file))
     return tuple(limits)
 
 
