@@ -255,14 +255,14 @@ class Steps:
         log_volume: float = 0.0,
         prints: bool = True,
     ) -> None:
-        self.task, self.total, self.unit, self.each, self.log_volume = task, total, unit, each, log_volume
-        self.name = "" if task is None else ", ".join([*task.path, *([label] if label else [])])
-        clock = None if task is None else task.clock
+        task = Task() if task is None else task
+        self.clock, self.name = task.clock, ", ".join(filter(None, [*task.path, label]))
+        self.total, self.unit, self.each, self.log_volume = total, unit, each, log_volume
         # Bars of several processes would overwrite each other.
-        has_bar = clock is not None and clock.has_bar and multiprocessing.parent_process() is None
-        self.prints = prints and clock is not None and clock.verbose > 1
+        has_bar = self.clock.has_bar and multiprocessing.parent_process() is None
+        self.prints = prints and self.clock.verbose > 1
         self.is_shown = self.prints or has_bar
-        self.is_timed = prints and clock is not None and clock.verbose == 1 and total is not None
+        self.is_timed = prints and self.clock.verbose == 1 and total is not None
         self.n_done = 0
         self._begun = self._told = time.perf_counter()
         self._losses: list[Tensor | float] = []
@@ -280,7 +280,7 @@ class Steps:
             self._bar.close()
 
     def is_over(self) -> bool:
-        return self.task is not None and self.task.clock.is_over()
+        return self.clock.is_over()
 
     def extend(self, n_steps: int) -> None:
         if (self.is_shown or self.is_timed) and self.total is not None:
@@ -316,11 +316,11 @@ class Steps:
     def _tell_time(self) -> None:
         """Print the step and the seconds that are left, every few seconds."""
         now = time.perf_counter()
-        if now - self._told < EVERY or self.task is None or self.total is None or self.n_done >= self.total:
+        if now - self._told < EVERY or self.total is None or self.n_done >= self.total:
             return
         self._told, left = now, (now - self._begun) / self.n_done * (self.total - self.n_done)
         part = f"{self.unit} {self.n_done} of {self.total}"
-        self.task.clock.say(f"{self.name}: {part}, {about(min(left, self.task.clock.left))}")
+        self.clock.say(f"{self.name}: {part}, {about(min(left, self.clock.left))}")
 
     def _show(self, *results: str) -> None:
         """Print a line, or write the results behind the bar."""
@@ -329,6 +329,6 @@ class Steps:
         self._losses = []
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join([*mean, *results]))
-        if self.prints and self.task is not None:
+        if self.prints:
             part = f"{self.unit} {self.n_done}" + ("" if self.total is None else f" of {self.total}")
-            self.task.clock.say(f"{self.name}: {', '.join([part, *mean, *results])}")
+            self.clock.say(f"{self.name}: {', '.join([part, *mean, *results])}")
