@@ -181,22 +181,22 @@ def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Opti
     """
     if options.standardises is False:
         return
-    layers, known = first_layers(module, x), None
+    layers, statistics = first_layers(module, x), statistics_of(data.X, data.weights)
+    known = options.prior_mean if isinstance(options.prior_mean, dict) else None
     if options.previous is not None:
         known = options.previous.module.state_dict()
-    elif isinstance(options.prior_mean, dict):
-        known = options.prior_mean
-    if options.standardises is None and known is not None:
-        layers = {name: columns for name, columns in layers.items() if statistic_of(name, "mean") in known}
-    if options.standardises and not layers:
+    if options.standardises is None:  # standardised columns stay as they are, to the bit
+        layers = {
+            name: columns
+            for name, columns in layers.items()
+            if (not _is_standard(statistics, columns) if known is None else statistic_of(name, "mean") in known)
+        }
+    elif not layers:
         raise ValueError(
             f"standardize_X=True needs a torch.nn.Linear with a bias whose input is X or some of its columns, and the "
             f"module {type(module).__name__} has none. Standardise X in a pipeline with StandardScaler, or use "
             "standardize_X='auto'."
         )
-    statistics = statistics_of(data.X, data.weights)
-    if options.standardises is None and known is None:  # standardised columns stay as they are, to the bit
-        layers = {name: columns for name, columns in layers.items() if not _is_standard(statistics, columns)}
     standardise_layers(module, layers, statistics, known or {})
 
 
