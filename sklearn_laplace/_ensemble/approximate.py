@@ -59,9 +59,8 @@ def approximate(
     mode, fit = trained.mode, trained.mode.fit
     everything = fit.network
     laid_out = PosteriorLayout.of(everything, rows, options, fit.prior, mode.hyper)
-    whole = laid_out.is_whole
-    same_rule = fit.rule == options.rule
-    if whole and same_rule and laid_out.holds(fit.curvature):
+    same_sums = laid_out.is_whole and fit.rule == options.rule
+    if same_sums and laid_out.holds(fit.curvature):
         fit = replace(fit, prior=laid_out.prior)
     else:
         # The training's gradient is not reused with a previous posterior, whose rows fit_laplace adds as well.
@@ -70,7 +69,7 @@ def approximate(
     # The hyperparameters are settled if the training has maximised exactly this evidence, including the weights' mode.
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
     settled = by_exact_evidence and options.map_precision is None
-    settled = settled and whole and same_rule and laid_out.structure in (Full, Functional)
+    settled = settled and same_sums and laid_out.structure in (Full, Functional)
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
     return fit, origin
 

@@ -177,8 +177,8 @@ MUTATIONS = (
     Mutation(
         "the training's pass kept for another curvature",
         "_ensemble/approximate.py",
-        "if whole and same_rule and laid_out",
-        "if whole and laid_out",
+        "laid_out.is_whole and fit.rule == options.rule",
+        "laid_out.is_whole",
         "curvatures",
     ),
     Mutation(
