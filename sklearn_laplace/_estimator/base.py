@@ -527,16 +527,16 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             self._table = self._table if previous is None else previous._table
             if self._table is not None:
                 self._table.warn()
-        X = X if self._table is None else self._table.coded(X, weights)
-        if reset and self._table is not None:
-            present = X[weights > 0]
-            if previous is None:
-                different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
-                self._table = self._table.with_reach(present[different])
-            else:  # it may not know all levels and ranges
-                self._table = self._table.with_trained_rows(present)
-        shape = (len(y), y.size // len(y))
-        variances = noise_variances(sample_noise_variance, options.likelihood, shape)
+        if self._table is not None:
+            X = self._table.coded(X, weights)
+            if reset:
+                present = X[weights > 0]
+                if previous is None:
+                    different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
+                    self._table = self._table.with_reach(present[different])
+                else:  # it may not know all levels and ranges
+                    self._table = self._table.with_trained_rows(present)
+        variances = noise_variances(sample_noise_variance, options.likelihood, (len(y), y.size // len(y)))
         return X, y, weights, variances
 
     def _rows_of_training(
