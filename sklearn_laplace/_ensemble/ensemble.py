@@ -100,8 +100,8 @@ class Together:
     @classmethod
     def of(cls, members: Sequence[Member], used: int) -> Self | None:
         """Stacks of all members; None if a member cannot be stacked. ``used`` is the memory of their posteriors."""
-        fits, runs = [member.fit for member in members], list[list[Member]]()
-        if any(fit.shift is not None or not is_built_in(fit.network) for fit in fits):
+        runs: list[list[Member]] = []
+        if any(member.fit.shift is not None or not is_built_in(member.fit.network) for member in members):
             return None
         for member in members:
             if runs and is_same_kind(runs[-1][0].fit.network, member.fit.network):
@@ -109,11 +109,8 @@ class Together:
             else:
                 runs.append([member])
         stacks = [Stack.of(run) for run in runs]
-        widths = [
-            max(member.posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
-            for member, fit in zip(members, fits, strict=True)
-        ]
-        return cls(tuple(stacks), sum(widths), used + held(*((stack.nets, stack.roots) for stack in stacks)))
+        width = sum(member.fit.row_width(member.posterior) for member in members)
+        return cls(tuple(stacks), width, used + held(*((stack.nets, stack.roots) for stack in stacks)))
 
     @property
     def members(self) -> list[Member]:

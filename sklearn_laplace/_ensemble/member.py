@@ -243,14 +243,12 @@ class Member:
 
     def chunk_size(self, options: Options, n_draws: int = 0) -> tuple[int, int]:
         """Number of rows in a chunk, and number of chunks processed at a time."""
-        network, posterior = self.fit.network, self.posterior
         width = max(
-            posterior.row_width(network.blocks, self.fit.n_outputs),
-            network.row_width(self.fit.n_outputs),
+            self.fit.row_width(self.posterior),
             self.fit.n_outputs * options.n_samples,
-            n_draws * max(block.outputs for block in network.blocks),
+            n_draws * max(block.outputs for block in self.fit.network.blocks),
         )
-        used, memory = held(posterior, self.fit.curvature), options.memory
+        used, memory = held(self.posterior, self.fit.curvature), options.memory
         n_jobs = memory.chunk_workers(width, used, joblib.effective_n_jobs(options.n_jobs))
         rows = memory.chunk_rows(width, used, self.fit.theta.device, n_jobs)
         return rows if options.fillings is None else max(rows // len(options.fillings), 1), n_jobs
