@@ -195,19 +195,18 @@ def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior]) -> tuple[Kron
     if len(posteriors) < len(nets.nets):
         return ()
     roots = []
-    for place, (parts, bias) in enumerate(
-        zip(zip(*(p.parts for p in posteriors), strict=True), nets.biases, strict=True)
-    ):
-        like = nets.weights[place]
+    layers = zip(*(p.parts for p in posteriors), strict=True)
+    stacked = zip(layers, nets.weights, nets.biases, nets.factors, strict=True)
+    for place, (parts, weight, bias, factor) in enumerate(stacked):
         outer, inner, spectra = (
             torch.stack([getattr(part, name) for part in parts]) for name in ("output_basis", "input_basis", "spectrum")
         )
-        ones = inner[:, -1] if bias is not None else torch.zeros_like(inner[:, -1])
-        inner = inner if bias is None else inner[:, :-1]
-        factor = nets.factors[place]
+        ones = torch.zeros_like(inner[:, -1])
+        if bias is not None:
+            inner, ones = inner[:, :-1], inner[:, -1]
         inner = inner * (factor if isinstance(factor, float) else factor[..., None].to(inner))
         inner = inner.transpose(0, 1).flatten(1) if place < nets.n_shared else inner
-        roots.append(KronRoots(*(part.to(like) for part in (outer, inner, ones, (1 / spectra).mT))))
+        roots.append(KronRoots(*(part.to(weight) for part in (outer, inner, ones, (1 / spectra).mT))))
     return tuple(roots)
 
 
