@@ -20,6 +20,7 @@ from .._training.plan import fixed_for_one_row
 from ..errors import InterpolationWarning, MemoryBudgetError, ModeWarning, WeakPriorWarning
 from ..errors.warn import warn_user
 from ..laplace.curvatures import GGN
+from ..laplace.fit import LaplaceFit
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.structures import Full, Functional
 from ..laplace.torch_state import single_thread
@@ -117,18 +118,17 @@ def _left_out(ensemble: Ensemble, options: Options) -> LeftOutIntervals | None:
     too expensive.
     """
     first, parts = ensemble.first, []
-    likelihood, n_outputs = first.fit.likelihood, first.fit.n_outputs
-    is_normal = likelihood.has_dispersion and likelihood.quadratic
-    if not is_normal or (first.noise_model is not None and first.noise_model.varies) or first.kept is None:
+    varies = first.noise_model is not None and first.noise_model.varies
+    if varies or first.kept is None or not first.fit.likelihood.quadratic:
         return None
-    if first.fit.shift is not None or not _is_affordable(first):
+    if first.fit.shift is not None or not _is_affordable(first.fit, len(first.kept.X)):
         return None
     kept = _merged(first.kept)
     for member, share in zip(ensemble.members, ensemble.weights.tolist(), strict=True):
         left_out = left_out_of(kept, member.input_dtype, member.seed, member.fit, options)
         with suppress(MemoryBudgetError, MemoryError):
             latent = left_out.latent(member.fit, replace(member.hyper, temperature=1.0))
-            y, noise = without_noise(left_out.rows.observed.double(), n_outputs)
+            y, noise = without_noise(left_out.rows.observed.double(), first.fit.n_outputs)
             variance = latent.variance + member.hyper.dispersion * noise
             parts.append(share * torch.stack([latent.mean, latent.mean.square() + variance]))
     if len(parts) < len(ensemble.members):
@@ -144,9 +144,8 @@ def _left_out(ensemble: Ensemble, options: Options) -> LeftOutIntervals | None:
     return LeftOutIntervals(float(width[widest]), float(error[widest]), float(weights @ inside), len(inside))
 
 
-def _is_affordable(member: Member) -> bool:
+def _is_affordable(fit: LaplaceFit, n_rows: int) -> bool:
     """True if the fit has an exact curvature, or if the limits of a default fit allow for one."""
-    fit, n_rows = member.fit, 0 if member.kept is None else len(member.kept.X)
     if isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN):
         return True
     n_dual = n_rows * GGN().n_columns(fit.likelihood, fit.n_outputs)
