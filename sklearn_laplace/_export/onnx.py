@@ -154,16 +154,15 @@ def _check(estimator: LaplaceEstimator) -> None:
         raise UnsupportedCombinationError(
             f"likelihood={likelihood.key()!r} cannot be exported to ONNX; use likelihood='gaussian' or a classifier."
         )
-    if options.link is not None and likelihood.over_classes and options.link not in CLOSED_FORMS:
+    if likelihood.over_classes and options.link not in CLOSED_FORMS:
         raise UnsupportedCombinationError(
             f"link={estimator.get_params()['link']!r} cannot be exported to ONNX; use "
             "refit_laplace(link='moderated'), or link='probit' or 'plugin'."
         )
-    parts = [(member.fit.network, member.posterior) for member in estimator._ensemble.members]
-    parts += [(noise.fit.network, noise.posterior) for noise in _noise_models(estimator).values()]
-    size = sum(_bytes(network, posterior) for network, posterior in parts)
+    parts: list[Any] = [*estimator._ensemble.members, *_noise_models(estimator).values()]
+    size = sum(_bytes(part.fit.network, part.posterior) for part in parts)
     if size > LARGEST_FILE and options.link is not Plugin:
-        largest = max(network.n_parameters for network, _ in parts)
+        largest = max(part.fit.network.n_parameters for part in parts)
         raise MemoryBudgetError(
             f"the graph would have {size / 1e9:.1f} GB, and ONNX is limited to 2 GB: the posterior is over {largest} "
             f"weights, and their covariance is stored for each of {len(parts)} nets. Fit with "
