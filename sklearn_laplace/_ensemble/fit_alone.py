@@ -137,14 +137,13 @@ def fit_alone(
 
     drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
     n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
-    places = [(place + 2, n_others + 1) for place in range(n_others)]
     # Numbered before the threads start.
-    tasks = [task.subtask("member", STAGES, place=place, n_jobs=n_jobs) for place in places]
+    tasks = [task.subtask("member", STAGES, place=(k + 2, n_others + 1), n_jobs=n_jobs) for k in range(n_others)]
     fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
     with kept_back() as caught:
         members = joblib.Parallel(n_jobs, require="sharedmem")(fits)
     issue(caught, of_others=True)
-    return Ensemble.of([first, *(member for member in members if member is not None)])
+    return Ensemble.of([first, *filter(None, members)])
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
