@@ -101,10 +101,11 @@ def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> t
     is_ours = parameters["net"] is None
     source: Any = parameters["net"]
     arguments: dict[str, Any] = {}
+    options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")} | {"seed": None}
     if is_ours:
         source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
-    options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
-    if not (is_ours or isinstance(source, NeuralNet) or options_of_net["lr"] is not None):
+        options_of_net["seed"] = seeds[0]
+    elif parameters["lr"] is None and not isinstance(source, NeuralNet):
         options_of_net["lr"] = MODULE_LR
     level, _ = verbosity(parameters["verbose"])
     net = build_net(
@@ -113,7 +114,6 @@ def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> t
         options.likelihood,
         rows,
         **options_of_net,
-        seed=seeds[0] if is_ours else None,
         verbose=max(level - 1, 0),
     )
     initialise(net, rows.weights.dtype if is_ours else options.dtype, rows)
