@@ -151,18 +151,14 @@ def _settle(
         problem.advance(fit.nll / fit.total_weight)
         if steps % interval and moved.decrement >= NEAR:
             continue
-        updated = _limited(hyper, update_dispersion(fit, hyper))
-        change = abs(math.log(updated.dispersion / hyper.dispersion))
-        hyper = updated
-        if moved.decrement < NEAR and change < NEAR_DISPERSION:
+        hyper, is_settled = _updated(hyper, update_dispersion(fit, hyper))
+        if moved.decrement < NEAR and is_settled:
             break
     for _ in range(rounds):
         mode = refine(problem, fit, hyper, rest_steps, damping, is_far=short)
         fit, steps = mode.fit, steps + mode.n_steps // STEPS_FOR_ONE
-        updated = _limited(hyper, update_dispersion(fit, hyper))
-        change = abs(math.log(updated.dispersion / hyper.dispersion))
-        hyper = updated
-        if change < NEAR_DISPERSION:
+        hyper, is_settled = _updated(hyper, update_dispersion(fit, hyper))
+        if is_settled:
             break
     return _State(fit, hyper, damping, steps)
 
@@ -181,6 +177,9 @@ def _moves(state: _State, ratio: float) -> list[Hyper]:
     return [replace(state.hyper, prior_precision=values.clamp(*PRECISION_BOUNDS)) for values in candidates]
 
 
-def _limited(hyper: Hyper, updated: Hyper) -> Hyper:
-    move = MACKAY_DAMPING * math.log(updated.dispersion / hyper.dispersion)
-    return replace(hyper, dispersion=hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE)))
+def _updated(hyper: Hyper, proposal: Hyper) -> tuple[Hyper, bool]:
+    """A damped and limited move of the dispersion towards a proposal, and True if it is small."""
+    move = MACKAY_DAMPING * math.log(proposal.dispersion / hyper.dispersion)
+    dispersion = hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE))
+    change = abs(math.log(dispersion / hyper.dispersion))
+    return replace(hyper, dispersion=dispersion), change < NEAR_DISPERSION
