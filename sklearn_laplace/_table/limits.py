@@ -40,9 +40,6 @@ SINGLE_THREAD_FLOPS, SINGLE_THREAD_STEP = 1e9, 2e8
 machine they lose much: every parallel region waits for a thread without a core."""
 SINGLE_THREAD_PASS = 1e7
 """Rows × weights of one forward pass up to which further threads do not save time in a training without exact steps."""
-FULL_BATCH_ROWS = 10_000
-"""Maximum number of rows for full-batch steps in Kronecker form if exact steps are too expensive: their cost grows with
-the rows, and that of mini-batches does not."""
 FLOAT32_ROWS = 10_000
 """Total weight up to which ``dtype="auto"`` means float64."""
 
