@@ -79,10 +79,8 @@ def build_net(
         if isinstance(likelihood, Bernoulli) and isinstance(net.predict_nonlinearity, str):
             # skorch would infer it from the criterion, which is replaced.
             net.set_params(predict_nonlinearity=both_probabilities)
-    criterion_options = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
-    for key in criterion_options:  # options of the user's criterion are invalid for MAPLoss
-        if key in vars(net):
-            object.__delattr__(net, key)
+    for key in [k for k in vars(net) if k.startswith("criterion__")]:  # options of the user's criterion
+        object.__delattr__(net, key)
     net.set_params(
         criterion=MAPLoss,
         criterion__likelihood=likelihood,
