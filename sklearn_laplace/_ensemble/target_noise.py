@@ -23,7 +23,7 @@ likelihood, each output by itself. The criterion is the expected log likelihood 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
 For a net that is trained alone, they are its training rows under its posterior; training and selection alternate. For
-members that train together, they are the held-out rows of the trial of prior precisions, with v = 0. Later, the density
+members that train together, they are the held-out rows of the trial of regularisations, with v = 0. Later, the density
 of held-out rows decides (``approximate_counts_and_classes.py``).
 """
 

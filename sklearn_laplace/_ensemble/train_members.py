@@ -33,7 +33,8 @@ from .._training.recipe import (
     FOLDS_OF_MANY,
     PILOT_FOLDS,
     PILOT_STEPS,
-    PRIORS,
+    REGULARISATIONS,
+    STRONGEST_PRIOR,
     Recipe,
     Schedule,
     for_noise,
@@ -76,7 +77,7 @@ pass."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
-"""Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
+"""Squared error in the trial of regularisations below which targets count as noise-free, in units of their variance.
 It exceeds ``NOISELESS`` because the trial has fewer steps and one or two folds."""
 
 
@@ -105,7 +106,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         trial = _Program.of(request, options, rows, recipes[:1], held_out[: PILOT_FOLDS if is_few else 1])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
-        prior, error, alpha = request.saved.result("prior", partial(trial.prior, progress))
+        (prior, dropout), error, alpha = request.saved.result("trial", partial(trial.regularisation, progress))
         options = options.with_overdispersion(alpha)
         if loss.has_noise:  # errors of classes and counts are in nats
             kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
@@ -118,7 +119,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             first, n_nets = len(repeats) * n_members, len(together) * n_members
             program = _Program.of(request, options, rows, together, held_out[first : first + n_nets], first)
             with progress(together[0].schedule, label=f"{n_nets} members") as steps:
-                repeats += program.trained(prior, steps)
+                repeats += program.trained(prior, dropout, steps)
             if clock.is_over():
                 break
     by_repeat, outputs = zip(*repeats, strict=True)
@@ -197,15 +198,16 @@ class _Program:
         """Seed of the order of the mini-batches."""
         return self.request.seeds[1] % 2**31
 
-    def prior(self, progress: Callable[..., Steps]) -> tuple[float, float, tuple[float, ...]]:
-        """Prior precision with the smallest error on held-out rows, this error, and their overdispersion (C,) or ().
+    def regularisation(self, progress: Callable[..., Steps]) -> tuple[tuple[float, float], float, tuple[float, ...]]:
+        """Prior precision and dropout with the smallest error on held-out rows, this error, and their overdispersion.
 
-        Each net is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the members. A
-        net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up
-        to the largest of ``PRIORS``.
+        Each net is trained under each of ``REGULARISATIONS``, all in one tensor program and with fewer steps than the
+        members. A net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of
+        the steps, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
         """
         rows, loss, schedule, n_nets = self.rows, self.loss, self.recipes[0].schedule, len(self.modules)
-        weights, stacked = self.held_out * rows.weights, Stacked(self.modules * len(PRIORS))
+        priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
+        weights, stacked = self.held_out * rows.weights, Stacked(self.modules * len(REGULARISATIONS))
 
         def errors_of(outputs: Tensor) -> list[float]:
             parts = outputs.split(n_nets)
@@ -214,28 +216,31 @@ class _Program:
             return [float((weights * loss.errors(part, rows.targets)).sum() / weights.sum()) for part in parts]
 
         short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
-        with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
+        with single_thread(stacked.is_small(schedule)), progress(short, label="trial of regularisations") as steps:
             outputs, _ = train_stacked(
                 stacked,
                 loss,
                 rows,
-                (~self.held_out).double().repeat(len(PRIORS), 1),
+                (~self.held_out).double().repeat(len(REGULARISATIONS), 1),
                 [short],
                 seed=self.order,
-                prior=np.repeat(PRIORS, n_nets).tolist(),
+                prior=priors,
+                dropout=dropouts,
                 noise_of=lambda outputs: None,
                 steps=steps,
                 score=None if loss.has_noise else lambda outputs: min(errors_of(outputs)),
             )
         errors = errors_of(outputs)
         best = int(np.argmin(errors))
-        prior = min(PRIORS[best] * schedule.n_steps / short.n_steps, max(PRIORS))
+        prior, dropout = REGULARISATIONS[best]
+        prior = min(prior * schedule.n_steps / short.n_steps, STRONGEST_PRIOR)
         of_best = outputs[best * n_nets : (best + 1) * n_nets]
-        return prior, errors[best], overdispersion_of(self.options.likelihood, of_best, rows, weights)
+        alpha = overdispersion_of(self.options.likelihood, of_best, rows, weights)
+        return (prior, dropout), errors[best], alpha
 
-    def trained(self, prior: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
+    def trained(self, prior: float, dropout: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
         """Train the members; for each repeat, return them and their outputs for held-out rows (n, C)."""
-        trained = self.request.saved.result(f"members from {self.first}", lambda: self._trained(prior, steps))
+        trained = self.request.saved.result(f"members from {self.first}", lambda: self._trained(prior, dropout, steps))
         noises = () if trained["noise"] is None else (trained["noise"],)
         n, repeats = len(self.modules) // len(self.recipes), []
         for begin, recipe in zip(range(0, len(self.modules), n), self.recipes, strict=True):
@@ -246,7 +251,7 @@ class _Program:
             repeats.append((joint_nets, (trained["outputs"][part] * held_out[:, :, None]).sum(0)))
         return repeats
 
-    def _trained(self, prior: float, steps: Steps) -> dict[str, Any]:
+    def _trained(self, prior: float, dropout: float, steps: Steps) -> dict[str, Any]:
         """States, outputs (K, n, C) and noise variances after the training."""
         request, rows, held_out = self.request, self.rows, self.held_out
         schedules, stacked = [recipe.schedule for recipe in self.recipes], Stacked(self.modules)
@@ -266,6 +271,7 @@ class _Program:
                 schedules,
                 seed=self.order,
                 prior=[prior] * len(self.modules),
+                dropout=[dropout] * len(self.modules),
                 noise_of=partial(_noise_so_far, request, self.options, held_out, rows),
                 steps=steps,
                 streamed=streamed,

@@ -6,6 +6,7 @@ Mini-batches are shared, and a mask selects the nets that are trained on a row. 
   fraction u of the steps, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
 - a learnable scale of each encoded column, which becomes a constant of the encoding after the training,
 - decoupled weight decay, which falls to zero in the second half of the steps,
+- dropout of hidden units,
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
   The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
@@ -37,7 +38,7 @@ from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedBatches, StreamedR
 from .checkpoint import Checkpoint
 from .progress import Steps
 from .recipe import Schedule
-from .stacked import Adam, Loss, Stacked
+from .stacked import Adam, Dropout, Loss, Stacked
 
 REWARD = 0.6
 """A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
@@ -56,6 +57,7 @@ def train_stacked(
     *,
     seed: int,
     prior: Sequence[float],
+    dropout: Sequence[float] = (),
     noise_of: Callable[[Tensor], RowNoise | None],
     steps: Steps | None = None,
     streamed: StreamedBatches | None = None,
@@ -64,12 +66,14 @@ def train_stacked(
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
-    ``seen`` (K, n) is 1 for rows that the net is trained on, else 0; ``prior`` has the δ of each net. Each schedule
-    applies to an equal group of nets; only learning rate and weight decay may differ. ``noise_of`` maps outputs to
-    noise variances, None if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a
-    ``score`` of the outputs, the result is that of the cycle with the smallest one.
+    ``seen`` (K, n) is 1 for rows that the net is trained on, else 0. ``prior`` has the δ of each net, and ``dropout``
+    its probability that a hidden unit is zero in a step, or nothing. Each schedule applies to an equal group of nets;
+    only learning rate and weight decay may differ. ``noise_of`` maps outputs to noise variances, None if constant,
+    before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a ``score`` of the outputs, the result
+    is that of the cycle with the smallest one.
     """
-    training, schedule = Training.of(stacked, loss, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
+    schedule = schedules[0]
+    training = Training.of(stacked, loss, rows, seen, schedules, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, Checkpoint() if saved is None else saved
     (first, n_taken, last_errors), noise = training.resumed(saved.state, noise_of, schedule.noise_power)
@@ -135,6 +139,7 @@ class Training:
     shares: Tensor  # (K, n), row weights of each net, with mean 1
     precision: Tensor  # (n, 1) or (n, C), factor of the squared errors: inverse noise variances, or 1
     optimisers: list[Adam]
+    dropout: Dropout
     generator: torch.Generator
     batch_size: int
     prior: Tensor  # (K,), δ divided by the total weight of the net's rows
@@ -157,6 +162,7 @@ class Training:
         seed: int,
         prior: Sequence[float],
         *,
+        dropout: Sequence[float] = (),
         from_zero: bool = True,
         streamed: StreamedBatches | None = None,
     ) -> Training:
@@ -165,7 +171,7 @@ class Training:
         weights = (seen * rows.weights).to(dtype)
         if from_zero:
             stacked.start_at(loss.first_outputs(rows.targets, rows.weights, stacked.n_outputs))
-        unit = n / weights.sum(1, keepdim=True)
+        unit, batch_size = n / weights.sum(1, keepdim=True), min(schedules[0].batch_size, n)
         more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
         return cls(
             stacked,
@@ -175,8 +181,9 @@ class Training:
             weights * unit,
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
             Adam.of(stacked, schedules),
+            Dropout(dropout or [0.0], stacked, batch_size if streamed is None else schedules[0].batch_size, seed),
             torch.Generator().manual_seed(seed),
-            min(schedules[0].batch_size, n),
+            batch_size,
             torch.tensor(prior).to(weights) / (more * weights.sum(1)),
             torch.full_like(weights[:, 0], loss.first_noise),
             None if streamed is None else StreamedRows(stacked.modules[0], streamed, unit, rows),
@@ -210,7 +217,10 @@ class Training:
             if steps.is_over():
                 break
             factors = batch.shares.mT[:, :, None] / len(batch.targets) * batch.precision
-            terms, gradients = self.stacked.gradients(batch.numbers, batch.codes, batch.targets, factors, self.loss)
+            masks = self.dropout.masks(place, len(batch.targets))
+            terms, gradients = self.stacked.gradients(
+                batch.numbers, batch.codes, batch.targets, factors, self.loss, masks
+            )
             if self.streamed is not None:
                 self.streamed.batches.average_(gradients)
             if is_penalised:

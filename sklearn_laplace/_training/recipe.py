@@ -124,7 +124,7 @@ STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 STEPS_OF_FEW = 475
 """The same number for all repeats of at most ``FEW_ROWS`` rows."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
-"""Noisy targets: minimum squared error in the trial of prior precisions, in units of the variance; factor of the number
+"""Noisy targets: minimum squared error in the trial of regularisations, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
@@ -133,12 +133,14 @@ RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
 exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
-PRIORS, PILOT_STEPS, PILOT_FOLDS = (0.0, 0.1, 0.5, 2.0), 400, 2
-"""Candidate prior precisions of the weights, and the maximum number of steps of the trial of each. Last: number of
-folds of the trial for few rows and normal noise. Otherwise it has one fold."""
-FEWEST_BINS, MOST_BINS = 8, 64
-"""Pieces per column: in the first repeat, and maximum in the second. From 1,000 rows on, the pieces of the second are
-proportional to the rows, with ``FEWEST_BINS`` for 1,000."""
+REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
+"""Candidates of the trial: prior precision of the weights, and probability of dropout of hidden units."""
+STRONGEST_PRIOR, PILOT_STEPS, PILOT_FOLDS = 2.0, 400, 2
+"""Maximum prior precision of a training; maximum number of steps of the trial. Last: number of folds of the trial for
+few rows and normal noise. Otherwise it has one fold."""
+FEWEST_BINS, DETAILED_BINS, MOST_BINS = 8, 24, 64
+"""Pieces per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the pieces of the
+second are proportional to the rows, with ``FEWEST_BINS`` for 1,000."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer pieces."""
 
@@ -167,7 +169,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
     if n_rows <= FEW_ROWS:
         steps = [max(int(more * STEPS_OF_FEW * (n_rows / 1000) ** STEPS_POWERS[0]), 1)] * len(steps)
-    most = min(max(FEWEST_BINS * n_rows // 1000, FEWEST_BINS), MOST_BINS)
+    most = min(max(FEWEST_BINS * n_rows // 1000, DETAILED_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
     activations = SMOOTH, DETAILED if n_rows <= DETAILED_ROWS else SMOOTH

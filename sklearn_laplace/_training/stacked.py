@@ -7,6 +7,8 @@ layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation a and t
     \nabla W_l = s_l\, g_l h_{l-1}^\top, \quad \nabla b_l = g_l \mathbf 1, \quad
     g_{l-1} = a'(z_{l-1}) \odot s_l W_l^\top g_l.
 
+With dropout, a random mask multiplies the outputs :math:`h_{l-1}` of the activations and their cotangents.
+
 Losses are squared errors for normal noise, and negative log likelihoods of classes and counts.
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +35,8 @@ NOISE_AT_START = 0.1
 
 FACTORS = tuple(2 ** (k / 4) for k in range(-8, 9))
 """Factors of the outputs of classes under which their loss is compared, from ¼ to 4."""
+SPARE = 2**16
+"""Number of random values of :class:`Dropout` besides those of two batches."""
 HALF_A_ROW = 0.5
 """Weight that each class has in addition to its rows, when the frequencies of the classes are estimated."""
 
@@ -197,6 +202,38 @@ class Adam:
         return optimisers
 
 
+class Dropout:
+    """Masks of hidden units: 0 with the probability of a net, else 1 / (1 − probability) (Srivastava et al. 2014).
+
+    A mask is a part of one random sequence, from a place that depends on the step and the layer: new random numbers for
+    each step would take as long as the step. Nets of the same probability have the same mask.
+    """
+
+    def __init__(self, rates: Sequence[float], stacked: Stacked, batch_size: int, seed: int) -> None:
+        self.widths = [weight.shape[2] for weight in stacked.weights[stacked.n_first :]]
+        self.seed, self.runs = seed, []
+        if any(rates) and self.widths:
+            random = torch.Generator().manual_seed(seed)
+            values = torch.rand(2 * batch_size * max(self.widths) + SPARE, generator=random)
+            for rate, run in groupby(rates):
+                kept = (values >= rate) / (1 - rate)
+                self.runs.append((kept.to(stacked.weights[0]), len(list(run))))
+
+    def masks(self, step: int, n_rows: int) -> list[Tensor | None]:
+        """Masks (K, n_rows, h), or (n_rows, h) for all nets, of each layer in a step; None without dropout."""
+        if not self.runs:
+            return [None] * len(self.widths)
+        last = len(self.runs[0][0]) - n_rows * max(self.widths)
+        begins = np.random.default_rng([self.seed, step]).integers(last, size=len(self.widths))
+        return [self._mask(int(begin), n_rows, width) for begin, width in zip(begins, self.widths, strict=True)]
+
+    def _mask(self, begin: int, n_rows: int, width: int) -> Tensor:
+        of_runs = [values[begin : begin + n_rows * width].view(n_rows, width) for values, _ in self.runs]
+        if len(of_runs) == 1:
+            return of_runs[0]
+        return torch.cat([mask.expand(n, -1, -1) for mask, (_, n) in zip(of_runs, self.runs, strict=True)])
+
+
 LEAST_SCALE = 1e-3
 """Minimum magnitude of a column scale after the training, when the encoding's divisor is divided by it."""
 DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -251,17 +288,20 @@ class Stacked:
     @torch.no_grad()
     def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:
         """Outputs (K, n, C) for encoded rows: numbers (n, D) and category codes (n, q)."""
-        return self._forward(numbers, codes)[0]
+        return self._forward(numbers, codes, [None] * len(self.activations))[0]
 
-    def _forward(self, numbers: Tensor, codes: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Outputs (K, n, C), and inputs and outputs (K, n, h) of each activation."""
+    def _forward(
+        self, numbers: Tensor, codes: Tensor, masks: Sequence[Tensor | None]
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+        """Outputs (K, n, C), and for each activation its inputs, its outputs, and these times its mask (K, n, h)."""
         hidden, passed = self._first(numbers, codes), []
         biases = [bias for bias in self.biases[self.n_first :] if bias is not None]
-        layers = zip(self.activations, self.factors, self.weights[self.n_first :], biases, strict=True)
-        for activations, factor, weight, bias in layers:
+        layers = zip(self.activations, self.factors, self.weights[self.n_first :], biases, masks, strict=True)
+        for activations, factor, weight, bias, mask in layers:
             activated = self._parts(activations, hidden)
-            passed.append((hidden, activated))
-            hidden = torch.baddbmm(bias[:, None], activated, weight.mT, alpha=factor)
+            kept = activated if mask is None else activated * mask
+            passed.append((hidden, activated, kept))
+            hidden = torch.baddbmm(bias[:, None], kept, weight.mT, alpha=factor)
         return hidden if self.shift is None else self._parts(self.shift, hidden).to(hidden), passed
 
     def _parts(self, layers: Sequence[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
@@ -287,24 +327,32 @@ class Stacked:
 
     @torch.no_grad()
     def gradients(
-        self, numbers: Tensor, codes: Tensor, targets: Tensor, factors: Tensor, loss: Loss
+        self,
+        numbers: Tensor,
+        codes: Tensor,
+        targets: Tensor,
+        factors: Tensor,
+        loss: Loss,
+        masks: Sequence[Tensor | None] = (),
     ) -> tuple[Tensor, list[Tensor]]:
         """Terms (K, n, C) or (K, n, 1) of the loss of a mini-batch, and its gradient for each of ``tensors``.
 
         Numbers are (n, D), codes (n, q), int64, targets (n, C), or (n,) for classes, and factors (K, n, 1) or (K, n,
-        C).
+        C). The ``masks`` of :class:`Dropout` multiply the outputs of the activations.
         """
-        outputs, passed = self._forward(numbers, codes)
+        masks = masks or [None] * len(self.activations)
+        outputs, passed = self._forward(numbers, codes, masks)
         terms, slope = loss.terms(outputs, targets, factors)
         of_weights: list[Tensor] = []
         of_biases: list[Tensor] = []
-        later = zip(self.activations, self.factors, self.weights[self.n_first :], passed, strict=True)
-        for activations, factor, weight, (before, activated) in reversed(list(later)):
+        later = zip(self.activations, self.factors, self.weights[self.n_first :], passed, masks, strict=True)
+        for activations, factor, weight, (before, activated, kept), mask in reversed(list(later)):
             of_biases.insert(0, slope.sum(1))
             slope = slope * factor
-            of_weights.insert(0, torch.bmm(slope.mT, activated))
+            of_weights.insert(0, torch.bmm(slope.mT, kept))
             derivatives = [DERIVATIVES[type(activation)] for activation in activations]
-            slope = self._parts(derivatives, torch.bmm(slope, weight), before, activated)
+            slope = torch.bmm(slope, weight)
+            slope = self._parts(derivatives, slope if mask is None else slope * mask, before, activated)
         for place in reversed(range(self.n_numeric, self.n_first)):
             weight, levels = self.weights[place], codes[:, place - self.n_numeric]
             summed = weight.new_zeros(weight.shape[2], *weight.shape[:2])

@@ -23,7 +23,7 @@ from sklearn_laplace._training import batched, recipe
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.recipe import Schedule, for_noise, held_out_rows, recipes_for
-from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, NegativeLog, Squares, Stacked
+from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, Dropout, NegativeLog, Squares, Stacked
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import Categorical
@@ -116,8 +116,9 @@ def test_stacked_nets_say_what_each_of_them_says():
     torch.testing.assert_close(outputs, torch.stack([module(x) for module in modules]))
 
 
+@pytest.mark.parametrize("rates", [[0.0], [0.3], [0.5, 0.5, 0.0, 0.2]])
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_gradients_are_those_of_automatic_differentiation(activation):
+def test_gradients_are_those_of_automatic_differentiation(activation, rates):
     """Nets with two activations, categories and missing values, from random weights, scales and biases."""
     modules = [*nets(2, activation=activation, output_shift=[0.5]), *nets(2, activation="silu", output_shift=[0.5])]
     stacked, n, random = Stacked(modules, torch.float64), 20, torch.Generator().manual_seed(0)
@@ -125,11 +126,42 @@ def test_gradients_are_those_of_automatic_differentiation(activation):
         tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64)).requires_grad_()
     targets, factors = torch.rand(2, n, 1, generator=random, dtype=torch.float64)
     encoded = Encoded.of(modules[0], coded(n), torch.float64).taken(torch.arange(n))
-    outputs, _ = stacked._forward(*encoded)
+    masks = Dropout(rates, stacked, n, seed=0).masks(3, n)
+    outputs, _ = stacked._forward(*encoded, masks)
     expected = 0.5 * factors * (outputs - targets).square()
-    loss, gradients = stacked.gradients(*encoded, targets, factors, Squares())
+    loss, gradients = stacked.gradients(*encoded, targets, factors, Squares(), masks)
     torch.testing.assert_close(loss, expected.detach())
     torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
+
+
+def test_dropout_multiplies_the_outputs_of_activations():
+    """Against the nets one by one, with a hook after each activation."""
+    modules, x = nets(3), coded(20)
+    stacked = Stacked(modules, torch.float64)
+    masks = Dropout([0.5, 0.5, 0.0], stacked, 20, seed=0).masks(0, 20)
+    outputs, _ = stacked._forward(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20)), masks)
+    for k, module in enumerate(modules):
+        layers = [layer for layer in module.behind if isinstance(layer, torch.nn.SiLU)]
+        assert len(layers) == 2
+        for layer, mask in zip(layers, masks, strict=True):
+            layer.register_forward_hook(lambda layer, inputs, output, mask=mask[k]: output * mask)
+        torch.testing.assert_close(module(x), outputs[k])
+    assert not torch.allclose(stacked(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20))), outputs)
+
+
+def test_masks_keep_the_mean_and_depend_on_the_step_and_the_layer():
+    stacked, rate = Stacked(nets(2)), 0.2
+    dropout = Dropout([rate], stacked, 1000, seed=0)
+    first, second = dropout.masks(0, 1000)
+    assert [first.shape, second.shape] == [(1000, 5), (1000, 4)]
+    np.testing.assert_allclose(first.unique(), [0, 1 / (1 - rate)], rtol=1e-6)
+    assert float(first.mean()) == pytest.approx(1, abs=5 * math.sqrt(rate / (1 - rate) / first.numel()))
+    assert not torch.equal(first[:, :4], second)
+    assert torch.equal(dropout.masks(0, 1000)[0], first)
+    assert torch.equal(Dropout([rate], stacked, 1000, seed=0).masks(0, 1000)[0], first)
+    assert not torch.equal(dropout.masks(1, 1000)[0], first)
+    assert not torch.equal(Dropout([rate], stacked, 1000, seed=1).masks(0, 1000)[0], first)
+    assert Dropout([0.0], stacked, 1000, seed=0).masks(0, 1000) == [None, None]
 
 
 def test_gradients_of_classes_are_those_of_automatic_differentiation():
@@ -141,7 +173,7 @@ def test_gradients_of_classes_are_those_of_automatic_differentiation():
     targets = torch.randint(3, (n,), generator=random)
     factors = torch.rand(2, n, 1, generator=random, dtype=torch.float64)
     encoded, loss = Encoded.of(modules[0], coded(n), torch.float64).taken(torch.arange(n)), NegativeLog(Categorical())
-    outputs, _ = stacked._forward(*encoded)
+    outputs, _ = stacked._forward(*encoded, [None, None])
     each = torch.stack([torch.nn.functional.cross_entropy(of_net, targets, reduction="none") for of_net in outputs])
     expected = factors[..., 0] * each
     terms, gradients = stacked.gradients(*encoded, targets, factors, loss)
@@ -335,10 +367,10 @@ def test_a_few_rows_without_an_error_leave_out_no_repeat():
     assert min(joint_members.shares_of(rows, [y + noise.flip(0), y + exact], None)) > 0
 
 
-def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
-    """Friedman's function is smooth: without the prior the error on new rows is larger."""
+def test_regularisation_is_tried_where_rows_are_noisy(fitted, monkeypatch):
+    """Friedman's function is smooth: without prior and dropout the error on new rows is larger."""
     X, y = friedman(1000, seed=1)
-    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.PRIORS", (0.0,))
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.REGULARISATIONS", ((0.0, 0.0),))
     without = clone(fitted).fit(*friedman(N_ROWS))
     assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((without.predict(X) - y) ** 2)
 
