@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -104,7 +103,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
-        trial = _Program.of(request, options, rows, recipes[:1], held_out[: PILOT_FOLDS if is_few else 1])
+        trial = _Program.of(request, options, rows, recipes[0], held_out[: PILOT_FOLDS if is_few else 1])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
         (prior, dropout), error, alpha = request.saved.result("trial", partial(trial.regularisation, progress))
         options = options.with_overdispersion(alpha)
@@ -115,11 +114,10 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
                     return exact_alone(request, resolved, kinds, stage)
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
-        for together in _programs(recipes):
-            first, n_nets = len(repeats) * n_members, len(together) * n_members
-            program = _Program.of(request, options, rows, together, held_out[first : first + n_nets], first)
-            with progress(together[0].schedule, label=f"{n_nets} members") as steps:
-                repeats += program.trained(prior, dropout, steps)
+        for first, recipe in zip(range(0, len(held_out), n_members), recipes, strict=False):
+            program = _Program.of(request, options, rows, recipe, held_out[first : first + n_members], first)
+            with progress(recipe.schedule, label=f"{n_members} members") as steps:
+                repeats.append(program.trained(prior, dropout, steps))
             if clock.is_over():
                 break
     by_repeat, outputs = zip(*repeats, strict=True)
@@ -143,18 +141,6 @@ def _held_out(data: PreparedData, n_repeats: int, n_folds: int, stream: RowStrea
     return held_out_by_hash(data, n_repeats)
 
 
-def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
-    """Group the recipes of the repeats whose members train as one tensor program."""
-    return [tuple(together) for _, together in groupby(recipes, lambda recipe: recipe.program)]
-
-
-def _arguments_of_all(
-    recipes: Sequence[Recipe], n_members: int, data: PreparedData, options: Options
-) -> list[dict[str, Any]]:
-    """Arguments of all nets; those of one recipe share them, since quantiles of many rows take time."""
-    return [shared for recipe in recipes for shared in [arguments_of(recipe, data, options)] * n_members]
-
-
 def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
     return table_net(shape, data, options.likelihood, recipe.n_bins)
@@ -162,13 +148,13 @@ def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[s
 
 @dataclass(frozen=True)
 class _Program:
-    """Members of some repeats, which train as one tensor program on the rows or a sample of them."""
+    """Members of a repeat, which train as one tensor program on the rows or a sample of them."""
 
     request: TrainingRequest
     options: Options
     rows: TrainingRows
-    recipes: tuple[Recipe, ...]  # one per repeat
-    arguments: tuple[dict[str, Any], ...]  # one per net
+    recipe: Recipe
+    arguments: dict[str, Any]  # of each net
     modules: tuple[TableMLP, ...]  # one per net, with initial weights
     held_out: Tensor  # (K, n), True for rows held out from a net
     first: int = 0  # place of the first net among the folds of all repeats
@@ -179,15 +165,14 @@ class _Program:
         request: TrainingRequest,
         options: Options,
         rows: TrainingRows,
-        recipes: tuple[Recipe, ...],
+        recipe: Recipe,
         held_out: Tensor,
         first: int = 0,
     ) -> _Program:
-        """Program of the repeats with these recipes, from the member at position ``first`` on."""
-        arguments = _arguments_of_all(recipes, len(held_out) // len(recipes), request.data, options)
-        seed = request.seeds[0] + first
-        modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
-        return cls(request, options, rows, recipes, tuple(arguments), modules, held_out, first)
+        """Program of the repeat with this recipe, whose first member is at position ``first``."""
+        arguments, seed = arguments_of(recipe, request.data, options), request.seeds[0] + first
+        modules = tuple(TableMLP(**arguments, seed=seed + k).to(rows.weights) for k in range(len(held_out)))
+        return cls(request, options, rows, recipe, arguments, modules, held_out, first)
 
     @property
     def loss(self) -> Loss:
@@ -205,7 +190,7 @@ class _Program:
         members. A net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of
         the steps, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
         """
-        rows, loss, schedule, n_nets = self.rows, self.loss, self.recipes[0].schedule, len(self.modules)
+        rows, loss, schedule, n_nets = self.rows, self.loss, self.recipe.schedule, len(self.modules)
         priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
         weights, stacked = self.held_out * rows.weights, Stacked(self.modules * len(REGULARISATIONS))
 
@@ -222,7 +207,7 @@ class _Program:
                 loss,
                 rows,
                 (~self.held_out).double().repeat(len(REGULARISATIONS), 1),
-                [short],
+                short,
                 seed=self.order,
                 prior=priors,
                 dropout=dropouts,
@@ -238,37 +223,34 @@ class _Program:
         alpha = overdispersion_of(self.options.likelihood, of_best, rows, weights)
         return (prior, dropout), errors[best], alpha
 
-    def trained(self, prior: float, dropout: float, steps: Steps) -> list[tuple[JointMembers, Tensor]]:
-        """Train the members; for each repeat, return them and their outputs for held-out rows (n, C)."""
+    def trained(self, prior: float, dropout: float, steps: Steps) -> tuple[JointMembers, Tensor]:
+        """Train the members; return them and their outputs for held-out rows (n, C)."""
         trained = self.request.saved.result(f"members from {self.first}", lambda: self._trained(prior, dropout, steps))
         noises = () if trained["noise"] is None else (trained["noise"],)
-        n, repeats = len(self.modules) // len(self.recipes), []
-        for begin, recipe in zip(range(0, len(self.modules), n), self.recipes, strict=True):
-            part, places = slice(begin, begin + n), range(self.first + begin, self.first + begin + n)
-            held_out, states = self.held_out[part], tuple(trained["states"][part])
-            shares, n_steps = (1 / n,) * n, recipe.schedule.n_steps
-            joint_nets = JointMembers(self.arguments[part], states, held_out, shares, noises, n_steps, tuple(places))
-            repeats.append((joint_nets, (trained["outputs"][part] * held_out[:, :, None]).sum(0)))
-        return repeats
+        n, held_out = len(self.modules), self.held_out
+        shares, places = (1 / n,) * n, tuple(range(self.first, self.first + n))
+        states, n_steps = tuple(trained["states"]), self.recipe.schedule.n_steps
+        members = JointMembers((self.arguments,) * n, states, held_out, shares, noises, n_steps, places)
+        return members, (trained["outputs"] * held_out[:, :, None]).sum(0)
 
     def _trained(self, prior: float, dropout: float, steps: Steps) -> dict[str, Any]:
         """States, outputs (K, n, C) and noise variances after the training."""
         request, rows, held_out = self.request, self.rows, self.held_out
-        schedules, stacked = [recipe.schedule for recipe in self.recipes], Stacked(self.modules)
+        schedule, stacked = self.recipe.schedule, Stacked(self.modules)
         streamed = None
         if request.stream is not None:
             places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
-            streamed = StreamedBatches(request.stream, places, schedules[0].batch_size, seed)
+            streamed = StreamedBatches(request.stream, places, schedule.batch_size, seed)
         score = None
         if isinstance(self.loss, NegativeLog):
             score = partial(_loss_of_mixture, self.loss, rows, held_out * rows.weights)
-        with single_thread(stacked.is_small(schedules[0])):
+        with single_thread(stacked.is_small(schedule)):
             outputs, noise = train_stacked(
                 stacked,
                 self.loss,
                 rows,
                 (~held_out).double(),
-                schedules,
+                schedule,
                 seed=self.order,
                 prior=[prior] * len(self.modules),
                 dropout=[dropout] * len(self.modules),
@@ -356,17 +338,16 @@ def _in_time(
     """
     needed, passes, n_repeats = 0.0, 0.0, 0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
-    for place, together in enumerate(_programs(recipes)):
-        schedule = together[0].schedule
-        arguments = _arguments_of_all(together, n_members, data, options)
-        stacked = Stacked([TableMLP(**of_net, seed=0).to(rows.weights) for of_net in arguments])
+    for recipe in recipes:
+        schedule, arguments = recipe.schedule, arguments_of(recipe, data, options)
+        stacked = Stacked([TableMLP(**arguments, seed=0).to(rows.weights) for _ in range(n_members)])
         with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, options)
-        needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
-        passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
-        n_repeats += len(together)
+        needed += step * (schedule.n_steps + (0 if n_repeats else min(schedule.n_steps, PILOT_STEPS)))
+        passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)
+        n_repeats += 1
         if needed > PART_OF_TIME * clock.left:
             break
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed

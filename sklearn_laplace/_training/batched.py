@@ -53,7 +53,7 @@ def train_stacked(
     loss: Loss,
     rows: TrainingRows,
     seen: Tensor,
-    schedules: Sequence[Schedule],
+    schedule: Schedule,
     *,
     seed: int,
     prior: Sequence[float],
@@ -67,13 +67,11 @@ def train_stacked(
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
     ``seen`` (K, n) is 1 for rows that the net is trained on, else 0. ``prior`` has the δ of each net, and ``dropout``
-    its probability that a hidden unit is zero in a step, or nothing. Each schedule applies to an equal group of nets;
-    only learning rate and weight decay may differ. ``noise_of`` maps outputs to noise variances, None if constant,
-    before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a ``score`` of the outputs, the result
-    is that of the cycle with the smallest one.
+    its probability that a hidden unit is zero in a step, or nothing. ``noise_of`` maps outputs to noise variances, None
+    if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a ``score`` of the
+    outputs, the result is that of the cycle with the smallest one.
     """
-    schedule = schedules[0]
-    training = Training.of(stacked, loss, rows, seen, schedules, seed, prior, dropout=dropout, streamed=streamed)
+    training = Training.of(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, Checkpoint() if saved is None else saved
     (first, n_taken, last_errors), noise = training.resumed(saved.state, noise_of, schedule.noise_power)
@@ -121,7 +119,7 @@ def train_stacked(
 def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
     """Measure the seconds of one training step, by a few steps that change the nets; discard the nets afterwards."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    training = Training.of(stacked, loss, rows, seen, [schedule], 0, [1.0] * len(seen))
+    training = Training.of(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen))
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
@@ -158,7 +156,7 @@ class Training:
         loss: Loss,
         rows: TrainingRows,
         seen: Tensor,
-        schedules: Sequence[Schedule],
+        schedule: Schedule,
         seed: int,
         prior: Sequence[float],
         *,
@@ -171,7 +169,7 @@ class Training:
         weights = (seen * rows.weights).to(dtype)
         if from_zero:
             stacked.start_at(loss.first_outputs(rows.targets, rows.weights, stacked.n_outputs))
-        unit, batch_size = n / weights.sum(1, keepdim=True), min(schedules[0].batch_size, n)
+        unit, batch_size = n / weights.sum(1, keepdim=True), min(schedule.batch_size, n)
         more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
         return cls(
             stacked,
@@ -180,8 +178,8 @@ class Training:
             rows.targets.to(dtype) if rows.targets.is_floating_point() else rows.targets,
             weights * unit,
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
-            Adam.of(stacked, schedules),
-            Dropout(dropout or [0.0], stacked, batch_size if streamed is None else schedules[0].batch_size, seed),
+            Adam.of(stacked, schedule),
+            Dropout(dropout or [0.0], stacked, batch_size if streamed is None else schedule.batch_size, seed),
             torch.Generator().manual_seed(seed),
             batch_size,
             torch.tensor(prior).to(weights) / (more * weights.sum(1)),

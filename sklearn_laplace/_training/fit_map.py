@@ -315,7 +315,7 @@ def gradient_start(
     modes there.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
-    training = Training.of(stacked, loss, rows, seen, [SCHEDULE], seed % 2**31, [prior] * len(modules), from_zero=False)
+    training = Training.of(stacked, loss, rows, seen, SCHEDULE, seed % 2**31, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     judges = (seen < 1).any(1)  # nets that have not seen some rows
     unseen = ((1 - seen) * rows.weights)[judges]

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +27,7 @@ N_REPEATS, FOLDS_OF_MANY, FOLDS_OF_FEW = 2, 4, 8
 LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS = 40, 100, 1000
 """Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
 classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
-of few rows, for which all repeats have the same number of steps. Few rows with normal noise have ``FOLDS_OF_FEW``
-folds and linear members."""
+of few rows, which have ``FOLDS_OF_FEW`` folds and linear members for normal noise."""
 
 
 def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:
@@ -121,8 +119,6 @@ SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
 """Activations of the first and of the second repeat. For more than this number of rows, both repeats use the first."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Number of steps of each repeat for 1,000 rows, and its power of the number of rows."""
-STEPS_OF_FEW = 475
-"""The same number for all repeats of at most ``FEW_ROWS`` rows."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
 """Noisy targets: minimum squared error in the trial of regularisations, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
@@ -154,11 +150,6 @@ class Recipe:
     n_bins: int | None  # pieces of each numeric column; None: numbers alone
     schedule: Schedule
 
-    @property
-    def program(self) -> tuple[Any, ...]:
-        """Key that is equal for recipes whose members can be trained as one tensor program; activations may differ."""
-        return self.hidden_layer_sizes, self.n_bins, replace(self.schedule, lr=0.0, weight_decay=0.0)
-
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     """Default recipes of nets with hidden layers: the first suits smooth functions, the second fine detail."""
@@ -167,8 +158,6 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)
     more = max(MORE_STEPS * max(n_rows / 1000, 1.0) ** MORE_POWER, 1.0) if n_rows > SMALL_ROWS else 1.0
     steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
-    if n_rows <= FEW_ROWS:
-        steps = [max(int(more * STEPS_OF_FEW * (n_rows / 1000) ** STEPS_POWERS[0]), 1)] * len(steps)
     most = min(max(FEWEST_BINS * n_rows // 1000, DETAILED_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)

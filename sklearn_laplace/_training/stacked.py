@@ -153,25 +153,24 @@ SCALE_RATE = 6.0
 
 
 class Adam:
-    """AdamW for the stacked ``tensors`` (K, …) of the nets ``nets``, updated in place by torch's fused kernel.
+    """AdamW for the stacked ``tensors`` (K, …), updated in place by torch's fused kernel.
 
     ``places`` is their place in the list of gradients. The checks of ``torch.optim`` take longer than a step of small
     nets, and its import of torch's compiler takes a second.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], places: slice, nets: slice, rate: float, decay: float) -> None:
-        self.places, self.nets, self.rate, self.decay = places, nets, rate, decay
-        self.tensors = [tensor[nets] for tensor in tensors]
+    def __init__(self, tensors: Sequence[Tensor], places: slice, rate: float, decay: float) -> None:
+        self.places, self.rate, self.decay, self.tensors = places, rate, decay, list(tensors)
         self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
         self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
         self.counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
 
-    def step(self, gradients: Sequence[Tensor], rate: float, decay: float) -> None:
+    def step(self, gradients: list[Tensor], rate: float, decay: float) -> None:
         """Take one step; ``rate`` and ``decay`` are fractions of the maximum learning rate and weight decay."""
         torch._foreach_add_(self.counts, 1)
         torch._fused_adamw_(
             self.tensors,
-            [gradient[self.nets] for gradient in gradients[self.places]],
+            gradients[self.places],
             self.first,
             self.second,
             [],
@@ -186,19 +185,16 @@ class Adam:
         )
 
     @classmethod
-    def of(cls, stacked: Stacked, schedules: Sequence[Schedule]) -> list[Adam]:
-        """Return the optimisers of all trainable tensors; each schedule applies to an equal group of nets."""
-        size, optimisers = len(stacked.modules) // len(schedules), []
-        for group, schedule in enumerate(schedules):
-            nets, begin = slice(group * size, (group + 1) * size), 0
-            parts = (
-                (stacked.scales, SCALE_RATE, 0.0),
-                (stacked.weights, 1.0, schedule.weight_decay),
-                ([bias for bias in stacked.biases if bias is not None], schedule.bias_rate, 0.0),
-            )
-            for tensors, rate, decay in parts:
-                places, begin = slice(begin, begin + len(tensors)), begin + len(tensors)
-                optimisers += [cls(tensors, places, nets, rate * schedule.lr, decay)] if tensors else []
+    def of(cls, stacked: Stacked, schedule: Schedule) -> list[Adam]:
+        """Return the optimisers of all trainable tensors."""
+        begin, optimisers = 0, []
+        for tensors, rate, decay in (
+            (stacked.scales, SCALE_RATE, 0.0),
+            (stacked.weights, 1.0, schedule.weight_decay),
+            ([bias for bias in stacked.biases if bias is not None], schedule.bias_rate, 0.0),
+        ):
+            places, begin = slice(begin, begin + len(tensors)), begin + len(tensors)
+            optimisers += [cls(tensors, places, rate * schedule.lr, decay)] if tensors else []
         return optimisers
 
 
@@ -249,7 +245,7 @@ DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] =
 class Stacked:
     """Stacked weights of K nets of the same shape; the given ``modules`` are not changed.
 
-    Nets with the same activation are consecutive. With ``learns_scales``, each encoded column has a learnable scale.
+    With ``learns_scales``, each encoded column has a learnable scale.
     """
 
     def __init__(
@@ -262,12 +258,9 @@ class Stacked:
         first: MLP | TableMLP = modules[0]
         self.modules: tuple[MLP | TableMLP, ...] = tuple(modules)
         self.dtype, self.factor = dtype, first.factor
-        runs = [list(run) for _, run in groupby(modules, lambda module: [type(layer) for layer in module.behind])]
-        self.counts = [len(run) for run in runs]
-        layers = list(zip(*(module.behind for module, *_ in runs), strict=True))
-        self.activations = [several for several in layers if type(several[0]) in DERIVATIVES]
-        self.factors = [several[0].factor for several in layers if isinstance(several[0], Scale)]
-        self.shift = layers[-1] if layers and isinstance(layers[-1][0], Shift) else None
+        self.activations = [layer for layer in first.behind if type(layer) in DERIVATIVES]
+        self.factors = [layer.factor for layer in first.behind if isinstance(layer, Scale)]
+        self.shift = first.behind[-1] if len(first.behind) and isinstance(first.behind[-1], Shift) else None
         numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
         embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
         places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
@@ -297,19 +290,12 @@ class Stacked:
         hidden, passed = self._first(numbers, codes), []
         biases = [bias for bias in self.biases[self.n_first :] if bias is not None]
         layers = zip(self.activations, self.factors, self.weights[self.n_first :], biases, masks, strict=True)
-        for activations, factor, weight, bias, mask in layers:
-            activated = self._parts(activations, hidden)
+        for activation, factor, weight, bias, mask in layers:
+            activated = activation(hidden)
             kept = activated if mask is None else activated * mask
             passed.append((hidden, activated, kept))
             hidden = torch.baddbmm(bias[:, None], kept, weight.mT, alpha=factor)
-        return hidden if self.shift is None else self._parts(self.shift, hidden).to(hidden), passed
-
-    def _parts(self, layers: Sequence[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
-        """Apply the layer of each run of nets to its part of the tensors (K, ...)."""
-        if len(layers) == 1:
-            return layers[0](*tensors)
-        parts = zip(*(tensor.split(self.counts) for tensor in tensors), strict=True)
-        return torch.cat([layer(*part) for layer, part in zip(layers, parts, strict=True)])
+        return hidden if self.shift is None else self.shift(hidden).to(hidden), passed
 
     def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
         """Pre-activations (K, n, h) of the first hidden layer."""
@@ -346,13 +332,12 @@ class Stacked:
         of_weights: list[Tensor] = []
         of_biases: list[Tensor] = []
         later = zip(self.activations, self.factors, self.weights[self.n_first :], passed, masks, strict=True)
-        for activations, factor, weight, (before, activated, kept), mask in reversed(list(later)):
+        for activation, factor, weight, (before, activated, kept), mask in reversed(list(later)):
             of_biases.insert(0, slope.sum(1))
             slope = slope * factor
             of_weights.insert(0, torch.bmm(slope.mT, kept))
-            derivatives = [DERIVATIVES[type(activation)] for activation in activations]
             slope = torch.bmm(slope, weight)
-            slope = self._parts(derivatives, slope if mask is None else slope * mask, before, activated)
+            slope = DERIVATIVES[type(activation)](slope if mask is None else slope * mask, before, activated)
         for place in reversed(range(self.n_numeric, self.n_first)):
             weight, levels = self.weights[place], codes[:, place - self.n_numeric]
             summed = weight.new_zeros(weight.shape[2], *weight.shape[:2])

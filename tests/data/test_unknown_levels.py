@@ -121,7 +121,6 @@ def test_a_further_unknown_column_adds_its_variance():
 def test_a_joint_ensemble_widens_with_each_unknown_column(kind, monkeypatch):
     """Its members train together, under prior precisions that held-out rows select."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (100, 90))
-    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 100)
     X, y = table(200)
     model = kind(hidden_layer_sizes=(10,), random_state=0).fit(X, y if kind is LaplaceRegressor else y > 0)
     assert len(model.members_) > 1

@@ -29,7 +29,7 @@ def both() -> LaplaceRegressor:
 
 def test_members_of_two_encodings_answer_together(both):
     members, weights = both.members_, both.member_weights_
-    assert {member.n_bins for member in members} == {None, 8}
+    assert {member.n_bins for member in members} == {None, 8, 24}
     assert weights.sum() == pytest.approx(1)
     means = np.array([member.predict(NEW) for member in members])
     np.testing.assert_allclose(both.predict(NEW), weights @ means, rtol=1e-10)

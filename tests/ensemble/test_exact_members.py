@@ -19,13 +19,9 @@ from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.calibration import HeldOutRepeats
 from sklearn_laplace._ensemble.exact_members import ExactNets
-from sklearn_laplace._training.batched import train_stacked
-from sklearn_laplace._training.batches import Encoded
-from sklearn_laplace._training.recipe import FOLDS_OF_MANY, Schedule, recipes_for
-from sklearn_laplace._training.stacked import Squares, Stacked
+from sklearn_laplace._training.recipe import FOLDS_OF_MANY
 from sklearn_laplace.errors import NotPositiveDefiniteError
 from sklearn_laplace.laplace.fit import TrainingRows
-from sklearn_laplace.nets import TableMLP
 
 
 def waves(n: int, seed: int = 0, noise: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
@@ -174,51 +170,6 @@ def test_densities_are_those_of_a_mixture_of_normals(spread):
 
 
 # ---------------------------------------------------------------------- training in one batch
-
-
-def nets(activations: list[str]) -> list[TableMLP]:
-    encoding = {"input_edges": [[-2.0, 0.0, 2.0]] * 2, "input_quartiles": ([0.0, 0.0], [1.0, 1.0])}
-    return [
-        TableMLP([0, 0], [False, False], 1, (5, 4), activation=activation, seed=seed, **encoding).double()
-        for seed, activation in enumerate(activations)
-    ]
-
-
-def test_repeats_that_train_together_train_as_each_of_them_alone():
-    """Activation, learning rate and weight decay differ between partitions; the row order is the same."""
-    X, y = waves(60)
-    rows = TrainingRows(torch.from_numpy(X), torch.from_numpy(y)[:, None], torch.ones(60, dtype=torch.float64))
-    seen = torch.ones(4, 60)
-    for k in range(4):
-        seen[k, k::4] = 0
-    schedules = [Schedule(30, batch_size=16, most_further=0), Schedule(30, 16, 0.06, 0.01, most_further=0)]
-    modules, priors = nets(["silu", "silu", "gelu", "gelu"]), [0.1, 0.2, 0.3, 0.4]
-    together = Stacked(modules, torch.float64)
-    outputs, _ = train_stacked(
-        together, Squares(), rows, seen, schedules, seed=0, prior=priors, noise_of=lambda outputs: None
-    )
-    for k, schedule in enumerate(schedules):
-        part = slice(2 * k, 2 * k + 2)
-        alone = Stacked(modules[part], torch.float64)
-        expected, _ = train_stacked(
-            alone, Squares(), rows, seen[part], [schedule], seed=0, prior=priors[part], noise_of=lambda outputs: None
-        )
-        torch.testing.assert_close(outputs[part], expected, rtol=1e-9, atol=1e-9)
-        for state, other in zip(together.written()[part], alone.written(), strict=True):
-            for name, value in other.items():
-                torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-9)
-
-
-def test_stacked_nets_of_two_activations_say_what_each_of_them_says():
-    modules, x = nets(["silu", "gelu", "gelu"]), torch.from_numpy(waves(20)[0])
-    stacked = Stacked(modules, torch.float64)
-    outputs = stacked(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20)))
-    torch.testing.assert_close(outputs, torch.stack([module(x) for module in modules]))
-
-
-def test_few_rows_have_one_program_and_many_have_two():
-    for n, n_programs in ((100, 1), (1000, 1), (1001, 2), (10_000, 2)):
-        assert len({recipe.program for recipe in recipes_for(n, 10)}) == n_programs
 
 
 # ---------------------------------------------------------------------- the fitted estimator

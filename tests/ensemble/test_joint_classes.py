@@ -183,7 +183,7 @@ def test_the_best_cycle_is_kept(monkeypatch):
 
     of_mixture = NegativeLog.of_mixture
     monkeypatch.setattr(NegativeLog, "of_mixture", remembered)
-    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 600)
+    monkeypatch.setattr(recipe, "STEPS_AT_1000", (600, 600))
     model = LaplaceClassifier(random_state=0).fit(X, y)
     of_cycles = [loss for n_nets, loss in losses if n_nets == 8]
     assert len(of_cycles) == 4 and of_cycles[-1] > min(of_cycles) + 0.01

@@ -91,7 +91,6 @@ def checks_of(estimators, **options):
 def few_steps(monkeypatch):
     """The members of default ensembles take a tenth of their steps."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (50, 45))
-    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 48)
 
 
 @checks_of(

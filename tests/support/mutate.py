@@ -556,8 +556,8 @@ MUTATIONS = (
     Mutation(
         "gradient of a layer without its activations",
         "_training/stacked.py",
-        "of_weights.insert(0, torch.bmm(slope.mT, activated))",
-        "of_weights.insert(0, torch.bmm(slope.mT, activated).abs())",
+        "of_weights.insert(0, torch.bmm(slope.mT, kept))",
+        "of_weights.insert(0, torch.bmm(slope.mT, kept).abs())",
         "members",
     ),
     Mutation(

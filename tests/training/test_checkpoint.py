@@ -35,7 +35,6 @@ def rows(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 def few_steps(monkeypatch):
     """Short trainings without nets with exact steps, and a state after each step."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (20, 15))
-    monkeypatch.setattr(recipe, "STEPS_OF_FEW", 26)
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.affords_exact_net", lambda *args: False)
     monkeypatch.setattr(checkpoint, "EVERY", -1.0)
 

@@ -68,7 +68,6 @@ def few_steps(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> LaplaceR
     """Fit by about a third of the default steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "STEPS_AT_1000", (160, 150))
-        patch.setattr(recipe, "STEPS_OF_FEW", 150)
         return model.fit(X, y)
 
 
@@ -119,8 +118,8 @@ def test_stacked_nets_say_what_each_of_them_says():
 @pytest.mark.parametrize("rates", [[0.0], [0.3], [0.5, 0.5, 0.0, 0.2]])
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_gradients_are_those_of_automatic_differentiation(activation, rates):
-    """Nets with two activations, categories and missing values, from random weights, scales and biases."""
-    modules = [*nets(2, activation=activation, output_shift=[0.5]), *nets(2, activation="silu", output_shift=[0.5])]
+    """Nets with categories and missing values, from random weights, scales and biases."""
+    modules = nets(4, activation=activation, output_shift=[0.5])
     stacked, n, random = Stacked(modules, torch.float64), 20, torch.Generator().manual_seed(0)
     for tensor in stacked.tensors:
         tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64)).requires_grad_()
@@ -213,7 +212,7 @@ def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
         rows = TrainingRows(x, targets, torch.ones(n, dtype=torch.float64))
         schedule = Schedule(30, batch_size=16)
         return train_stacked(
-            stacked, Squares(), rows, seen, [schedule], seed=0, prior=[0.0, 0.5], noise_of=lambda outputs: variances
+            stacked, Squares(), rows, seen, schedule, seed=0, prior=[0.0, 0.5], noise_of=lambda outputs: variances
         )[0]
 
     other = y.clone()
@@ -236,7 +235,7 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     rows = TrainingRows(x, y, torch.ones(n, dtype=torch.float64))
     schedule = Schedule(100, batch_size=50)
     outputs, _ = train_stacked(
-        Stacked(nets(2)), Squares(), rows, seen, [schedule], seed=0, prior=[0.0, 0.0], noise_of=lambda outputs: None
+        Stacked(nets(2)), Squares(), rows, seen, schedule, seed=0, prior=[0.0, 0.0], noise_of=lambda outputs: None
     )
     assert bool(steps) == cycles
     assert outputs.shape == (2, n, 1)
@@ -265,7 +264,7 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
                 Squares(),
                 rows,
                 seen,
-                [schedule],
+                schedule,
                 seed=0,
                 prior=[0.0, 0.0],
                 noise_of=lambda outputs: row_noise(noise),
@@ -277,9 +276,10 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
 
 def test_recipes_change_smoothly_with_the_rows():
     """Settings follow powers of the number of rows: more steps per row for few, more equal weights for many."""
-    at = {n: recipes_for(n, 10) for n in (1000, 1001, 3000, 5000, 5001, 10_000, 40_000, 10**6)}
-    assert [recipe.schedule.n_steps for recipe in at[1000]] == [712, 712]
-    assert [recipe.schedule.n_steps for recipe in at[1001]] == [750, 675]
+    at = {n: recipes_for(n, 10) for n in (1000, 3000, 5000, 5001, 10_000, 40_000, 10**6)}
+    assert [recipe.schedule.n_steps for recipe in at[1000]] == [750, 675]
+    n_bins = [[recipe.n_bins for recipe in at[n]] for n in (1000, 3000, 5000, 10_000)]
+    assert n_bins == [[8, 24], [8, 24], [8, 40], [8, 51]]
     assert [recipe.schedule.n_steps for recipe in at[10_000]] == [1581, 1791]
     assert [at[n][1].activation for n in (5000, 5001)] == ["gelu", "silu"]
     assert {recipes[0].activation for recipes in at.values()} == {"silu"}
@@ -303,7 +303,7 @@ def test_the_error_of_the_trial_decides_the_width(error, layers, units, monkeypa
     """Layers that were given stay as they are."""
     few = [replace(recipe, schedule=Schedule(3, most_further=0)) for recipe in recipes_for(3000, 2)]
     monkeypatch.setattr(train, "recipes_for", lambda n, columns: few)
-    monkeypatch.setattr(train._Program, "prior", lambda self, progress: (0.1, error, ()))
+    monkeypatch.setattr(train._Program, "regularisation", lambda self, progress: ((0.1, 0.0), error, ()))
     X = np.random.default_rng(0).normal(size=(2100, 2))
     model = LaplaceRegressor(hidden_layer_sizes=layers, likelihood="gaussian", random_state=0).fit(X, X[:, 0])
     for member in model.members_:
@@ -318,9 +318,9 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
     rows, seen = TrainingRows(x, y, torch.ones(n, dtype=torch.float64)), torch.ones(3, n)
     seen[:, ::4] = 0
     stacked = Stacked([nets(1)[0] for _ in range(3)], torch.float64)
-    schedules = [Schedule(400, batch_size=50)]
+    schedule = Schedule(400, batch_size=50)
     train_stacked(
-        stacked, Squares(), rows, seen, schedules, seed=0, prior=[0.0, 1.0, 30.0], noise_of=lambda outputs: None
+        stacked, Squares(), rows, seen, schedule, seed=0, prior=[0.0, 1.0, 30.0], noise_of=lambda outputs: None
     )
     sizes = sum(weight.square().flatten(1).sum(1) for weight in stacked.weights)
     assert sizes[0] > 2 * sizes[1] > 8 * sizes[2]
@@ -373,6 +373,22 @@ def test_regularisation_is_tried_where_rows_are_noisy(fitted, monkeypatch):
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.REGULARISATIONS", ((0.0, 0.0),))
     without = clone(fitted).fit(*friedman(N_ROWS))
     assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((without.predict(X) - y) ** 2)
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.0, 0.0), (4.0, 0.15)])
+def test_dropout_is_chosen_where_rows_are_noisy(noise, expected, monkeypatch):
+    """It averages over noise, and blurs a function without noise."""
+
+    class Chosen(Exception):
+        pass
+
+    def stop(self, prior, dropout, steps):
+        raise Chosen(dropout)
+
+    monkeypatch.setattr(train._Program, "trained", stop)
+    with pytest.raises(Chosen) as chosen:
+        LaplaceRegressor(random_state=0).fit(*friedman(FEW_ROWS, noise=noise))
+    assert chosen.value.args == (expected,)
 
 
 @pytest.mark.parametrize(("n_rows", "n_folds"), [(40, 8), (FEW_ROWS, 8), (1001, 4)])
@@ -582,28 +598,25 @@ def test_targets_without_noise_are_met():
 
 
 def test_steps_are_those_of_torchs_adamw():
-    """Two groups of nets with their own rates and decays, at parts of their maximum."""
-    schedules = [Schedule(10, lr=0.02, weight_decay=0.3, bias_rate=0.5), Schedule(10, lr=0.05, weight_decay=0.1)]
+    """At parts of the maximum rates and decays."""
+    schedule = Schedule(10, lr=0.02, weight_decay=0.3, bias_rate=0.5)
     stacked, random = Stacked([nets(1)[0] for _ in range(2)], torch.float64), torch.Generator().manual_seed(0)
     biases = [bias for bias in stacked.biases if bias is not None]
     tensors = [*stacked.scales, *stacked.weights, *biases]
     expected = [tensor.clone() for tensor in tensors]
-    groups = []
-    for net, schedule in enumerate(schedules):
-        n_scales, n_weights = len(stacked.scales), len(stacked.weights)
-        for place, tensor in enumerate(expected):
-            is_weight = n_scales <= place < n_scales + n_weights
-            rate = SCALE_RATE if place < n_scales else 1.0 if is_weight else schedule.bias_rate
-            decay = 0.5 * schedule.weight_decay if is_weight else 0.0
-            groups.append({"params": [tensor[net]], "lr": 0.25 * rate * schedule.lr, "weight_decay": decay})
+    groups, n_scales, n_weights = [], len(stacked.scales), len(stacked.weights)
+    for place, tensor in enumerate(expected):
+        is_weight = n_scales <= place < n_scales + n_weights
+        rate = SCALE_RATE if place < n_scales else 1.0 if is_weight else schedule.bias_rate
+        decay = 0.5 * schedule.weight_decay if is_weight else 0.0
+        groups.append({"params": [tensor], "lr": 0.25 * rate * schedule.lr, "weight_decay": decay})
     truth = torch.optim.AdamW(groups, betas=BETAS, eps=EPSILON)
-    optimisers = Adam.of(stacked, schedules)
+    optimisers = Adam.of(stacked, schedule)
     for _ in range(3):
         gradients = [torch.randn(tensor.shape, dtype=torch.float64, generator=random) for tensor in tensors]
         for optimiser in optimisers:
             optimiser.step(gradients, 0.25, 0.5)
-        of_nets = [gradient[net] for net in range(2) for gradient in gradients]
-        for group, gradient in zip(truth.param_groups, of_nets, strict=True):
+        for group, gradient in zip(truth.param_groups, gradients, strict=True):
             group["params"][0].grad = gradient
         truth.step()
     for tensor, wanted in zip(tensors, expected, strict=True):
