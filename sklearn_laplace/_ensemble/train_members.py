@@ -10,6 +10,7 @@ repeat with less than a tenth of the weight is omitted, and for numbers one with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from .._training.recipe import (
     FEW_ROWS,
     FOLDS_OF_FEW,
     FOLDS_OF_MANY,
-    PILOT_FOLDS,
+    PILOT_ROWS,
     PILOT_STEPS,
     REGULARISATIONS,
     STRONGEST_PRIOR,
@@ -77,7 +78,7 @@ EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
 """Squared error in the trial of regularisations below which targets count as noise-free, in units of their variance.
-It exceeds ``NOISELESS`` because the trial has fewer steps and one or two folds."""
+It exceeds ``NOISELESS`` because the trial has fewer steps."""
 
 
 def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers:
@@ -103,7 +104,8 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
-        trial = _Program.of(request, options, rows, recipes[0], held_out[: PILOT_FOLDS if is_few else 1])
+        n_folds = min(math.ceil(PILOT_ROWS * n_members / n_rows), n_members)
+        trial = _Program.of(request, options, rows, recipes[0], held_out[:n_folds])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
         (prior, dropout), error, alpha = request.saved.result("trial", partial(trial.regularisation, progress))
         options = options.with_overdispersion(alpha)

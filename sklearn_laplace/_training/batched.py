@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -210,6 +211,8 @@ class Training:
         """
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
+        if done == len(places) and self.streamed is None:  # resumed from the end of a cycle: draw its orders again
+            deque(self._orders(len(places)), maxlen=0)
         batches = self._batches(len(places), done) if self.streamed is None else self.streamed
         for place, batch in zip(places[done:], batches, strict=False):
             if steps.is_over():

@@ -131,9 +131,9 @@ FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout of hidden units."""
-STRONGEST_PRIOR, PILOT_STEPS, PILOT_FOLDS = 2.0, 400, 2
-"""Maximum prior precision of a training; maximum number of steps of the trial. Last: number of folds of the trial for
-few rows and normal noise. Otherwise it has one fold."""
+STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
+"""Maximum prior precision of a training; maximum number of steps of the trial, and number of rows that it holds out, if
+there are as many."""
 FEWEST_BINS, DETAILED_BINS, MOST_BINS = 8, 24, 64
 """Pieces per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the pieces of the
 second are proportional to the rows, with ``FEWEST_BINS`` for 1,000."""
