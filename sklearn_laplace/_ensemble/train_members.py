@@ -10,7 +10,6 @@ repeat with less than a tenth of the weight is omitted, and for numbers one with
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,7 +30,6 @@ from .._training.recipe import (
     FEW_ROWS,
     FOLDS_OF_FEW,
     FOLDS_OF_MANY,
-    PILOT_ROWS,
     PILOT_STEPS,
     REGULARISATIONS,
     STRONGEST_PRIOR,
@@ -42,6 +40,7 @@ from .._training.recipe import (
     linear,
     of_part,
     recipes_for,
+    trial_folds,
 )
 from .._training.stacked import Loss, NegativeLog, Stacked, loss_of
 from ..laplace.fit import LaplaceFit, TrainingRows, fit_laplace, some_rows
@@ -104,8 +103,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
-        n_folds = min(math.ceil(PILOT_ROWS * n_members / n_rows), n_members)
-        trial = _Program.of(request, options, rows, recipes[0], held_out[:n_folds])
+        trial = _Program.of(request, options, rows, recipes[0], held_out[: trial_folds(n_rows, n_members)])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
         (prior, dropout), error, alpha = request.saved.result("trial", partial(trial.regularisation, progress))
         options = options.with_overdispersion(alpha)
@@ -347,7 +345,10 @@ def _in_time(
             step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, options)
-        needed += step * (schedule.n_steps + (0 if n_repeats else min(schedule.n_steps, PILOT_STEPS)))
+        needed += step * schedule.n_steps
+        if n_repeats == 0:  # the trial, with other numbers of nets and steps
+            ratio = len(REGULARISATIONS) * trial_folds(len(rows), n_members) / n_members
+            needed += step * ratio * min(schedule.n_steps, PILOT_STEPS)
         passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)
         n_repeats += 1
         if needed > PART_OF_TIME * clock.left:

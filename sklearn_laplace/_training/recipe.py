@@ -183,6 +183,15 @@ def linear(recipe: Recipe) -> Recipe:
     return replace(recipe, hidden_layer_sizes=(), n_bins=None)
 
 
+def trial_folds(n_rows: int, n_folds: int) -> int:
+    """Number of folds that the trial holds out, one from each of its nets under a regularisation.
+
+    >>> [trial_folds(n, 8) for n in (40, 300, 1000)]
+    [8, 4, 2]
+    """
+    return min(math.ceil(PILOT_ROWS * n_folds / n_rows), n_folds)
+
+
 def of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:
     if part >= 1:
         return tuple(recipes)
