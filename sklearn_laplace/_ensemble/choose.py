@@ -128,8 +128,8 @@ class LeftOut:
         e is the residual of the fit, and V the posterior variance of the prediction.
         """
         posterior = fit.posterior(hyper, spectral=False)
-        used = held(fit.curvature, posterior)
-        step, parts = self.memory.chunk_rows(fit.row_width(posterior), used, fit.theta.device), []
+        width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
+        step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []
         for inputs, targets, _ in self.rows.chunks(step):
             outputs, jacobian = fit.network.jacobian(inputs)
             y, _ = without_noise(targets.double(), fit.n_outputs)

@@ -109,7 +109,7 @@ class Together:
             else:
                 runs.append([member])
         stacks = [Stack.of(run) for run in runs]
-        width = sum(member.fit.row_width(member.posterior) for member in members)
+        width = sum(member.row_width for member in members)
         return cls(tuple(stacks), width, used + held(*((stack.nets, stack.roots) for stack in stacks)))
 
     @property

@@ -241,10 +241,16 @@ class Member:
 
     # ------------------------------------------------------------------ chunks
 
+    @property
+    def row_width(self) -> int:
+        """Elements per row of a prediction: those of its Jacobian, or of the arrays that the posterior derives."""
+        network, n_outputs = self.fit.network, self.fit.n_outputs
+        return max(self.posterior.row_width(network.blocks, n_outputs), network.row_width(n_outputs))
+
     def chunk_size(self, options: Options, n_draws: int = 0) -> tuple[int, int]:
         """Number of rows in a chunk, and number of chunks processed at a time."""
         width = max(
-            self.fit.row_width(self.posterior),
+            self.row_width,
             self.fit.n_outputs * options.n_samples,
             n_draws * max(block.outputs for block in self.fit.network.blocks),
         )

@@ -114,11 +114,6 @@ class LaplaceFit:
         assert isinstance(self.curvature, Kron)
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
 
-    def row_width(self, posterior: Posterior) -> int:
-        """Elements per row of a prediction: those of its Jacobian, or of the arrays that the posterior derives."""
-        of_jacobian = self.network.row_width(self.n_outputs)
-        return max(posterior.row_width(self.network.blocks, self.n_outputs), of_jacobian)
-
     def log_prob(self, theta: Tensor, hyper: Hyper) -> Tensor:
         r"""Log density (…), float64, nats, of weights θ′ (…, P) under :meth:`posterior`, not :meth:`damped_posterior`.
 
