@@ -1,7 +1,7 @@
 """Time of a default fit, compared with a fit under given prior and noise, and with plain training of the same nets.
 
 Medians over the splits, seconds of a fit on one core, on the training parts of the UCI tables only. *Default* is
-``LaplaceRegressor(random_state=split)``, a mixture of k nets; with eight nets, four of them see pieces of the numbers.
+``LaplaceRegressor(random_state=split)``, a mixture of k nets.
 *One net* is the same with ``n_members=1``. *Evidence* has prior and noise by the evidence alone, without held-out
 nets. *Fixed* has both given. *Adam* is k nets of the same inputs and layers, each trained by 2,000 full-batch steps in
 a plain float32 loop, without any error bars.

@@ -15,8 +15,8 @@ counts, 100 or more, with 30 events       two repeats of four
 
 There are no linear nets if an option sets layers, pieces or prior precision.
 
-1. A short trial selects the prior precision and the dropout of all members. For numbers its error decides the widths
-   and steps, for counts it gives a first overdispersion. Its nets are discarded.
+1. A short trial selects the prior precision and the dropout of all members. For numbers its error decides the widths,
+   for counts it gives a first overdispersion. Its nets are discarded.
 2. The members train. Errors of held-out rows weight the repeats, and select the prior precision of the posteriors,
    the noise of numbers, the overdispersion of counts, and a factor of the outputs for classes.
 3. For numbers, four *exact nets* are a further repeat if exact Gauss–Newton steps cost little (``MOST_ADDED``). They

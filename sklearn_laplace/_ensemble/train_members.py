@@ -2,14 +2,15 @@
 
 A repeat is a random assignment of the rows to folds (``_training/recipe.py``). Each member is trained without one fold
 of one repeat. Members of the first repeat suit smooth functions, those of the second functions with much detail
-(``_training/recipe.py``). For few rows and normal noise, the members of a third repeat are linear. Members of one shape
-train as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A
-repeat with less than a tenth of the weight is omitted, and for numbers one with much larger errors, except exact nets.
-``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the posteriors.
+(``_training/recipe.py``). For few rows and normal noise, the members of a third repeat are linear. The members of a
+repeat train as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each
+repeat. A repeat with less than a tenth of the weight is omitted, and for numbers one with much larger errors, except
+exact nets. ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the posteriors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from .._training.recipe import (
     PILOT_STEPS,
     REGULARISATIONS,
     STRONGEST_PRIOR,
+    TRIED_DROPOUT,
     Recipe,
     Schedule,
     for_noise,
@@ -105,7 +107,9 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         trial = _Program.of(request, options, rows, recipes[0], held_out[: trial_folds(n_rows, n_members)])
         layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
-        (prior, dropout), error, alpha = request.saved.result("trial", partial(trial.regularisation, progress))
+        (prior, dropout), error, alpha = request.saved.result(
+            "trial", lambda: clock.group.of_first(trial.regularisation(progress))
+        )
         options = options.with_overdispersion(alpha)
         if loss.has_noise:  # errors of classes and counts are in nats
             kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
@@ -195,10 +199,12 @@ class _Program:
         weights, stacked = self.held_out * rows.weights, Stacked(self.modules * len(REGULARISATIONS))
 
         def errors_of(outputs: Tensor) -> list[float]:
-            parts = outputs.split(n_nets)
             if isinstance(loss, NegativeLog):
-                return [_loss_of_mixture(loss, rows, weights, part) for part in parts]
-            return [float((weights * loss.errors(part, rows.targets)).sum() / weights.sum()) for part in parts]
+                errors = [_loss_of_mixture(loss, rows, weights, part) for part in outputs.split(n_nets)]
+            else:
+                sums = (weights * loss.errors(part, rows.targets) for part in outputs.split(n_nets))
+                errors = [float(of_part.sum() / weights.sum()) for of_part in sums]
+            return [error if math.isfinite(error) else math.inf for error in errors]
 
         short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
         with single_thread(stacked.is_small(schedule)), progress(short, label="trial of regularisations") as steps:
@@ -342,7 +348,7 @@ def _in_time(
         schedule, arguments = recipe.schedule, arguments_of(recipe, data, options)
         stacked = Stacked([TableMLP(**arguments, seed=0).to(rows.weights) for _ in range(n_members)])
         with single_thread(stacked.is_small(schedule)):
-            step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
+            step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule, TRIED_DROPOUT)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, options)
         needed += step * schedule.n_steps

@@ -117,10 +117,12 @@ def train_stacked(
     return outputs, noise
 
 
-def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
+def seconds_of_step(
+    stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule, dropout: float = 0.0
+) -> float:
     """Measure the seconds of one training step, by a few steps that change the nets; discard the nets afterwards."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    training = Training.of(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen))
+    training = Training.of(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=[dropout] * len(seen))
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())

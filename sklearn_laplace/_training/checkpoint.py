@@ -115,7 +115,7 @@ EVERY = 30.0
 """Seconds between two states."""
 UNRELATED = {"max_time", "verbose", "n_jobs", "memory", "memory_budget"}
 """Parameters that may differ between a fit and the one that resumes."""
-FORMAT = 3
+FORMAT = 4
 """Version of the file's contents."""
 
 

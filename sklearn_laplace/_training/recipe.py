@@ -129,8 +129,10 @@ RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
 exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
-REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
-"""Candidates of the trial: prior precision of the weights, and probability of dropout of hidden units."""
+TRIED_DROPOUT = 0.15
+"""Probability of dropout of hidden units, where there is one."""
+REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROPOUT) for prior in (0.0, 0.1, 0.5, 2.0)))
+"""Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
 """Maximum prior precision of a training; maximum number of steps of the trial, and number of rows that it holds out, if
 there are as many."""

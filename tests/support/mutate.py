@@ -540,7 +540,14 @@ MUTATIONS = (
         "held_out",
     ),
     Mutation(
-        "adam steps all nets at the rate of the first group",
+        "members without the dropout of the trial",
+        "_ensemble/train_members.py",
+        "dropout=[dropout] * len(self.modules)",
+        "dropout=[0.0] * len(self.modules)",
+        "members",
+    ),
+    Mutation(
+        "adam steps that ignore the rate of their tensors",
         "_training/stacked.py",
         "lr=rate * self.rate",
         "lr=rate",

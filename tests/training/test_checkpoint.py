@@ -18,6 +18,7 @@ from sklearn_laplace._estimator import sources
 from sklearn_laplace._table import source_of as recognise
 from sklearn_laplace._training import checkpoint, recipe
 from sklearn_laplace._training.checkpoint import Checkpoint
+from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace.errors import UncachedWarning
 
 
@@ -82,6 +83,10 @@ def test_a_killed_fit_goes_on_to_the_same_result(n, tmp_path, monkeypatch):
         folder, left = tmp_path / str(stop), []
         killed_after(monkeypatch, int(stop), lambda folder=folder: fit(folder))
         assert len(states(folder)) == 1
+        if stop == 22:
+            state = torch.load(states(folder)[0], weights_only=True)["state"]
+            begin, end = recipes_for(n, 3)[1].schedule.cycles[state["cycle"]]
+            assert state["done"] == end - begin
         n_left = killed_after(monkeypatch, -1, lambda folder=folder, left=left: left.append(fit(folder)))
         assert n_left <= n_states - stop + 1  # what was done before is not done again
         for value, reference in zip(left[0].predict(X[:50], return_std=True), expected, strict=True):

@@ -377,7 +377,7 @@ def test_regularisation_is_tried_where_rows_are_noisy(fitted, monkeypatch):
 
 @pytest.mark.parametrize(("noise", "expected"), [(0.0, 0.0), (4.0, 0.15)])
 def test_dropout_is_chosen_where_rows_are_noisy(noise, expected, monkeypatch):
-    """It averages over noise, and blurs a function without noise."""
+    """It averages over noise, and blurs a function without noise, under one prior precision."""
 
     class Chosen(Exception):
         pass
@@ -386,9 +386,28 @@ def test_dropout_is_chosen_where_rows_are_noisy(noise, expected, monkeypatch):
         raise Chosen(dropout)
 
     monkeypatch.setattr(train._Program, "trained", stop)
+    candidates = [(0.1, 0.0), (0.1, 0.15)]
+    candidates.sort(key=lambda candidate: candidate[1] == expected)  # of equal errors the first would be taken
+    monkeypatch.setattr(train, "REGULARISATIONS", candidates)
     with pytest.raises(Chosen) as chosen:
         LaplaceRegressor(random_state=0).fit(*friedman(FEW_ROWS, noise=noise))
     assert chosen.value.args == (expected,)
+
+
+def test_members_train_with_the_dropout_of_the_trial(monkeypatch):
+    """Each step of the trial and of both repeats has other masks; the linear repeat has none."""
+    calls, masks, rate = [], Dropout.masks, 0.3
+    monkeypatch.setattr(Dropout, "masks", lambda self, step, n: calls.append((self, step)) or masks(self, step, n))
+    monkeypatch.setattr(train, "REGULARISATIONS", ((0.1, rate),))
+    few_steps(LaplaceRegressor(random_state=0), *friedman(FEW_ROWS))
+    trainings = list(dict.fromkeys(dropout for dropout, _ in calls))
+    assert [len(training.widths) for training in trainings] == [2, 2, 2, 0]
+    assert [len(training.runs) for training in trainings] == [1, 1, 1, 0]
+    for training in trainings:
+        steps = [step for dropout, step in calls if dropout is training]
+        assert steps[: max(steps) + 1] == list(range(max(steps) + 1))  # a further cycle begins at zero
+        for values, _ in training.runs:
+            assert float((values == 0).double().mean()) == pytest.approx(rate, abs=0.01)
 
 
 @pytest.mark.parametrize(("n_rows", "n_folds"), [(40, 8), (FEW_ROWS, 8), (1001, 4)])
