@@ -81,9 +81,12 @@ class ExactNets:
 
     def few_steps(self, network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper) -> Network:
         """The net after a few steps with the prior precision of ``hyper``."""
-        n_steps = NOISY_STEPS if hyper.dispersion >= NOISELESS else NOISELESS_STEPS
-        n_steps = FEW_MEMBER_STEPS if plan.is_noisy else n_steps
-        hyper = replace(hyper, dispersion=plan.first_dispersion) if plan.free_dispersion else hyper
+        if plan.is_noisy:
+            n_steps = FEW_MEMBER_STEPS
+        else:
+            n_steps = NOISY_STEPS if hyper.dispersion >= NOISELESS else NOISELESS_STEPS
+        if plan.free_dispersion:
+            hyper = replace(hyper, dispersion=plan.first_dispersion)
         n_dual = n_dual_rows(rows, plan.likelihood)
         problem = problem_of(network, plan.prior(network), rows, n_dual, plan, exact=True)
         is_small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS

@@ -18,7 +18,7 @@ from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import WarmStart, tempering
 from .._training.progress import STAGES, Clock, Task
-from .._training.recipe import FOLDS_OF_MANY, TRIED_DROPOUT
+from .._training.recipe import FOLDS_OF_MANY
 from .._training.stacked import Stacked, loss_of
 from ..laplace.fit import Hyper, some_rows
 from ..laplace.torch_state import single_thread
@@ -65,7 +65,7 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     net = arguments_of(recipe, data, options)
     stacked = Stacked([TableMLP(**net, seed=0).to(rows.weights) for _ in range(FOLDS_OF_MANY)])
     with single_thread(stacked.is_small(recipe.schedule)):
-        step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule, TRIED_DROPOUT)
+        step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule)
     most = max(clock.left / (PASSES * step) * min(recipe.schedule.batch_size, len(rows)), FEWEST_ROWS)
     if not (options.likelihood.has_dispersion or options.likelihood.over_classes):
         most = max(most, n_rows * LEAST_EVENTS / data.shape().least_total)

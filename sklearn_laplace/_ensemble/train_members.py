@@ -34,7 +34,6 @@ from .._training.recipe import (
     PILOT_STEPS,
     REGULARISATIONS,
     STRONGEST_PRIOR,
-    TRIED_DROPOUT,
     Recipe,
     Schedule,
     for_noise,
@@ -345,10 +344,11 @@ def _in_time(
     needed, passes, n_repeats = 0.0, 0.0, 0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for recipe in recipes:
-        schedule, arguments = recipe.schedule, arguments_of(recipe, data, options)
+        schedule = recipe.schedule
+        arguments = arguments_of(recipe, data, options)
         stacked = Stacked([TableMLP(**arguments, seed=0).to(rows.weights) for _ in range(n_members)])
         with single_thread(stacked.is_small(schedule)):
-            step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule, TRIED_DROPOUT)
+            step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, options)
         needed += step * schedule.n_steps

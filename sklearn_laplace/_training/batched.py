@@ -38,7 +38,7 @@ from ..laplace.fit import TrainingRows
 from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
 from .checkpoint import Checkpoint
 from .progress import Steps
-from .recipe import Schedule
+from .recipe import TRIED_DROPOUT, Schedule
 from .stacked import Adam, Dropout, Loss, Stacked
 
 REWARD = 0.6
@@ -117,12 +117,11 @@ def train_stacked(
     return outputs, noise
 
 
-def seconds_of_step(
-    stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule, dropout: float = 0.0
-) -> float:
-    """Measure the seconds of one training step, by a few steps that change the nets; discard the nets afterwards."""
+def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
+    """Measure the seconds of one training step with dropout. The few steps taken change the nets: discard them."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    training = Training.of(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=[dropout] * len(seen))
+    dropout = [TRIED_DROPOUT] * len(seen)
+    training = Training.of(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())

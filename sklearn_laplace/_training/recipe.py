@@ -186,7 +186,7 @@ def linear(recipe: Recipe) -> Recipe:
 
 
 def trial_folds(n_rows: int, n_folds: int) -> int:
-    """Number of folds that the trial holds out, one from each of its nets under a regularisation.
+    """Number of folds that the trial holds out, each from nets of its own.
 
     >>> [trial_folds(n, 8) for n in (40, 300, 1000)]
     [8, 4, 2]

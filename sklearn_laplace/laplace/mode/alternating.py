@@ -178,8 +178,7 @@ def _moves(state: _State, ratio: float) -> list[Hyper]:
 
 
 def _updated(hyper: Hyper, proposal: Hyper) -> tuple[Hyper, bool]:
-    """A damped and limited move of the dispersion towards a proposal, and True if it is small."""
+    """Move the dispersion towards a proposal, damped and limited; return True as well if the move is small."""
     move = MACKAY_DAMPING * math.log(proposal.dispersion / hyper.dispersion)
-    dispersion = hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE))
-    change = abs(math.log(dispersion / hyper.dispersion))
-    return replace(hyper, dispersion=dispersion), change < NEAR_DISPERSION
+    move = min(max(move, -LONGEST_MOVE), LONGEST_MOVE)
+    return replace(hyper, dispersion=hyper.dispersion * math.exp(move)), abs(move) < NEAR_DISPERSION
