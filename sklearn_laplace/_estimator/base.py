@@ -243,7 +243,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return Clock(self.max_time, *printing, group or Group())
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also those of option objects and of a net (``hessian_structure__damping``, ``net__lr``).
+        """Set parameters, including those of option objects and of a net (``hessian_structure__damping``, ``net__lr``).
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Raises
         ------
         ValueError
-            For an unknown name, and for an option of a parameter whose value is not an object.
+            If a name is unknown, or refers to an option of a parameter that is a string, a number or None.
 
         Examples
         --------

@@ -628,8 +628,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         Report
-            Printed as text. The log density is in nats per row. Next to class frequencies and group accuracies are
-            ranges that jointly contain those of a calibrated model with probability .95. An arrow marks values outside.
+            Printed as text. The log density is in nats per row. Class frequencies and group accuracies have ranges,
+            which jointly contain those of a calibrated model with probability .95; an arrow marks values outside.
             Groups are quarters of the numeric columns and frequent categories.
 
         Raises

@@ -134,7 +134,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
     Returns
     -------
     ndarray of shape (n_samples,), (n_samples, n_outputs) or (n_samples, n_classes), or Bunch of such arrays
-        Regressors: in the units of y. Classifiers: standard deviation of class membership, between 0 and 1.
+        Regressors: in the units of y. Classifiers: between 0 and 1, see :meth:`LaplaceClassifier.predict_std`.
 
     Raises
     ------

@@ -9,10 +9,10 @@ import numpy as np
 
 
 class PredictiveDistribution(Protocol):
-    """Methods of the results of ``predict_dist``, as those of a frozen ``scipy.stats`` distribution.
+    """Methods of a ``predict_dist`` result, named as those of a frozen ``scipy.stats`` distribution.
 
-    The distribution is that of one target per row, and of each output if there are several. Counts have ``pmf`` and
-    ``logpmf`` too; their ``logpdf`` is the log probability.
+    Each row and each output has its own distribution. Counts have ``pmf`` and ``logpmf`` too; their ``logpdf`` is the
+    log probability.
 
     Examples
     --------
@@ -44,10 +44,10 @@ class PredictiveDistribution(Protocol):
         """Probability of at most x."""
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Quantiles of levels q between 0 and 1."""
+        """Quantiles at levels q between 0 and 1."""
 
     def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the central interval of a probability: the quantiles at (1 ∓ confidence)/2."""
+        """Ends of the central interval with a given probability: the quantiles at (1 ∓ confidence)/2."""
         confidence = np.asarray(confidence, dtype=float)
         return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 

@@ -53,7 +53,7 @@ class ReliabilityDisplay:
     edges, share : ndarray of shape (n_bins + 1,) and (n_bins,)
         Bin edges and heights of the histogram: fractions of the rows in bins of equal width, for either strategy.
     band : ndarray of shape (n_nonempty_bins, 2)
-        Consistency bars: range of the accuracy of a calibrated model with probability .9, for each bin.
+        Consistency bars: for each bin, the range that contains the accuracy of a calibrated model with probability .9.
     ax_, histogram_ax_, figure_, line_, bars_
         Axes, figure, line of the diagram and bars, set by :meth:`plot`; None for a histogram that is not drawn.
 
