@@ -226,6 +226,6 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         if not (isinstance(distribution, NormalMixture | TransformedMixture) or is_normal(distribution)):
             raise TypeError(
                 f"SigmaScaling needs normal predictive distributions; that of {type(step).__name__} has another shape, "
-                "which a factor would not keep. Fit the model to transformed targets with a normal distribution."
+                "which scaling would change. Fit the model to transformed targets with a normal distribution."
             )
         return distribution

@@ -62,8 +62,8 @@ def without_rows(member: Member, data: PreparedData, options: Options) -> Member
     """
     if member.is_streamed:
         raise UnsupportedCombinationError(
-            "forget needs to know which rows each member has seen, and this fit has read its rows from a source. Fit "
-            "again without these rows."
+            "forget needs to know which rows each member was trained on, and this fit has read its rows from a source. "
+            "Fit again without these rows."
         )
     data = data.without(member.unseen).present()
     data = member.under_noise(data) if len(data.X) else data

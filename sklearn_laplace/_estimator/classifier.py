@@ -441,8 +441,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         require_fitted(self)
         if X_std is not None:
             raise UnsupportedCombinationError(
-                "X_std needs numeric targets: to first order, errors in X do not change the mean probability p, and so "
-                "not the variance p (1 − p) of a class. Average predict_proba over draws of X instead."
+                "X_std needs numeric targets: to first order, errors in X do not change the mean probability p, "
+                "and so do not change the variance p (1 − p) of a class. Average predict_proba over draws of X instead."
             )
         kinds, moments = lookup("kind", kind, STD_REQUESTS), self._components(X).moments
         variances = {name: variance_of_kind(moments, name) for name in kinds}

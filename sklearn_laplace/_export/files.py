@@ -299,7 +299,7 @@ def _array(name: str, stored: np.ndarray, dtype_name: Any, sizes: Any, checksum:
     if not isinstance(dtype_name, str) or not DTYPE.fullmatch(dtype_name):
         raise StateError(f"{name} names the data type {dtype_name!r:.80}, which is not a type of numbers or text.")
     if not are_sizes(sizes):
-        raise StateError(f"{name} has a shape that none can have.")
+        raise StateError(f"{name} has an impossible shape.")
     dtype, shape = np.dtype(dtype_name), tuple(sizes)
     native = _is_native(dtype)
     expected = (dtype, shape) if native else (np.dtype(np.uint8), (math.prod(shape) * dtype.itemsize,))
@@ -311,7 +311,7 @@ def _array(name: str, stored: np.ndarray, dtype_name: Any, sizes: Any, checksum:
     if zlib.crc32(bytes_of(stored)) != checksum:
         raise StateError(f"{name} was changed: its checksum differs. Copy the file again.")
     if dtype.kind == "U" and (stored.view(f"{dtype.str[0]}u4") > sys.maxunicode).any():
-        raise StateError(f"{name} holds text with numbers that are not characters.")
+        raise StateError(f"{name} holds text with invalid character codes.")
     return stored if native else stored.view(dtype).reshape(shape)
 
 

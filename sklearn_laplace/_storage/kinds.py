@@ -176,7 +176,9 @@ def _of_module(module: nn.Module) -> dict[str, Any]:
 
 def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     if hooks := sorted(HOOKS & set(values)):
-        raise StateError(f"the state gives a {kind.__name__} the hooks {hooks}; no description holds functions.")
+        raise StateError(
+            f"the state gives a {kind.__name__} the hooks {hooks}; a saved model cannot contain functions."
+        )
     checked = {name: value for name, value in values.items() if name in MODULE or kind in tags()}
     check_types(reader, kind, checked, lambda name: MODULE.get(name, Any))
     state = vars(nn.Module()) | values
@@ -203,7 +205,9 @@ def _of_net(net: NeuralNet) -> dict[str, Any]:
 
 def _net(reader: Reads, kind: type, values: dict[str, Any]) -> NeuralNet:
     if kept_out := [name for name in values if not _is_stored(name)]:
-        raise StateError(f"the state gives a {kind.__name__} the attributes {kept_out}, which no description holds.")
+        raise StateError(
+            f"the state gives a {kind.__name__} the attributes {kept_out}, which a saved model cannot contain."
+        )
     check_types(reader, kind, values, lambda name: NET.get(name, Any | type))
     left_out = LEFT_OUT | OF_TRAINING if values.get("initialized_") else LEFT_OUT
     state = {name: make() for name, make in left_out.items()} | values

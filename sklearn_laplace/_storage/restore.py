@@ -58,7 +58,7 @@ def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
     if missing := keys - set(tree):
         raise StateError(f"its tree lacks {sorted(missing)}.")
     if unknown := set(tree) - keys:
-        raise StateError(f"its tree has {sorted(unknown)!s:.200}, which no tree has.")
+        raise StateError(f"its tree has {sorted(unknown)!s:.200}, which is unknown.")
     return tree
 
 
@@ -133,11 +133,13 @@ class Reader:
         owner = self.named(reference)
         made = kind_of(owner) if kind == "object" and isclass(owner) else None
         if made is None:
-            raise StateError(f"the state holds an object of {owner!r:.200}, which no description holds.")
+            raise StateError(f"the state holds an object of {owner!r:.200}, which a saved model cannot contain.")
         names = arguments[::2]
         for name in names:
             if shadows(owner, name):
-                raise StateError(f"the state gives a {owner.__name__} the attribute {name!r:.200}, which none has.")
+                raise StateError(
+                    f"the state gives a {owner.__name__} the attribute {name!r:.200}, which it cannot have."
+                )
         values = dict(zip(names, self.items(arguments[1::2]), strict=True))
         if len(values) < len(names):
             raise StateError(f"the state gives a {owner.__name__} an attribute twice.")
@@ -212,7 +214,7 @@ def _random(reader: Reader, *arguments: Any) -> np.random.RandomState:
     words, place, has_gauss, gauss = reader.items(arguments)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:
-        raise StateError(f"the state holds a random generator at position {place!r:.200}, which none has.")
+        raise StateError(f"the state holds a random generator at position {place!r:.200}, which does not exist.")
     state = np.random.RandomState()
     state.set_state((GENERATOR, words, place, has_gauss, gauss))
     return state

@@ -191,9 +191,9 @@ class Table:
         names = [column.name for column, n_gaps in zip(self.columns, gaps, strict=True) if n_gaps and column.spread]
         if names:
             warn_user(
-                f"X has missing numbers in {_few(names)}, where no training row had one. They are predicted with the "
-                "spread of the column in training, with larger standard deviations. To predict them better, fit on "
-                "rows with such gaps, or impute them (SimpleImputer in a pipeline).",
+                f"X has missing numbers in {_few(names)}, where no training row had one. Predictions average over "
+                "the column's training values, with larger standard deviations. For better predictions, fit on rows "
+                "with such gaps, or impute them (SimpleImputer in a pipeline).",
                 TableWarning,
             )
 

@@ -108,8 +108,8 @@ def _trained_once(search: Search, resolved: Options, key: str, compute: Callable
     is_tied &= not resolved.likelihood.over_classes  # a mean of classes depends on the posterior
     if is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN):
         warn_user(
-            "candidates of this search have the same net and differ in their error bars alone, which "
-            f"scoring={scoring!r} does not see: their scores are equal, and the first one is selected. Use "
+            "candidates of this search share a net and differ in their error bars alone, which "
+            f"scoring={scoring!r} ignores: their scores are equal, and the first one is selected. Use "
             "scoring=neg_nlpd of sklearn_laplace.metrics.",
             TiedScoresWarning,
         )

@@ -178,8 +178,8 @@ def _check_positions(train: np.ndarray, valid: np.ndarray, n_rows: int) -> None:
         )
     if shared := len(np.intersect1d(train, valid)):
         raise ValueError(
-            f"the net's train_split trains on {shared} of its {len(valid)} validation rows, which then say nothing "
-            "about new rows. Use a split without rows in common, such as ValidSplit(5)."
+            f"the net's train_split trains on {shared} of its {len(valid)} validation rows, whose errors are then no "
+            "estimate for new rows. Use a split without rows in common, such as ValidSplit(5)."
         )
 
 

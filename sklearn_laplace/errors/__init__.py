@@ -120,7 +120,7 @@ class TiedScoresWarning(UserWarning):
 
 
 class TableWarning(UserWarning):
-    """A column of text may be read differently from what was meant, or a value of X or y is hardly true.
+    """A column of text may be read differently from what was meant, or a value of X or y is implausible.
 
     It is also issued if most values of a column are unknown categories, or if numbers are missing in a column without
     gaps in training. Convert or omit the column as the message shows.

@@ -205,7 +205,7 @@ def check_split(net: Any, weights: np.ndarray) -> None:
     by_position = split is not None and not (isinstance(split, ValidSplit) and isinstance(split.cv, int | float))
     if by_position and bool((weights == 0).any()):
         raise ValueError(
-            f"{int((weights == 0).sum())} rows have weight zero and are no rows of the fit, so that the positions in "
+            f"{int((weights == 0).sum())} rows have weight zero and are not part of the fit, so the positions in "
             "the net's train_split would refer to other rows. Omit these rows from X, y and the split."
         )
 

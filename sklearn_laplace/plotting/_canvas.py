@@ -78,7 +78,7 @@ def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], s
     names = list(dict.fromkeys(name for row in rooms for name in row))
     if ax is not None:
         if figure is not None:
-            raise ValueError(f"{display}.plot has got ax= and figure=; pass one of them.")
+            raise ValueError(f"{display}.plot received both ax= and figure=; pass one of them.")
         return panels(display, ax, len(names))
     if figure is None:
         import matplotlib.pyplot as plt

@@ -577,7 +577,7 @@ def test_a_distribution_needs_only_four_methods():
 
 def test_sigma_scaling_keeps_to_normal_distributions():
     """A factor for the standard deviation would replace another shape by a normal one."""
-    with pytest.raises(TypeError, match="that of Boosted has another shape, which a factor would not keep"):
+    with pytest.raises(TypeError, match="that of Boosted has another shape, which scaling would change"):
         SigmaScaling(Boosted(stats.lognorm(0.5, scale=np.full(N, 2.0)))).fit(X, np.exp(Y))
     with pytest.raises(TypeError, match="Boosted predicts counts"):
         SigmaScaling(Boosted(stats.poisson(MEAN + 1))).fit(X, np.ones(N))

@@ -604,7 +604,7 @@ def test_an_overview_is_drawn_where_it_is_told(regressor):
     assert display.plot(one).axes_ == [one] and one.has_data() and len(plt.get_fignums()) == 3
     with pytest.raises(ValueError, match=r"ax holds 2 Axes; OverviewDisplay.plot draws 3 panels. Pass 3 Axes, or one"):
         display.plot(three[:2])
-    with pytest.raises(ValueError, match="got ax= and figure=; pass one of them"):
+    with pytest.raises(ValueError, match="received both ax= and figure=; pass one of them"):
         display.plot(one, figure=left)
     with pytest.raises(TypeError, match=r"figure='left' is not supported; OverviewDisplay.plot needs None or"):
         display.plot(figure="left")

@@ -126,12 +126,12 @@ def test_a_file_that_becomes_shorter_is_refused(file, path, monkeypatch):
 def test_unknown_keys_of_the_tree_are_refused(value, file, path):
     """Nothing of a file is ignored."""
     file.tree["more"] = value
-    refused(file.content(), path, r"its tree has \['more'\], which no tree has")
+    refused(file.content(), path, r"its tree has \['more'\], which is unknown")
 
 
 def test_unknown_keys_of_a_pickled_tree_are_refused(model):
     """The same description."""
     state = model.__getstate__()
     tree = {**json.loads(state["fitted"]["tree"]), "more": 1}
-    with pytest.raises(StateError, match=r"its tree has \['more'\], which no tree has"):
+    with pytest.raises(StateError, match=r"its tree has \['more'\], which is unknown"):
         LaplaceRegressor().__setstate__({**state, "fitted": {**state["fitted"], "tree": json.dumps(tree)}})

@@ -513,7 +513,7 @@ def first_header(how):
         (first("Hyper")(lambda node: node.__setitem__(1, "os.system")), r"names 'os\.system', which is not"),
         (first("Hyper")(lambda node: node.extend(["extra", 1])), r"'extra'.*, and this version .* needs"),
         (first("Hyper")(lambda node: node.__delitem__(slice(2, None))), r"holds a Hyper of \[\], and this version"),
-        (first("Hyper")(lambda node: node.__setitem__(0, "exec")), r"object of .*, which no description holds"),
+        (first("Hyper")(lambda node: node.__setitem__(0, "exec")), r"object of .*, which a saved model cannot contain"),
         (first("Hyper")(lambda node: node.__setitem__(3, ["exec", 1])), r"the kind 'exec', which is not known"),
         (first("Hyper")(lambda node: node.__setitem__(3, ["array", 9999])), r"refers to number 9999 of"),
         (first("Hyper")(lambda node: node.__setitem__(3, ["ref", 9999])), r"refers to number 9999 of"),
