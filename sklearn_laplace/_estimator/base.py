@@ -97,8 +97,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     ) -> Self:
         """Train the ensemble and approximate the posterior of each net.
 
-        The built-in net is trained to a mode of its posterior, where a Gaussian approximates the posterior. A net that
-        you give is trained by its own epochs, and the Gaussian is that of the net linearised at its weights.
+        A Gaussian around the trained weights approximates the posterior of each net. A single built-in net is trained
+        to a mode of its posterior. A net that you give is trained by its own epochs.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         BoundWarning
             If a selected hyperparameter lies at a bound of its search interval.
         ModeWarning
-            If the weights are far from a mode, and intervals are too narrow or not known to be right.
+            If the weights are far from a mode, and intervals are too narrow or cannot be checked.
         InterpolationWarning
             If intervals are too narrow for left-out rows, or if there is only one row.
         WeakPriorWarning
@@ -146,10 +146,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         See the page "Beyond one process".
 
         Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
-        regularisation, the default. Whole numbers and small multiples of the smallest weight count copies. Copies
-        of rows carry no new information, unless rows with equal inputs have different targets. Other weights sum
-        to (Σw)² / Σw², the effective number of rows (Kish 1965). In other fits, only weights whose sum is at most 1
-        are rescaled to it. Weights of counts are exposures if some target is no whole number, and copies otherwise.
+        regularisation, which is the default. Whole numbers and small multiples of the smallest weight count copies.
+        Copies of rows carry no new information, unless rows with equal inputs have different targets. Other weights are
+        rescaled to the sum (Σw)² / Σw², the effective number of rows (Kish 1965). Other fits rescale only weights whose
+        sum is at most 1. For counts, weights are exposures if some target is not a whole number, and copies otherwise.
 
         Examples
         --------
@@ -354,7 +354,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         -----
         The rows are removed from the curvature and from the mean of the linearised net. Rows of :meth:`fit` still
         influence the linearisation, the prior precision and the noise level. The stored training rows are dropped, so
-        leave-one-out is no longer available. A range that a removed row had extended becomes that of the fit.
+        leave-one-out is no longer available. If a removed row had extended the range of a column, the range is again
+        that of the fit.
 
         Examples
         --------
@@ -401,7 +402,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
         The rule "loo" takes a pass over the training rows, which the fit keeps. After :meth:`partial_fit`, "auto" is
         "evidence", because the held-out folds do not include the new rows. Noise ratios between targets and between
-        rows stay, so that ``sigma_noise`` can only change by a common factor.
+        rows are kept, so ``sigma_noise`` can only change by a common factor.
 
         Examples
         --------

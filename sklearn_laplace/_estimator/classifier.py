@@ -51,7 +51,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     hidden_layer_sizes, activation, categorical_features
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
-        "categorical": one logit per class. "bernoulli": one logit for two classes. "auto": as many as the net has.
+        "categorical": one logit per class. "bernoulli": one logit for two classes. "auto": follows the outputs of the
+        net.
     class_weight : None, "balanced" or dict, default=None
         Factor on the weight of each row, by its class. "balanced": n / (n_classes · n_c), with the summed weight n_c of
         the class.

@@ -268,8 +268,8 @@ class FittedModel(ABC):
         """Relevance of each column of X under ``prior="ard"``, summing to one.
 
         Relevance is proportional to the prior variance of the column's weights in the first layer, times the share of
-        these weights that the data determine. Where the evidence is largest, this is the mean square of the weights
-        (MacKay 1994). Values are comparable if the net takes standardised columns, as the built-in net does.
+        these weights that the data determine. At the maximum of the evidence, this is the mean square of the weights
+        (MacKay 1994). Values are comparable if the columns are standardised, as in the built-in net.
 
         Raises
         ------
@@ -334,8 +334,8 @@ class FittedModel(ABC):
     def outside(self, X: Any) -> Any:
         """Distance of each value of X from the range of its column in the training rows.
 
-        The default predictive gets more uncertain with this distance. The range has a margin, so the extremes of
-        further rows from the same distribution usually lie inside.
+        By default, predictions become more uncertain with this distance. The range has a margin, so further rows from
+        the same distribution usually lie inside.
 
         Parameters
         ----------
@@ -346,7 +346,7 @@ class FittedModel(ABC):
         -------
         ndarray or pandas.DataFrame of shape (n_samples, n_features)
             In widths of the range; 0 inside. Infinite for levels that no training row had, and for missing numbers in
-            columns without any in training. A dataframe, if X is one of pandas.
+            columns without any in training. A DataFrame if X is a pandas DataFrame.
 
         Raises
         ------

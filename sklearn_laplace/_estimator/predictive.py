@@ -138,8 +138,8 @@ class NumericPredictive(FittedModel):
         A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
         likelihood and a Newton step for counts. It needs the exact curvature of the random weights. The fit has this
         curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; else it takes one more pass
-        over the rows. The standard deviation is that of the fitted structure without the row, with exact damping.
-        Weights that are not random keep their values.
+        over the rows. The standard deviation uses the fitted structure without the row, with exact damping. Weights
+        that are not random keep their values.
 
         Examples
         --------

@@ -51,9 +51,9 @@ OF_NUMBERS = "Only LaplaceClassifier has it; for numbers use predict_dist(X), pr
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, LaplaceEstimator):
     """Regression by a neural network, with a standard deviation for every prediction.
 
-    ``fit`` trains an ensemble of nets to the maximum of the posterior over the weights, where a Gaussian approximates
-    it (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the
-    data. The page "Parameters in detail" says more on each parameter.
+    ``fit`` trains an ensemble of nets and approximates the posterior over the weights of each by a Gaussian (the
+    Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the data.
+    The page "Parameters in detail" describes each parameter.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Columns to encode as categories. "from_dtype": strings and categorical data types.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
-        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. Last two: counts.
+        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two are for
+        counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo"}, float or array-like, default="auto"
         Precision of the Gaussian prior, the strength of regularisation: a number, or a rule.
@@ -121,7 +122,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
     predictive : {"auto", "glm", "mc"} or MonteCarlo, default="auto"
         "auto": the linearised net; outside the training range, the variance of a built-in net grows. "glm": without
-        growth. "mc": the net under weight samples.
+        this growth. "mc": the net under weight samples.
 
     Attributes
     ----------
