@@ -1,8 +1,8 @@
 """Laplace approximations of members for classes and counts that train together.
 
-As ``approximate_members.py``, without a noise level and its model. The prior precision of largest evidence of the first
-member is multiplied by the factor with the largest density of held-out rows under the mixture. Of factors with almost
-the same density, it is the one closest to 1. First, some of these rows select the overdispersion of counts.
+As ``approximate_members.py``, without a noise level and its model. The evidence of the first member selects a prior
+precision, and a factor of it maximises the density of held-out rows under the mixture. Of factors with almost the same
+density, the one closest to 1 is taken. First, some of these rows select the overdispersion of counts.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _of_largest_evidence(fit: LaplaceFit) -> Hyper:
 
 
 def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, options: Options) -> Options:
-    """Options under the overdispersion of largest density of held-out rows: that of the training, or a part of it.
+    """Options with the overdispersion that maximises the held-out density: that of the training, or a part of it.
 
     In the training, all errors of held-out rows count as overdispersion. Here, the variance of the means explains some.
     """

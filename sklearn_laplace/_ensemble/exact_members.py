@@ -1,6 +1,6 @@
 """Nets with exact Gauss–Newton steps, as one repeat of a joint ensemble.
 
-**Targets with noise.** Each net is trained without one of ``FOLDS_OF_MANY`` folds, beside the other repeats. The
+**Targets with noise.** Each net is trained without one of ``FOLDS_OF_MANY`` folds, next to the other repeats. The
 evidence of the first net selects the prior precision of all, and the other three take few steps from initial weights
 of their own. If the rows are many, gradient steps of all nets together come first (``_training/fit_map.py``).
 
@@ -135,7 +135,7 @@ class ExactNets:
 def exact_repeat(
     request: TrainingRequest, resolved: Options, first: int, noise: Tensor | None, task: Task
 ) -> tuple[JointMembers, Tensor]:
-    """Repeat beside other ones, under the variances ``noise`` (n, C) of their rows, from fold ``first`` on."""
+    """Repeat in addition to others, under the variances ``noise`` (n, C) of their rows, from fold ``first`` on."""
     data = request.data
     held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = replace(request, data=data if noise is None else data.under_noise(noise.cpu().numpy()))

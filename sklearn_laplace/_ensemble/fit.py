@@ -23,10 +23,10 @@ There are no linear nets if an option sets layers, pieces or prior precision.
    are uncertain in regions without rows, and have at least a fifth of the weight (``joint_members.py``).
 
 If the trial shows targets almost free of noise, and exact steps are affordable (``MOST_STEP``), there are only the
-exact nets. Held-out rows determine the model of their noise, and then each net goes on with all rows.
+exact nets. Held-out rows determine the noise model, and then the training of each net continues on all rows.
 
-**Nets that are trained alone**, in other fits: each on all rows. The prior precisions are those of largest evidence of
-the first net; for classes and counts a copy without a fold corrects them (``fit_alone.py``). A linear net replaces a
+**Nets that are trained alone**, in other fits: each on all rows. The evidence of the first net selects the prior
+precisions; for classes and counts a copy without a fold corrects them (``fit_alone.py``). A linear net replaces a
 default net that is nearly constant, unless the log evidence of the linear one is smaller (``linear.py``). Each net of a
 given list is approximated as if it was the only one.
 """

@@ -83,7 +83,7 @@ def has_copy(request: FitRequest, options: Options) -> bool:
 def with_copy(
     request: FitRequest, trained: MapResult, fit: LaplaceFit, origin: SelectionState, options: Options, task: Task
 ) -> SelectionState:
-    """Start of the selection with the scores of rows that the copy has not seen."""
+    """Start of the selection with the scores of the rows that the copy holds out."""
     data = request.data
     mask = held_out_rows(data.X, data.targets, 1, FOLDS_OF_MANY)[0]
     seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)

@@ -301,8 +301,8 @@ def _has_scores(options: Options) -> bool:
 def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
     """Prior precisions whose common factor is selected.
 
-    A single one is natural, so that scores do not depend on its given value. Of several, those that are given, or those
-    of largest evidence.
+    A single one is natural, so that scores do not depend on its given value. Several are those that are given, or those
+    that maximise the evidence.
     """
     given = options.prior_precision.value
     is_open = given is None or given.size == 1
@@ -359,8 +359,8 @@ def _left_out_errors(
 ) -> Tensor | None:
     """Errors (n, C) of leave-one-out; None if that is not affordable, for ``only_all`` over all weights.
 
-    The ridge of the linearised net is that of largest leave-one-out density, whatever the structure of the posterior.
-    A net whose errors on its own rows are larger has not been trained to a mode of that model: these errors count.
+    The ridge of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. A net
+    whose errors on its own rows are larger has not been trained to a mode of that model: these errors count.
     """
     batches = rows.chunks(CHUNK)
     try:

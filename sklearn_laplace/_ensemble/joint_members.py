@@ -41,7 +41,7 @@ AUTOMATIC = (None, 8)
 MOST_STEP = 2e9
 """Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets in place of a joint ensemble."""
 MOST_ADDED = 9e8
-"""Stricter maximum for a net beside the members of a joint ensemble; it then takes less time than they do."""
+"""Stricter maximum for nets that join a joint ensemble; they then take less time than its other members."""
 
 
 def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
@@ -55,7 +55,7 @@ def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Li
 
 
 def affords_exact_net(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
-    """True if a net with exact steps costs little beside the members of a joint ensemble."""
+    """True if a net with exact steps costs little compared with the members of a joint ensemble."""
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     return likelihood.has_dispersion and _step(parameters, shape, likelihood, n_bins) <= MOST_ADDED
 

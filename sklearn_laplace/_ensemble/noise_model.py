@@ -2,8 +2,8 @@ r"""Input-dependent noise: a second net for the log noise variance, with its own
 
 The noise of target c of row n has the variance :math:`\varphi e^{h_c(x_n)}`. If mean and noise were fitted to the same
 rows, an overfitted mean would look like small noise, and small noise would increase the overfitting. Therefore h is
-fitted to held-out rows. Let :math:`e_n` be the errors of nets that have not seen a row, and
-:math:`V_n` the variances of their predictions without noise. Then
+fitted to held-out rows. Let :math:`e_n` be the errors of nets on rows held out from them, and :math:`V_n` the variances
+of their predictions without noise. Then
 
 .. math:: -\log p(e_n \mid h) = \tfrac12 \big[\log(V_n + \varphi e^{h_n}) + e_n^2 / (V_n + \varphi e^{h_n})\big],
           \qquad \Lambda_n = \tfrac12 \Big(\frac{\varphi e^{h_n}}{V_n + \varphi e^{h_n}}\Big)^2 ,
@@ -14,10 +14,10 @@ fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then 
 under the first h. The variance of a prediction is proportional to the noise if the nearby rows determine it, and
 independent of the noise if the prior determines it. The square root is a compromise.
 
-The prior of h has mean zero, which is a constant noise level, and the precision of largest evidence. The difference of
-this evidence from the best log density under a constant h decides whether the noise varies. The evidence is reliable
-here because the targets of h are held-out errors. Afterwards the mean is trained further under this noise, in the same
-way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
+The prior of h has mean zero, which is a constant noise level, and the precision that maximises the evidence. The
+difference of this evidence from the best log density under a constant h decides whether the noise varies. The evidence
+is reliable here because the targets of h are held-out errors. Afterwards the mean is trained further under this noise,
+in the same way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
 
 For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, by Gauss–Hermite quadrature.
 """

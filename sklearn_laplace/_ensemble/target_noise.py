@@ -17,8 +17,8 @@ as the rows determine it. So the error of target c in row n is normal with the v
 Targets share one level if it has the smaller Bayesian information criterion (Schwarz 1978). The gain in log density by
 several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
 
-**Counts.** Their noise level is the overdispersion α of the negative binomial likelihood: the value of largest
-likelihood, each output by itself. The criterion is the expected log likelihood of rows, as in the EM algorithm:
+**Counts.** Their noise level is the overdispersion α of the negative binomial likelihood: its maximum-likelihood value,
+for each output separately. The criterion is the expected log likelihood of rows, as in the EM algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 

@@ -235,7 +235,7 @@ GROUPED_STEPS = 3
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
-    """Alternate steps of weights and hyperparameters from one or several starts; return the mode of largest evidence.
+    """Alternate steps of weights and hyperparameters from one or several starts; return the mode of the best one.
 
     ``fit`` is the pass over the data at the initial weights, ``max_steps`` applies to each start, and ``n_linear`` is
     the number of parameters of a linear model.
@@ -308,7 +308,7 @@ def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> boo
 def gradient_start(
     modules: Sequence[MLP] | Sequence[TableMLP], rows: TrainingRows, seen: Tensor, prior: float, seed: int, steps: Steps
 ) -> float | None:
-    """Train nets of the same shape in place; return the mean squared error of rows that a net does not see.
+    """Train nets of the same shape in place; return the mean squared error of held-out rows.
 
     ``seen`` (K, n) is 1 for the rows of a net, else 0, for some rows of one net at least; ``prior`` is the prior
     precision δ. For targets almost free of noise, return None and the initial weights: gradient training leads to worse
@@ -317,7 +317,7 @@ def gradient_start(
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
     training = Training.of(stacked, loss, rows, seen, SCHEDULE, seed % 2**31, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
-    judges = (seen < 1).any(1)  # nets that have not seen some rows
+    judges = (seen < 1).any(1)  # nets with held-out rows
     unseen = ((1 - seen) * rows.weights)[judges]
     with single_thread(stacked.is_small(SCHEDULE)):
         for begin, end in SCHEDULE.cycles:

@@ -154,7 +154,7 @@ def _train_net(
             return train_given(net, network, rows, plan, options, task, seed=request.seeds[1], level=level)
         net.module_.to(rows.weights.dtype)
     elif start is None and not (own_epochs or options.prior_mean) and starts_by_gradients(network, rows, plan):
-        # A copy of the net that has not seen a fold shows the error.
+        # A copy of the net trained without a fold shows the error.
         fold = held_out_rows(request.data.X, request.data.targets, 1, FOLDS_OF_MANY)[0]
         seen = torch.stack([torch.ones(len(rows)), torch.from_numpy(~fold)]).to(rows.weights)
         modules, log_volume = [net.module_, copy.deepcopy(net.module_)], request.data.scale.log_volume

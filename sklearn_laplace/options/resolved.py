@@ -102,7 +102,7 @@ class Options:
 
     @property
     def by_held_out(self) -> tuple[bool, bool]:
-        """True for each of prior precision and noise level that held-out rows select, if nets have not seen them."""
+        """True for each of prior precision and noise level that held-out rows select, where there are any."""
         no_loo = not any(self.by_loo)
         return no_loo and self.prior_precision.rule == AUTO, no_loo and self.sigma_noise.rule == AUTO
 

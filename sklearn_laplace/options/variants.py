@@ -292,8 +292,8 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal weights. "loo": weights that maximise the leave-one-out density of the training rows (stacking;
-        Yao et al. 2018). "evidence": in proportion to the evidence of each member.
+        "uniform": equal, within each repeat of a joint ensemble. "loo": weights that maximise the leave-one-out density
+        of the training rows (stacking; Yao et al. 2018). "evidence": in proportion to the evidence of each member.
 
     Examples
     --------

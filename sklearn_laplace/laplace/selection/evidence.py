@@ -32,7 +32,7 @@ LISTED = 6
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Return the hyperparameters of largest evidence at the fit's weights.
+    """Return the hyperparameters that maximise the evidence at the fit's weights.
 
     Parameters
     ----------

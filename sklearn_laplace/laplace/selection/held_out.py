@@ -40,7 +40,7 @@ POINTS, DEAR_POINTS = 49, 13
 TOLERANCE = 0.002
 """Difference of log densities, in nats per row, within which prior precisions are equivalent; at least 1 nat in all."""
 WEAKEST = 0.3
-"""Minimum factor of the prior precision of largest evidence, for targets with noise. Under a weaker prior the wide
+"""Minimum factor of the evidence-maximising prior precision, for targets with noise. Under a weaker prior the wide
 posterior would explain varying noise, and nothing would be left for a noise model."""
 PROPORTIONAL = 1e-9
 """Relative difference up to which precisions count as a common multiple of the training's."""
@@ -79,7 +79,7 @@ class HeldOutScores:
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Prior precision and noise of largest density; all variances times ``factor`` if both are free.
+        """Prior precision and noise that maximise the density; all variances times ``factor`` if both are free.
 
         Of precisions equal within ``TOLERANCE``, the one closest to the unit.
         """

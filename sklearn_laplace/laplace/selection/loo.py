@@ -69,8 +69,8 @@ def loo_path(
     """Leave-one-out log density at ρ = δφ (k,), float64, in one pass over the rows.
 
     Needs a Gaussian likelihood, ``GGN``, a structure with an ``eigenbasis`` and one prior precision; else raises
-    UnsupportedCombinationError. ``dispersion`` (k,) is by default the φ of largest density for each ρ. The cost is n C
-    P² for the products J V, and n C² P per point.
+    UnsupportedCombinationError. ``dispersion`` (k,) is by default the φ that maximises the density for each ρ. The cost
+    is n C P² for the products J V, and n C² P per point.
     """
     basis = fit.curvature.eigenbasis()
     if basis is None or fit.prior.n_groups > 1 or not (fit.likelihood.quadratic and isinstance(fit.rule, GGN)):
@@ -125,7 +125,7 @@ def select_loo(
     free_prior: bool = True,
     free_dispersion: bool = True,
 ) -> Hyper:
-    """Return the hyperparameters of largest leave-one-out log density.
+    """Return the hyperparameters that maximise the leave-one-out log density.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def at_best_noise(
 
 
 def _best_dispersion(fit: LaplaceFit, squares: Tensor) -> Tensor:
-    """φ of largest density, from ``squares`` = Σ w eᵀ V⁻¹ e."""
+    """φ that maximises the density, from ``squares`` = Σ w eᵀ V⁻¹ e."""
     low, high = fit.likelihood.dispersion_bounds
     return (squares / (fit.total_weight * fit.n_outputs)).clamp(low, high)
 
