@@ -42,10 +42,10 @@ JITTER = 1e-10
 def to_botorch(estimator: Any) -> Any:
     """Wrap a fitted regressor as a BoTorch model, for acquisition functions and ``optimize_acqf``.
 
-    ``posterior(X)`` takes a tensor of shape (…, q, n_features) in the units of X. It returns a ``GPyTorchPosterior``:
-    a joint normal distribution over q points and all outputs, with gradients with respect to X, in units of y. Its
-    moments are those of the ensemble, including the covariance between members. The noise is part of it with
-    ``observation_noise=True``, also if it varies with X. A tensor there gives noise variances in squared units of y.
+    ``posterior(X)`` takes a tensor of shape (…, q, n_features) in the units of X. It returns a ``GPyTorchPosterior``: a
+    joint normal distribution over q points and all outputs, with gradients with respect to X, in units of y. Its
+    moments are those of the ensemble, including the covariance between members. With ``observation_noise=True`` it
+    includes the noise, which may vary with X. A tensor in place of True gives noise variances in squared units of y.
 
     ``condition_on_observations(X, Y)`` returns a model with further rows by ``partial_fit``, without training.
 

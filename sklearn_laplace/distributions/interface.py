@@ -41,7 +41,7 @@ class PredictiveDistribution(Protocol):
         """Log density in nats; for counts, log probability."""
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of at most x."""
+        """Probability that a target is at most x."""
 
     def ppf(self, q: Any) -> np.ndarray:
         """Quantiles at levels q between 0 and 1."""

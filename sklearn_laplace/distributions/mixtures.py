@@ -81,7 +81,7 @@ class NormalMixture(PredictiveDistribution):
         return density
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a target of at most x."""
+        """Probability that a target is at most x."""
         probability: np.ndarray = (self._shares * ndtr(self._standardised(x))).sum(-1)
         return probability
 
@@ -134,8 +134,8 @@ class NormalMixture(PredictiveDistribution):
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Independent random draws of shape ``size``, which ends with the shape of the targets, its default.
 
-        ``random_state`` is an int, a RandomState or None: draws then differ between calls, and numpy's global generator
-        is neither read nor changed.
+        ``random_state`` is an int, a RandomState or None. With None, draws differ between calls; numpy's global
+        generator is neither read nor changed.
         """
         shape = self.means.shape[:-1] if size is None else tuple(np.atleast_1d(size))
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)
@@ -194,7 +194,7 @@ class CountMixture(PredictiveDistribution):
         return probability
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a count of at most x."""
+        """Probability that a count is at most x."""
         return self._averaged([component.cdf(x) for component in self.components])
 
     def ppf(self, q: Any) -> np.ndarray:

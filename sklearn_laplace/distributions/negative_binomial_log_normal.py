@@ -90,7 +90,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
     logpdf = logpmf
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a count of at most x, which broadcasts with the parameters, accurate to about 1e-5."""
+        """Probability that a count is at most x, accurate to about 1e-5; x broadcasts with the parameters."""
         x, mean, variance, size = np.broadcast_arrays(np.asarray(x, dtype=float), *self._sizes)
         shape = np.floor(np.clip(x, 0.0, np.finfo(float).max)) + 1
         probability = np.empty(x.shape)

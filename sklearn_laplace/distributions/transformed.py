@@ -93,7 +93,7 @@ class TransformedMixture(PredictiveDistribution):
         return density
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a target of at most x."""
+        """Probability that a target is at most x."""
         return self.latent.cdf(self.transformed(x))
 
     def sf(self, x: Any) -> np.ndarray:

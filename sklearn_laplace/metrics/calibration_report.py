@@ -143,7 +143,7 @@ class CalibrationReport:
         output : int, optional
             Position of the target to report on; required if there are several.
         random_state : int, RandomState or None, default=0
-            Seed of the halves of the rows for the groups, of the simulated miscalibration, and of the PIT of counts.
+            Seed for the split of the rows into halves, the simulated miscalibration and the PIT of counts.
 
         Returns
         -------
@@ -155,7 +155,7 @@ class CalibrationReport:
             If the estimator is a classifier, predicts points only, or is not fitted.
         ValueError
             If the shapes do not match, there are too few rows, or a standard deviation is not positive and finite. Also
-            if the model is of counts, and y holds numbers that are not whole.
+            if a model of counts gets numbers that are not whole.
 
         Examples
         --------

@@ -49,8 +49,8 @@ class CoverageDisplay:
     nominal, observed : ndarray of shape (99,)
         Nominal levels .01, …, .99, and the observed fraction of the rows at each level.
     band : ndarray of shape (99, 2)
-        Range of the observed fraction of a calibrated model with probability .9, at each level separately and for
-        independent rows.
+        At each level separately, the range that contains the observed fraction with probability .9, for a calibrated
+        model and independent rows.
     gap : float
         Mean absolute difference between nominal and observed fractions.
     edges, density : ndarray of shape (n_bins + 1,) and (n_bins,)
@@ -131,7 +131,7 @@ class CoverageDisplay:
         TypeError, NotFittedError
             If the estimator is a classifier, or not fitted.
         ValueError
-            If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
+            If a parameter is invalid, the shapes do not match, or targets of a model of counts are not whole numbers.
         """
         distribution = regression(cls.__name__, estimator, X)
         options = {"kind": kind, "n_bins": n_bins, "output": output, "random_state": random_state, "name": name}

@@ -97,7 +97,7 @@ class OverviewDisplay:
         confidence_level : float or sequence of float, default=(.5, .8, .95)
             Regressors: levels of the intervals.
         max_rows : int or None, default=100
-            Regressors: largest number of rows with intervals. Calibration and coverage are those of all rows.
+            Regressors: largest number of rows with intervals. Calibration and coverage use all rows.
         max_features : int, default=10
             Largest number of columns in the relevance.
         random_state : int, RandomState or None, default=0
@@ -110,7 +110,7 @@ class OverviewDisplay:
         Raises
         ------
         ValueError, NotFittedError
-            If a parameter is invalid, the shapes do not match, or targets of a model of counts are no whole numbers.
+            If a parameter is invalid, the shapes do not match, or targets of a model of counts are not whole numbers.
             If the estimator is not fitted.
 
         Notes
