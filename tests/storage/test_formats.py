@@ -519,7 +519,7 @@ def first_header(how):
         (first("Hyper")(lambda node: node.__setitem__(3, ["ref", 9999])), r"refers to number 9999 of"),
         (first_header(lambda header: header.__setitem__(1, "float7")), r"damaged \(KeyError: 'float7'"),
         (first_header(lambda header: header.__setitem__(1, "int64")), r"data type float\d\d as a tensor of int64"),
-        (first("nn.Linear")(lambda node: node.__setitem__(1, "torch.tanh")), "an object of .*, which no description"),
+        (first("nn.Linear")(lambda node: node.__setitem__(1, "torch.tanh")), "an object of .*, which a saved model"),
         (first("LaplaceRegressor")(lambda node: node.__setitem__(1, "Hyper")), "this version of sklearn_laplace needs"),
         (lambda tree: tree.pop("arrays"), r"its tree lacks \['arrays'\]"),
         (lambda tree: tree.update(own=["os.system"]), r"needs os\.system, which is not a class"),
