@@ -8,7 +8,7 @@ estimator unchanged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -486,8 +486,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
             members.append(change(member, data, options))
-            table = None if self._table is None else changed_table(self._table, data.X[data.weights > 0])
-        self._table = table
+            present = data.X[data.weights > 0]
+            table = None if self._table is None else changed_table(self._table, present)
+            ranges = None if self._ranges is None else changed_table(self._ranges, present)
+        self._table, self._ranges = table, ranges
         return replace(self._ensemble, members=tuple(members))
 
     # ------------------------------------------------------------------ rows and options
@@ -530,15 +532,20 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
                 self._table.warn()
         if self._table is not None:
             X = self._table.coded(X, weights)
-            if reset:
-                present = X[weights > 0]
-                if previous is None:
-                    different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
-                    self._table = self._table.with_reach(present[different])
-                else:  # it may not know all levels and ranges
-                    self._table = self._table.with_trained_rows(present)
+        if reset:
+            self._keep_ranges(X[weights > 0], named, previous)
         variances = noise_variances(sample_noise_variance, options.likelihood, (len(y), y.size // len(y)))
         return X, y, weights, variances
+
+    def _keep_ranges(self, present: np.ndarray, names: Sequence[str] | None, previous: Any) -> None:
+        """Keep the ranges of the columns of the rows with a weight; those of a previous fit include them."""
+        columns = Table.of_numbers(present, names) if self._table is None else self._table
+        if previous is None:
+            different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
+            columns = columns.with_reach(present[different])
+        else:  # it may not know all levels and ranges
+            columns = previous._ranged().with_trained_rows(present)
+        self._table, self._ranges = (None, columns) if self._table is None else (columns, None)
 
     def _rows_of_training(
         self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray

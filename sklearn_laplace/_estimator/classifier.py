@@ -67,7 +67,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`.
     device, dtype, subset_of_weights, hessian_structure, curvature, prior, temperature
         As in :class:`LaplaceRegressor`.
-    predictive : {"auto", "glm", "mc"} or MonteCarlo, default="auto"
+    predictive : {"auto", "extrapolating", "glm", "mc"} or MonteCarlo, default="auto"
         As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
     link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or Link, \
 default="moderated"

@@ -88,6 +88,8 @@ class FittedModel(ABC):
     _kind: str
     _ensemble: Ensemble
     _table: Table | None = None
+    _ranges: Table | None = None
+    """Ranges of the columns that a given net reads unchanged; ``_table`` has those of the built-in net."""
     _column_names: tuple[str, ...] = ()
     _single_output = False
     _resolved: tuple[dict[str, Any], Options] | None = None
@@ -158,9 +160,18 @@ class FittedModel(ABC):
             rows = rows if table is None else table.coded(rows)
             fillings = None if table is None else table.fillings(rows)
             options = options if fillings is None else replace(options, fillings=fillings)
-            if options.extrapolates and table is not None and table.has_outside(rows):
+            if options.extrapolates and self._ranged().has_outside(rows):
                 options = self._extrapolating(options)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
+
+    def _ranged(self) -> Table:
+        """Columns with the ranges of the training rows."""
+        columns = self._ranges if self._table is None else self._table
+        if columns is None:
+            raise AttributeError(
+                "an earlier version stored this model without the ranges of its columns. Fit it again."
+            )
+        return columns
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
         """Predictive distribution of each row as a mixture, in the network's units; ``merged`` if moments suffice."""
@@ -173,11 +184,11 @@ class FittedModel(ABC):
         A variance of logarithms would raise the mean of y or lower its median, so they have none.
         """
         likelihood, units = self.laplace_.likelihood, self._scale
-        if not options.extrapolates or self._table is None or not likelihood.additive_noise or units.transforms:
+        if not options.extrapolates or not likelihood.additive_noise or units.transforms:
             return options
         deviation = np.ones(self.n_outputs_) if units.deviation is None else units.deviation
         scale = torch.from_numpy(likelihood.scale_outside * deviation)
-        return replace(options, outside=self._table.extrapolation(scale))
+        return replace(options, outside=self._ranged().extrapolation(scale))
 
     # ------------------------------------------------------------------ members
 
@@ -351,7 +362,7 @@ class FittedModel(ABC):
         Raises
         ------
         AttributeError
-            For a net of your own (``net=``), which takes X unchanged.
+            For a net of your own in a model that an earlier version stored.
 
         Examples
         --------
@@ -364,18 +375,17 @@ class FittedModel(ABC):
                [ 0., inf]])
         """
         require_fitted(self)
-        if self._table is None:
-            raise AttributeError("outside belongs to the built-in net (net=None); a given net reads X unchanged.")
-        rows, _ = check_rows(self, X, tables=True, reset=False)
-        excess = self._table.excess(self._table.coded(rows, warn=False))
+        columns, is_given = self._ranged(), self._table is None
+        rows, _ = check_rows(self, X, tables=not is_given, reset=False)
+        excess = columns.excess(rows if is_given else columns.coded(rows, warn=False))
         frame: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
         return frame(excess, index=X.index, columns=X.columns) if isinstance(X, frame) else excess
 
     def _with_outside(self, report: Report, X: Any) -> Report:
         """Report with a note about rows outside the range of the training rows, if the columns are known."""
-        if self._table is None:
+        if self._table is None and self._ranges is None:  # stored by an earlier version
             return report
-        names = [column.name.removeprefix("column ") for column in self._table.columns]
+        names = [column.name.removeprefix("column ") for column in self._ranged().columns]
         return report.with_outside(np.asarray(self.outside(X)), names)
 
     @ordinary_tensors()

@@ -120,9 +120,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ``FrozenEstimator(fitted)``, whose posterior becomes the prior.
     temperature : float or dict, default=1.0
         Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
-    predictive : {"auto", "glm", "mc"} or MonteCarlo, default="auto"
-        "auto": the linearised net; outside the training range, the variance of a built-in net grows. "glm": without
-        this growth. "mc": the net under weight samples.
+    predictive : {"auto", "extrapolating", "glm", "mc"} or MonteCarlo, default="auto"
+        "extrapolating": the linearised net, whose variance grows outside the training range. "glm": without this
+        growth. "auto": with it for the built-in net. "mc": the net under weight samples.
 
     Attributes
     ----------

@@ -41,10 +41,11 @@ FITTED = {
     "_ensemble": Ensemble,
     "_single_output": bool,
     "_table": Table | None,
+    "_ranges": Table | None,
     "_weight_unit": float,
 }
 """Annotations of a fitted estimator's attributes."""
-OPTIONAL = frozenset(["feature_names_in_", "classes_", "_column_names", "_single_output"])
+OPTIONAL = frozenset(["feature_names_in_", "classes_", "_column_names", "_single_output", "_ranges"])
 """Fitted attributes that some fits do not set."""
 PARAMETER = Any | type | BaseEstimator | Sequence[BaseEstimator]
 """Annotation of a parameter: plain data, a class, an estimator, an option with options of its own, or several nets."""

@@ -252,12 +252,11 @@ def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
     ((-10.0, 110.0), (-1.0, 2.0))
     """
-    ordered = np.unique(numbers)
-    if len(ordered) < 2:
+    if not numbers.size or (least := float(numbers.min())) == (most := float(numbers.max())):
         return ()
     level = 0.5 / math.sqrt(len(numbers))
     low, high = np.quantile(numbers, [level, 1 - level], method="inverted_cdf").tolist()
-    least, second, last, most = ordered[[0, 1, -2, -1]].tolist()
+    second, last = float(numbers[numbers > least].min()), float(numbers[numbers < most].max())
     reach = least - max(MARGIN * (low - least), second - least), most + max(MARGIN * (most - high), most - last)
     return reach if np.isfinite(reach).all() else ()
 

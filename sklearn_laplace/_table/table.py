@@ -142,6 +142,12 @@ class Table:
                 columns.append(numbers if zone is None else dated(numbers, present, zoned=zone))
         return cls(tuple(columns))
 
+    @classmethod
+    def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Table:
+        """Names and ends of the columns of rows (n, d) that a given net reads unchanged; :meth:`with_reach` follows."""
+        ends = zip(X.min(0).tolist(), X.max(0).tolist(), strict=True)
+        return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
+
     def warn(self) -> None:
         """Warn of columns that are hardly useful as they are read."""
         for column in self.columns:

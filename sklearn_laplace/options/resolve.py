@@ -116,8 +116,10 @@ POST_HOC = {
 """Internal options that ``refit_laplace`` can change, because they need neither training nor data."""
 PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 """Parameters of which some internal options are in ``POST_HOC``."""
-PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDICTIVES}
-"""Values of ``predictive``; "auto" also widens predictions outside the range of the training rows."""
+EXTRAPOLATING = "extrapolating"
+"""Value of ``predictive`` that widens predictions outside the range of the training rows, also of a given net."""
+PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDICTIVES, EXTRAPOLATING: GLM}
+"""Values of ``predictive``; "auto" is "extrapolating" for the built-in net with hidden layers, otherwise "glm"."""
 
 
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
@@ -140,7 +142,6 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     biases, damped = structure_options.separate_biases, structure_options.damped
     check_grouping(grouping, parameters["hessian_structure"], structure, separate_biases=biases, damped=damped)
     predictive = lookup("predictive", parameters["predictive"], PREDICTIVES_BY_NAME)
-    has_hidden_layers = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     noise, map_precision = _noise(parameters, likelihood), parameters["map_prior_precision"]
     for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
         if chosen.rule == LOO:
@@ -152,7 +153,7 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         structure_options=structure_options,
         likelihood=likelihood,
         predictive=predictive,
-        extrapolates=is_auto(parameters["predictive"]) and has_hidden_layers,
+        extrapolates=_extrapolates(parameters, likelihood),
         n_samples=count("n_samples", parameters["n_samples"]),
         link=_link(predictive, parameters) if "link" in parameters else None,
         grouping=grouping,
@@ -168,6 +169,19 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         varying_noise=_varying_noise(parameters, noise) if kind == "regressor" else False,
         categorical=categorical(parameters["categorical_features"]),
         standardises=_standardises(parameters),
+    )
+
+
+def _extrapolates(parameters: Mapping[str, Any], likelihood: Likelihood) -> bool:
+    """True if the variance grows outside the range of the training rows."""
+    if parameters["predictive"] != EXTRAPOLATING:
+        has_hidden_layers = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+        return is_auto(parameters["predictive"]) and has_hidden_layers
+    if likelihood.additive_noise and not parameters.get("target_transform"):
+        return True
+    raise UnsupportedCombinationError(
+        f"predictive={EXTRAPOLATING!r} cannot be used with counts or target_transform='log': a growing variance of a "
+        "logarithm would raise the mean of y, or lower its median. Use predictive='glm'."
     )
 
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 import trainings
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_moons
+from sklearn.frozen import FrozenEstimator
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+from sklearn_laplace.errors import UnsupportedCombinationError
 
 X_CURVE = np.linspace(0, 6, 60)[:, None]
 Y_CURVE = np.sin(X_CURVE[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=60)
@@ -135,8 +137,8 @@ def test_each_target_has_a_scale():
         np.testing.assert_allclose(added / targets.std(0), model.outside([[-60.0]])[0, 0] ** 1.5, rtol=1e-3)
 
 
-def test_a_linear_net_and_a_given_net_have_no_growth():
-    """A linear function is meant to hold everywhere, and the columns of a given net are unknown."""
+def test_a_linear_net_and_a_given_net_have_no_growth_by_default():
+    """A linear function is meant to hold everywhere, and so may a net of the user's."""
     far = [[60.0]]
     for options in (
         {"hidden_layer_sizes": ()},
@@ -173,8 +175,6 @@ def test_distances_are_those_of_the_columns():
     found = model.outside(new)
     expected = pd.DataFrame({"age": [2.0, 0.0, np.inf], "town": [0.0, np.inf, 0.0], "one": 0.0}, index=list("abc"))
     pd.testing.assert_frame_equal(found, expected)
-    with pytest.raises(AttributeError, match="outside belongs to the built-in net"):
-        LaplaceRegressor(net=torch.nn.Linear(1, 1), random_state=0).fit(X_CURVE, Y_CURVE).outside(X_CURVE)
 
 
 def test_units_of_the_columns_and_of_the_targets_do_not_matter():
@@ -201,3 +201,72 @@ def test_forgetting_a_training_row_keeps_the_range_of_later_rows():
     model = LaplaceRegressor(**SMALL, hessian_structure="full").fit(X, Y_CURVE).partial_fit([[3.0, 5.0]], [0.0])
     model.forget(X[:1], Y_CURVE[:1])
     assert model.outside([[3.0, 5.0]]).max() == 0
+
+
+def given_net(n_inputs, n_outputs):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(n_inputs, 16), torch.nn.Tanh(), torch.nn.Linear(16, n_outputs))
+
+
+def test_a_given_net_extrapolates_if_asked():
+    """Probabilities far away are even, and those of rows inside are the same to the bit, also after a refit."""
+    X, y = make_moons(100, noise=0.2, random_state=0)
+    models = [
+        LaplaceClassifier(net=given_net(2, 1), predictive=p, random_state=0).fit(X, y) for p in ("glm", "extrapolating")
+    ]
+    inside, far = X[:20], directions(X, 100)
+    np.testing.assert_array_equal(*(model.predict_proba(inside) for model in models))
+    plain, growing = (model.predict_proba(far).max(1).mean() for model in models)
+    assert growing < 0.51 < 0.8 < plain
+    refitted = models[0].refit_laplace(predictive="extrapolating")
+    np.testing.assert_array_equal(refitted.predict_proba(far), models[1].predict_proba(far))
+
+
+def test_the_growth_of_a_given_net_is_that_of_the_built_in_one():
+    """The same range, the same scale: std(y) at one width beyond; weights count as copies of rows."""
+    model = LaplaceRegressor(net=given_net(1, 1), predictive="extrapolating", random_state=0).fit(X_CURVE, Y_CURVE)
+    plain = deepcopy(model).refit_laplace(predictive="glm")
+    built_in = LaplaceRegressor(**SMALL).fit(X_CURVE, Y_CURVE)
+    far = np.array([[60.0], [-9.0], [3.0]])
+    np.testing.assert_array_equal(model.outside(far), built_in.outside(far))
+    added = np.sqrt(model.predict_std(far) ** 2 - plain.predict_std(far) ** 2)
+    np.testing.assert_allclose(added, Y_CURVE.std() * model.outside(far)[:, 0] ** 1.5, rtol=1e-6)
+    twice = [np.repeat(part, 2, axis=0) for part in (X_CURVE, Y_CURVE)]
+    copies = LaplaceRegressor(net=given_net(1, 1), predictive="extrapolating", random_state=0).fit(*twice)
+    np.testing.assert_array_equal(copies.outside(far), model.outside(far))
+
+
+def test_a_given_net_knows_its_columns(tmp_path):
+    """Later rows extend the range; a stored model and a dataframe have it; a prior of an earlier fit hands it on."""
+    table = pd.DataFrame(X_CURVE.astype(np.float32), columns=["hour"])
+    model = LaplaceRegressor(net=given_net(1, 1), predictive="extrapolating", random_state=0).fit(table, Y_CURVE)
+    far = pd.DataFrame({"hour": np.float32([9.0, 3.0])}, index=["a", "b"])
+    assert model.outside(far).loc["b", "hour"] == 0 < model.outside(far).loc["a", "hour"]
+    assert "outside the range" in str(model.report(table + 100, Y_CURVE))
+    save(model, tmp_path / "model.safetensors")
+    stored = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(stored.predict_std(far), model.predict_std(far))
+    later = LaplaceRegressor(net=given_net(1, 1), prior=FrozenEstimator(model), random_state=0)
+    assert later.fit(table[:20] + 8, Y_CURVE[:20]).outside(far).loc["a", "hour"] == 0
+    assert model.partial_fit(far[:1], [0.0]).outside(far).loc["a", "hour"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"likelihood": "poisson"}, "cannot be used with counts"),
+        ({"target_transform": "log"}, "cannot be used with counts or target_transform"),
+    ],
+)
+def test_what_has_no_range_is_refused(options, message):
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        LaplaceRegressor(predictive="extrapolating", **options, **SMALL).fit(X_CURVE, np.exp(Y_CURVE).round())
+
+
+def test_a_given_net_of_an_earlier_version_has_no_range():
+    model = LaplaceRegressor(net=given_net(1, 1), random_state=0).fit(X_CURVE, Y_CURVE)
+    model._ranges = None
+    for asked in (model.outside, model.refit_laplace(predictive="extrapolating").predict_std):
+        with pytest.raises(AttributeError, match="Fit it again"):
+            asked(X_CURVE)
+    assert "outside the range" not in str(model.refit_laplace(predictive="glm").report(X_CURVE + 100, Y_CURVE))

@@ -164,6 +164,14 @@ def test_heavy_tails_are_drawn_in_by_the_graph():
     assert_same_regressor(model, Y)
 
 
+def test_the_growth_outside_the_range_of_a_given_net_is_in_the_graph():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    model = LaplaceRegressor(net=net, predictive="extrapolating", random_state=0).fit(Z, Y)
+    outputs = outputs_of(to_onnx(model), 5 * Z[:9])
+    assert model.outside(5 * Z[:9]).max() > 0
+    np.testing.assert_allclose(outputs["std"], model.predict_std(5 * Z[:9]), rtol=1e-5)
+
+
 def test_a_sequential_of_ones_own_is_exported():
     """A user-defined torch.nn.Sequential of linear layers, an activation and dropout."""
     net = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Dropout(0.1), nn.Linear(4, 1, bias=False))
