@@ -310,7 +310,7 @@ def test_low_rank_keeps_the_leading_eigenpairs(rank):
         return torch.stack([curvature.times(row) for row in eye])
 
     zero = LowRank.zero(problem.network.blocks, contracts.CPU, rank)
-    error = (dense(zero.add(problem.batch())) - exact).norm()
+    error = (dense(zero.add_(problem.batch())) - exact).norm()
     assert error <= 1.1 * (best - exact).norm() + 1e-12
     one_by_one = zero
     for i in range(30):

@@ -106,16 +106,8 @@ class Curvature(ABC):
         return 0
 
     @abstractmethod
-    def copy(self) -> Self:
-        """Return a copy that shares no storage with this curvature."""
-
-    @abstractmethod
     def add_(self, batch: Batch) -> Self:
-        """Add a batch in place. Only for the owner of a zero curvature."""
-
-    def add(self, batch: Batch) -> Self:
-        """Add a batch and return the sum as a new curvature."""
-        return self.copy().add_(batch)
+        """Add a batch and return the sum, which may use the storage of this curvature."""
 
     @abstractmethod
     def merge(self, other: Self) -> Self:

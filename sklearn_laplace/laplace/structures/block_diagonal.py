@@ -48,9 +48,6 @@ class BlockDiagonal(Curvature):
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
         return max(Full.row_width([block], n_columns) for block in blocks)
 
-    def copy(self) -> Self:
-        return self._with(part.copy() for part in self.parts)
-
     def add_(self, batch: Batch) -> Self:
         """Add each block's outer product, at most N Σ p² multiply-adds."""
         parts, start = [], 0

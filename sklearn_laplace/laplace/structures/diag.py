@@ -43,9 +43,6 @@ class Diag(Curvature):
         """Bytes of curvature and posterior: 2 · 8 · P."""
         return 2 * 8 * sum(block.size for block in blocks)
 
-    def copy(self) -> Self:
-        return replace(self, diagonal=self.diagonal.clone())
-
     def add_(self, batch: Batch) -> Self:
         if batch.matrix is not None:
             self.diagonal.add_(batch.matrix.diagonal())

@@ -102,10 +102,6 @@ class EKFAC(Curvature):
         """Bytes of kron plus 8 · P for the second moments."""
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
-    def copy(self) -> Self:
-        parts = tuple(replace(part, values=part.values.clone()) for part in self.parts)
-        return replace(self, kron=self.kron if parts else self.kron.copy(), parts=parts)
-
     def add_(self, batch: Batch) -> Self:
         """Add a batch: the products of kron in the first pass, a rotation and one product per layer in the second."""
         if not self.parts:

@@ -57,9 +57,6 @@ class Full(Curvature):
         """P for one column, which is stored dense; zero for several columns, see :meth:`LayerFactor.cross`."""
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
-    def copy(self) -> Self:
-        return replace(self, lower=self.lower.clone())
-
     def add_(self, batch: Batch) -> Self:
         """Add the batch's outer product: N P²/4 to N P²/2 multiply-adds, whatever the number of outputs."""
         if batch.matrix is not None:

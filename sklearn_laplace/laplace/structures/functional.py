@@ -65,10 +65,6 @@ class Functional(Curvature):
         """Number M = N·K of stored dual rows."""
         return sum(piece.n_rows * piece.n_columns for piece in self.pieces)
 
-    def copy(self) -> Self:
-        """Return ``self``, since pieces are never changed in place."""
-        return self
-
     def add_(self, batch: Batch) -> Self:
         piece = FactoredJacobian(tuple(factor.double() for factor in batch.jacobian.factors))
         return type(self)(self.blocks, (*self.pieces, piece), self.device)

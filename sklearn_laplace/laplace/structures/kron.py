@@ -109,10 +109,6 @@ class Kron(Curvature):
         """Bytes of the factors, their eigenvectors, and the input eigenvectors of a posterior: 8 · Σ (2 O² + 3 I²)."""
         return 8 * sum(2 * block.outputs**2 + 3 * block.inputs**2 for block in blocks)
 
-    def copy(self) -> Self:
-        parts = (KronBlock(p.block, p.output_sum.clone(), p.input_sum.clone()) for p in self.parts)
-        return replace(self, parts=tuple(parts))
-
     def add_(self, batch: Batch) -> Self:
         """Add two small products per layer: N K O² + N I² multiply-adds."""
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):

@@ -65,10 +65,6 @@ class LowRank(Curvature):
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
         return n_columns * sum(block.size for block in blocks)
 
-    def copy(self) -> Self:
-        """Return ``self``, since rows are never changed in place."""
-        return self
-
     def add_(self, batch: Batch) -> Self:
         """Append the batch's dense rows and truncate, O((L + M)² P) for M = n·K rows."""
         rows = batch.jacobian.rows().flatten(0, 1).double()

@@ -130,9 +130,6 @@ class LowRankDiag(Curvature):
         vectors = sum(min(rank, block.size) * block.size for block in blocks)
         return EKFAC.memory(blocks, n_dual) + Diag.memory(blocks, n_dual) + 3 * 8 * vectors
 
-    def copy(self) -> Self:
-        return replace(self, ekfac=self.ekfac.copy(), diagonal=self.diagonal.copy())
-
     def add_(self, batch: Batch) -> Self:
         return replace(self, ekfac=self.ekfac.add_(batch), diagonal=self.diagonal.add_(batch))
 
