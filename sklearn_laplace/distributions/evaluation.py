@@ -65,16 +65,12 @@ def central_interval(distribution: Any, level: float) -> tuple[np.ndarray, np.nd
 
 
 def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
-    """Quantiles (n, L) or (n, L, k) that increase with their level, although those of close levels may cross by
-    rounding.
-    """
+    """Quantiles (n, L) or (n, L, k) that increase with their level; those of close levels may cross by rounding."""
     return _increasing(np.stack([distribution.ppf(level) for level in levels], axis=1), levels, 1)
 
 
 def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Widen intervals (..., 2, L) where those of a lower level reach beyond them, as those of close levels can by
-    rounding.
-    """
+    """Widen intervals (..., 2, L) where those of a lower level reach beyond them by rounding."""
     ends = -_increasing(-intervals[..., 0, :], levels, -1), _increasing(intervals[..., 1, :], levels, -1)
     return np.stack(ends, -2)
 

@@ -102,15 +102,12 @@ class LaplaceFit:
         """Factorised posterior, without another pass over the data.
 
         If ``spectral``, a single prior precision uses the eigendecomposition of the curvature, which is cached for
-        every later ``hyper``. Otherwise a cheaper factorisation serves this ``hyper`` only.
+        every later ``hyper``.
         """
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
-        """Posterior with the damping of Ritter et al. (2018), for predictions only.
-
-        The evidence is defined by :meth:`posterior`.
-        """
+        """Posterior with the damping of Ritter et al. (2018), for predictions; the evidence uses :meth:`posterior`."""
         assert isinstance(self.curvature, Kron)
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
 
@@ -121,27 +118,7 @@ class LaplaceFit:
             d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
 
         Here d is the distance from the posterior mean and P is the posterior precision (in the last term, the number of
-        weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T. Costs one posterior, for its
-        determinant, and a product with H for each row. The matrix P is never formed.
-
-        Raises ``ValueError`` if the last dimension of ``theta`` is not P, and ``UnsupportedCombinationError`` if the
-        structure does not support these groups of prior precisions.
-
-        Examples
-        --------
-        >>> from sklearn_laplace.laplace.network import trace
-        >>> import torch
-        >>> from sklearn_laplace.laplace.curvatures import GGN
-        >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-        >>> from sklearn_laplace.laplace.structures import Full
-        >>> module, x = torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double()
-        >>> network = trace(module, x)
-        >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, x, x[0])])
-        >>> hyper = Hyper(torch.ones(1).double())  # posterior precision 2
-        >>> fit.log_prob(fit.theta + torch.tensor([[0.0], [1.0]]), hyper).round(decimals=4)
-        tensor([-0.5724, -1.5724], dtype=torch.float64)
-        >>> torch.distributions.Normal(0.0, 2**-0.5).log_prob(torch.tensor([0.0, 1.0]))
-        tensor([-0.5724, -1.5724])
+        weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T.
         """
         mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
         if theta.shape[-1:] != mean.shape:
@@ -191,14 +168,12 @@ def fit_laplace(
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64 accuracy.
 
-    ``prior`` is only stored in the result. ``like`` is a curvature with which the result will be merged: its basis and
-    options replace ``structure`` and ``options``, those of ``structure.zero``. With ``shift`` = θ − θ* (P,), the
-    network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r, if already known; it saves a backward
-    pass per batch. ``past`` is a fit of earlier rows, added through its quadratic model (Ritter et al. 2018b).
+    ``like`` is a curvature with which the result will be merged, in place of ``structure`` and the ``options`` of its
+    ``zero``. With ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w
+    Jᵀ r, if known; ``past`` a fit of earlier rows, added by its quadratic model (Ritter et al. 2018b).
 
-    Raises ``NonFiniteError``, which names layer and rows, if a sum is NaN or infinite; sums are checked at the end of
-    the pass, so that a GPU never has to synchronise within it. Raises ``ValueError`` if a structure needs a second pass
-    and ``batches`` yields a different number of rows.
+    Raises ``NonFiniteError``, which names layer and rows, and ``ValueError`` for a second pass over other rows. Sums
+    are checked at the end of the pass, so that a GPU never has to synchronise within it.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch

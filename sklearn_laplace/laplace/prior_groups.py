@@ -119,7 +119,7 @@ def inputs_of(network: Network) -> Tensor:
     """Inputs of unit mean square per row of each of :func:`input_columns` (d,), corrected for unused weights.
 
     A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels has V + 1
-    embeddings. Each row uses one of them, and training rows never use the last: the value is (V + 1) / V.
+    embeddings.
     """
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
@@ -155,9 +155,9 @@ GROUPINGS = {
 
 
 def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
-    """Prior means μ₀ (P,), float64, from tensors by name, as in a ``state_dict``; zero for tensors that are not given.
+    """Prior means μ₀ (P,), float64, from tensors by name; zero for others. Buffers and fixed parameters are ignored.
 
-    Buffers and parameters that are not selected are ignored. Raises ValueError for an unknown name or a wrong shape.
+    Raises ValueError for an unknown name or a wrong shape.
     """
     layout = network.layout
     buffers = dict(network.module.named_buffers())
@@ -206,10 +206,7 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
 
 
 def tensors_of(network: Network, name: str) -> tuple[str, ...]:
-    """Selected tensors with a given name, or inside a module of that name; empty if there are none.
-
-    A tied tensor may be given by any of its names.
-    """
+    """Selected tensors with a given name, or inside a module of that name; empty if there are none."""
     tensors = {first for other, first in network.layout.aliases.items() if name in (other, *_modules_around(other))}
     return tuple(first for first in network.parameter_names if first in tensors)
 

@@ -1,7 +1,4 @@
-"""Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them.
-
-Every recorded pass uses a temporary replica. The module itself never has hooks added, and threads share no state.
-"""
+"""Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``.
+    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``, given under every
+    name.
 
-    New tensors are given under every name of a tied tensor, and may be functions of the tensors to differentiate. A
-    ``shallow`` copy is fast and contains only the tree of registered modules, otherwise every attribute.
+    A ``shallow`` copy contains only the tree of registered modules, otherwise every attribute.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})
@@ -73,8 +70,8 @@ class Tape:
     def run(self, x: Tensor) -> Tensor:
         """Run the forward pass and record the inputs, outputs, number and order of the calls. A tape runs only once.
 
-        The recorded inputs are part of the graph of x if x requires a gradient. The hooks refer to the tape, so it
-        drops its reference to the replica: the cycle would keep the tensors in memory until a garbage collection.
+        The hooks refer to the tape, so it drops its reference to the replica: the cycle would keep the tensors in
+        memory until a garbage collection.
         """
         replica = self.replica
         del self.replica

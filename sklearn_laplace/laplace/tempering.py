@@ -4,9 +4,7 @@ Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each layer or each 
 
 .. math:: P = s\, S H S + \mathrm{diag}(\delta) = S\, \big(s H + \mathrm{diag}(\delta T)\big)\, S ,
 
-so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S. Libraries that store a
-Kronecker-factored curvature call 1/T of a layer its number of rows N. This module does not depend on the structure that
-it wraps.
+so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S.
 """
 
 from __future__ import annotations
@@ -86,8 +84,5 @@ class TemperedPosterior(Posterior):
 def tempered(
     posterior: Callable[[Tensor, float], Posterior], precision: Tensor, scale: float, temperatures: Tensor
 ) -> TemperedPosterior:
-    """Posterior with one temperature per weight, from the ``posterior`` method of a curvature.
-
-    The scale is at unit temperature, 1 / dispersion^power. The structure must support the precisions δ T.
-    """
+    """Posterior with one temperature per weight, from the ``posterior`` method of a curvature at unit temperature."""
     return TemperedPosterior(posterior(precision * temperatures, scale), temperatures)

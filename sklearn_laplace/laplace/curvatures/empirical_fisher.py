@@ -1,8 +1,8 @@
 r"""Empirical Fisher: :math:`H = \sum_n w_n g_n g_n^\top` with :math:`g_n = J_n^\top r_n` the gradient of −log p(yₙ).
 
 At dispersion φ the gradient is :math:`g_n/\varphi`, so this curvature scales with :math:`1/\varphi^2`, the others with
-1/φ. It costs one backward pass per row, whatever the number of outputs. Rows with a good fit contribute little. It is
-therefore no approximation of the Hessian at a mode (Kunstner, Balles & Hennig 2019).
+1/φ. Rows with a good fit contribute little. It is therefore no approximation of the Hessian at a mode (Kunstner, Balles
+& Hennig 2019).
 """
 
 from __future__ import annotations

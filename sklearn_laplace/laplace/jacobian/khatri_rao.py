@@ -32,8 +32,8 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
     """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost.
 
-    Both symmetric panels are packed. Few pairs of outputs make a thin, slow product; each pair then has a weighted Gram
-    matrix. Nothing is added above the diagonal blocks.
+    Both symmetric panels are packed; few pairs of outputs have weighted Gram matrices. Nothing is added above the
+    diagonal blocks.
     """
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]

@@ -1,8 +1,7 @@
 r"""Normalisation layers, :math:`y = \gamma \hat x + \beta` with one γ and one β per channel or element.
 
-The normalised input :math:`\hat x` does not depend on γ and β. It is computed by the layer's own function without them,
-never from y, since γ may be zero. The part of row n is :math:`[\sum_l g_{nkl} \hat x_{nl} \mid \sum_l g_{nkl}]`, summed
-over the positions l that share γ and β.
+The normalised input :math:`\hat x` does not depend on γ and β. The part of row n is :math:`[\sum_l g_{nkl} \hat x_{nl}
+\mid \sum_l g_{nkl}]`, summed over the positions l that share γ and β.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Conv(FactoredLayer):
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
         """Patches with a column of ones for the bias, shape (n, L, I + 1), without unselected tensors.
 
-        With groups: the patches alone, shape (n, C·kernel, L). Memory is one copy of the input per kernel element.
+        With groups: the patches alone, shape (n, C·kernel, L).
         """
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         if self.groups > 1:

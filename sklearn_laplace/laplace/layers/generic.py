@@ -1,7 +1,5 @@
-r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one backward pass per row, batched by ``vmap``.
-
-This is slow: a backward pass through the whole network per row and column. It is correct for every network without
-interaction between rows in eval mode.
+r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one backward pass per row, batched by
+``vmap``.
 """
 
 from __future__ import annotations

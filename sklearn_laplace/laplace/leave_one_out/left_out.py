@@ -13,8 +13,7 @@ refit without the row. For others the error is of second order in the leverage, 
 *other* rows.
 
 The left-out mean is that of the refit, with :math:`q_n` from an exact structure (``exact``). The left-out covariance is
-that of the fit's own structure without the row (``left_out_covariance`` in ``structures/``). The structure's own q
-would give the leverages of independent layers or weights, and wrong means; see docs/decisions.md.
+that of the fit's own structure without the row (``left_out_covariance`` in ``structures/``).
 """
 
 from __future__ import annotations
@@ -35,13 +34,10 @@ from .rows import Density, linear_rows, one_temperature
 def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:
     """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, under the model of all other rows.
 
-    The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
-    exact structure, determines the mean; it may be ``fit`` itself. With low_rank, the rank should exceed the effective
-    number of parameters. A row of weight zero has the ordinary prediction. The temperature divides the
-    curvature and not the prior. It affects only the covariance.
+    Structure and rule of ``fit`` determine the covariance; ``exact``, a fit of the same rows with ``GGN`` and an exact
+    structure, the mean. A row of weight zero has the ordinary prediction. The temperature affects only the covariance.
 
-    Raises UnsupportedCombinationError for several temperatures, and ValueError if the total weight of ``batches``
-    differs from that of the fit.
+    Raises UnsupportedCombinationError for several temperatures, and ValueError for another total weight.
     """
     one_temperature(hyper)
     all_rows = linear_rows(fit.network, batches)

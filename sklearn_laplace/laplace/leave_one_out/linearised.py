@@ -33,12 +33,10 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     .. math:: \sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
               \mathrm{diag}(\delta)(\theta - \mu_0)
 
-    with :math:`w_n` the weight of a row, :math:`\mu_0` the mean of the prior and :math:`\delta` its precisions. A
-    Gaussian likelihood needs one step. The result does not depend on the structure of the fit: conjugate gradients
-    solve each step, preconditioned with the fit's posterior.
+    with :math:`w_n` the weight of a row, :math:`\mu_0` the mean of the prior and :math:`\delta` its precisions.
 
     The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at
-    θ*. Raises ValueError if the total weight of ``batches`` differs from that of the fit.
+    θ*.
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
 

@@ -68,10 +68,7 @@ class LinearRows:
         return self.outputs if shift is None else self.outputs + self.jacobian.times(shift[:, None])[..., 0]
 
     def factor(self, rule: CurvatureRule, likelihood: Likelihood, outputs: Tensor) -> Tensor:
-        """Output factor S (n, C, K) of a rule at these outputs, at unit dispersion, with √w included.
-
-        A rule without an output factor is replaced by the generalised Gauss–Newton.
-        """
+        """S (n, C, K) of a rule (``GGN`` if it has none) at these outputs and unit dispersion, √w included."""
         rule = rule if "rows" in rule.provides else GGN()
         line = Linearisation(self.inputs, outputs, _as_rows, _no_hessian)
         return rule.batch(line, likelihood, self.targets, self.weights).jacobian.rows().mT

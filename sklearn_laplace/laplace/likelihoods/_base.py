@@ -71,11 +71,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Return the same likelihood for targets of the given mean variance over the outputs.
-
-        Only the search interval of φ and the noise of new rows depend on it. ``noise`` are C known noise variances of
-        an average row, in units of φ; empty if no noise is known.
-        """
+        """Likelihood for a mean target variance, and C known noise variances of an average row in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -104,10 +100,10 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets drawn from p(y given f) at unit dispersion, one per row in the form that ``nll`` takes.
+        """Targets drawn at unit dispersion, in the form of ``nll``, by the quantile function of ``uniforms`` (n, C),
+        float64.
 
-        The quantile function maps ``uniforms`` (n, C), float64, strictly between 0 and 1. Draws have the known noise of
-        ``targets``, if any.
+        Draws have the known noise of ``targets``, if any.
         """
 
     @abstractmethod
@@ -127,9 +123,7 @@ class Likelihood(ABC):
         return outputs
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float) -> Tensor:
-        """Covariance (n, n, C) of new numeric targets over the rows, given mean (n, C) and covariance (n, n, C) of the
-        outputs.
-        """
+        """Covariance (n, n, C) of new numeric targets, given mean (n, C) and covariance (n, n, C) of the outputs."""
         noise = self.noise_variance(dispersion, mean.shape[1], mean.device).to(mean)
         return covariance + noise * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
 
@@ -159,10 +153,7 @@ def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def class_moments(logits: LatentGaussian, link: Link | None) -> Predictive:
-    """Moments of the class indicators: mean p, epistemic variance Var(p) and aleatoric variance p (1 − p) − Var(p).
-
-    The argument is the Gaussian over one logit per class. Raises TypeError if ``link`` is None.
-    """
+    """Mean p, epistemic variance Var(p) and aleatoric variance p (1 − p) − Var(p) of the class indicators."""
     if link is None:
         raise TypeError("link=None: a likelihood over classes needs a link from logits to probabilities. Pass a Link.")
     probabilities = link.mean(logits)

@@ -25,13 +25,8 @@ from ._base import Likelihood, Link, with_noise
 class Gaussian(Likelihood):
     """Normal targets with one noise variance, or with noise variances in known ratios.
 
-    Parameters
-    ----------
-    target_variance : float
-        Mean variance of the targets over the outputs. It sets the scale of the search for φ.
-    noise : tuple of C floats
-        Known noise variances of an average row, in units of φ, used for new rows. If empty, new rows have noise
-        variance φ.
+    ``target_variance``, the mean over the outputs, sets the scale of the search for φ. ``noise`` has the C known noise
+    variances of new rows in units of φ; without it they are φ.
 
     Examples
     --------

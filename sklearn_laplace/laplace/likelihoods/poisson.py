@@ -25,18 +25,14 @@ LARGE_RATE = 1e8
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
-    """Counts, given their log rates. Targets (n, C) are non-negative numbers.
+    """Counts, given their log rates. Targets (n, C) are non-negative numbers, also counts divided by their exposures.
 
-    Non-integer targets are allowed: a count divided by its exposure, with the exposure as the row's weight.
+    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w: its log rate is f + log w, and it
+    scores log p(w y) in place of w log p(y).
 
-    **Weights of held-out rows.** A weight w of a count repeats it: the row scores w log p(y). If ``of_rates``, the
-    target is the rate y of a count w y with the exposure w. Its log rate is f + log w, and the row scores log p(w y).
-    Both agree for w = 1, and up to a constant if the log rate is certain.
-
-    **Rates.** A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the
-    rate, of shape 1/v and mean :math:`e^m` (MacKay 1998, the choice of basis). By a first-order correction for
-    skewness, the mean of its log rate is near m − v/2. Rates are therefore log-normal with moments m − v/2 and v of the
-    logarithm, which have mean :math:`e^m`: predictions sum to the observed total. Means of :math:`e^{m + v/2}` do not.
+    A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the rate, of shape
+    1/v and mean :math:`e^m` (MacKay 1998). Rates are therefore log-normal with moments m − v/2 and v of the logarithm,
+    and predictions sum to the observed total; means of :math:`e^{m + v/2}` do not.
 
     Examples
     --------

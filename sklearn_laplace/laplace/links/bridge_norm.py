@@ -1,9 +1,7 @@
 r"""Laplace bridge of a rescaled Gaussian over the logits, which keeps large variances within the bridge's valid range.
 
 With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is applied
-to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). For large variances the
-exact integral depends only on :math:`\mu/\sqrt c` and :math:`\Sigma/c`; the bridge of :math:`N(\mu, \Sigma)` does not.
-If c < 1, dividing by it would sharpen the probabilities, up to one-hot rows at zero variance. Here c is at least one.
+to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). Here c is at least one.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from ..structures._base import Posterior
 class PosteriorPredictive(ABC):
     """Map from a posterior over weights to a distribution over outputs.
 
-    All methods take ``shift`` (P,) or None: how far rows added after the training have moved the posterior mean from
-    θ*.
+    ``shift`` (P,) or None is how far rows added after the training have moved the posterior mean from θ*.
     """
 
     takes_link: ClassVar[bool]

@@ -1,7 +1,6 @@
 r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^*}(x), J P^{-1} J^\top)`.
 
-This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature. It stays reasonable even under an
-untuned prior, unlike samples of the nonlinear network's weights.
+This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 r"""The predictive by weight samples: outputs :math:`f_{\theta_s}(x)` of the network itself, :math:`\theta_s \sim q`.
 
 The samples are shared by all rows, so a prediction does not depend on the other rows. Batches of samples run through
-the network in one pass (``torch.func``), or one at a time if the module does not support this. The network's weights
-are never modified.
+the network in one pass (``torch.func``), or one at a time if the module does not support this.
 
 For a narrow posterior this predictive converges to the linearised one. A wide Gaussian reaches weights where the
-curvature at the mode is no longer valid. Predictions can then be much worse than the linearised ones (Immer et al.
-2021), even if the prior is selected by the evidence (docs/benchmarks.md, "Error bars").
+curvature at the mode is no longer valid.
 """
 
 from __future__ import annotations

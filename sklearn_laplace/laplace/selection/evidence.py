@@ -32,22 +32,9 @@ LISTED = 6
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Return the hyperparameters of largest evidence at the fit's weights.
+    """Return the hyperparameters of largest evidence at the fit's weights; those that are not free keep their value.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    hyper : Hyper
-        Starting point. Hyperparameters that are not free keep their value.
-    free_prior, free_dispersion : bool
-        If True, select the prior precisions or the dispersion. The dispersion is never selected for a likelihood
-        without one.
-    warn : bool
-        If True, issue a :class:`~sklearn_laplace.errors.BoundWarning` for an optimum at a bound.
-
-    Returns
-    -------
-    Hyper
+    The dispersion is free only for likelihoods with one. If ``warn``, an optimum at a bound issues a BoundWarning.
 
     Examples
     --------
@@ -105,7 +92,7 @@ def warn_at_bounds(
 ) -> None:
     """Issue a BoundWarning if selected hyperparameters are at a bound of the search and indicate a problem.
 
-    Some of several groups at the upper bound are no problem: the data do not need those weights, and they are pruned.
+    Some of several groups at the upper bound are no problem: their weights are not needed.
     """
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:

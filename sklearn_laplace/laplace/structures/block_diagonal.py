@@ -1,7 +1,6 @@
 r"""Block-diagonal structure: the exact block of every layer, without correlations between layers.
 
-:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, one dense curvature per block. It is much
-closer to the full curvature than Kronecker factors are, at a cost of :math:`\sum_l p_l^3` instead of :math:`P^3`.
+:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, one dense curvature per block.
 """
 
 from __future__ import annotations

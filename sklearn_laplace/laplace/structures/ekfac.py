@@ -6,7 +6,6 @@ over positions before it is squared),
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
 
-This is the diagonal closest to the true block in that basis (Frobenius norm), so it is never farther from it than kron.
 The basis depends on all rows, so a second pass over them is needed. Two such curvatures can only be added if they have
 the same basis. Each layer has a single prior precision, because different ones would not be diagonal in the basis.
 """

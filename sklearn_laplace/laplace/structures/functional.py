@@ -1,14 +1,13 @@
 r"""Functional: the exact posterior in its dual form, computed from the (N·K) × (N·K) Gram matrix.
 
-The curvature consists of the weighted rows SᵀJ, stored as factors. With :math:`\hat J = S^\top J D^{-1/2}` and
-:math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
+The curvature consists of the weighted rows SᵀJ, stored as factors. With :math:`\hat J = S^\top J D^{-1/2}` and :math:`C
+= I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
 
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
 For a linear layer with one precision per input column, the Gram matrix is the elementwise product of those of its
-inputs and its cotangents, otherwise a sum of such products over the outputs. The structure is cheaper than ``full`` if
-rows × outputs are fewer than the parameters.
+inputs and its cotangents, otherwise a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class Functional(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K dual rows.
-
-        A layer with several positions is dense: O·I in place of O + I.
-        """
+        """Bytes of (dense) factors, Gram matrix and factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K."""
         row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (row_size + 3 * n_dual)
 
@@ -205,11 +201,7 @@ class FunctionalPosterior(Posterior):
         return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Woodbury's formula for the removal of a row, within the span of the training rows.
-
-        There the covariance is a sum of squares. :meth:`covariance` is a difference, too inaccurate for one minus the
-        leverage under a weak prior.
-        """
+        """Woodbury's formula to remove a row, within the span of the training rows, where no difference cancels."""
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
         rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)
@@ -355,10 +347,7 @@ def _as_dense(factor: Factor) -> DenseFactor:
 
 
 def _columns(blocks: Sequence[ParameterBlock], per_parameter: Tensor) -> list[Tensor]:
-    """Weights of :func:`_gram` for each block: (I,) with one value per column, else (O, I).
-
-    A layer with several positions is stored dense and gets one value per parameter.
-    """
+    """Weights of :func:`_gram` for each block: (I,) with one value per column, else (O, I); (p,) for a dense block."""
     weights = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
         matrix = part.view(block.outputs, block.inputs)

@@ -127,7 +127,7 @@ class Kron(Curvature):
         return replace(self, total_weight=self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
-        """Sum of the factor sums. The normalisation by N_w is applied afterwards."""
+        """Sum of the factor sums."""
         parts = tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
         return replace(self, parts=parts, total_weight=self.total_weight + other.total_weight)
 
@@ -161,10 +161,7 @@ class Kron(Curvature):
         return torch.cat(products)
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
-        """Posterior from the cached eigendecompositions of the factors.
-
-        If δ differs between the columns of a layer, its input factor is decomposed again.
-        """
+        """Posterior from cached eigendecompositions; an input factor with several precisions has its own."""
         sizes = self._sizes
         precision = precision.expand(sum(sizes))
         posteriors = []
@@ -223,7 +220,7 @@ class Kron(Curvature):
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
         This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The source's N is :math:`s N_w`
-        with :math:`s = 1/(T\varphi^p)`, so the temperature enters once. A dense block is as in :meth:`posterior`.
+        with :math:`s = 1/(T\varphi^p)`, so the temperature enters once.
         """
         sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
@@ -249,10 +246,7 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Return the prior precision (0-d) shared by all parameters of a block, or raise UnsupportedCombinationError.
-
-    The error names the option with this requirement and the alternatives, ``needed_by`` and ``instead``.
-    """
+    """Prior precision (0-d) of all parameters of a block, or an error with the alternatives ``instead``."""
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(

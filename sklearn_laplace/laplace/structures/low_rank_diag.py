@@ -5,16 +5,15 @@ directions V,
 
 .. math:: H_l \approx V \Lambda V^\top + D, \qquad D = \max(0,\ \mathrm{diag}\,H_l - \mathrm{diag}(V \Lambda V^\top)),
 
-with the exact diagonal of H. Ties between equal moments, as of several Gaussian outputs in the last layer, are broken
-arbitrarily. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`, for any pattern
-of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L eigendecomposition
-:math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
+with the exact diagonal of H. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`,
+for any pattern of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L
+eigendecomposition :math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
 
 .. math:: P^{-1} = D'^{-1/2} (I - Q^\top \mathrm{diag}(1 / (1 + l))\, Q) D'^{-1/2}, \qquad
           R = D'^{-1/2} (I - Q^\top \mathrm{diag}(r)\, Q), \quad
           r = \frac{1 - (1 + l)^{-1/2}}{l} = \frac{1}{\sqrt{1 + l}\,(1 + \sqrt{1 + l})} .
 
-:math:`R R^\top = P^{-1}` holds up to rounding. The sampler of the source is an approximation and is not used.
+:math:`R R^\top = P^{-1}` holds up to rounding.
 """
 
 from __future__ import annotations
@@ -209,10 +208,7 @@ class InfBlockPosterior(Posterior):
         return self.total.rsqrt() * (white - explained.mT @ (explained @ white))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Covariance under the diagonal minus the part explained by the leading directions, shape (n, K, K).
-
-        The dense Jacobian of a linear layer is never formed.
-        """
+        """Covariance under the diagonal minus the part explained by the leading directions, shape (n, K, K)."""
         (factor,) = (part.double() for part in jacobian.factors)
         projected = factor.times((self._explained * self.total.rsqrt()).mT)
         projected = projected.view(jacobian.n_rows, jacobian.n_columns, -1)

@@ -7,9 +7,6 @@ the weights with the largest scores after the training:
   Wasserstein distance to the posterior with some weights fixed at the mode is the sum of their variances.
 - "magnitude", the absolute values of the weights,
 - "random", uniform random numbers.
-
-For a mask the factors of whole layers are computed per row, and its elements are then selected. The curvature matrix is
-stored for the selected elements only.
 """
 
 from __future__ import annotations
@@ -54,10 +51,7 @@ class Subnetwork(Subset):
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of the selected tensors and of those in selected modules, without tensors with an empty mask.
-
-        Raises ValueError for an unknown name, a mask of a module or of the wrong shape, or if no weight is selected.
-        """
+        """Names of the selected tensors and of those in selected modules, without tensors with an empty mask."""
         known, aliases = network.parameter_names, network.layout.aliases
         members = {name: tensors_of(network, name) for name in self.masks}
         if unknown := [name for name, tensors in members.items() if not tensors]:
@@ -152,7 +146,7 @@ class Scored(Subset):
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
     """Masks of the ``n_weights`` weights with the largest scores over all tensors, for ``subset_of_weights``.
 
-    Ties are broken in favour of the first weights. Raises ValueError if ``n_weights`` is not between 1 and P.
+    Ties are broken in favour of the first weights.
     """
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
