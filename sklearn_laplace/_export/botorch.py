@@ -5,10 +5,6 @@ ensemble. For members k with weights :math:`w_k`, means :math:`\mu_k` and covari
 
 .. math:: \mu = \sum_k w_k \mu_k, \qquad
           \Sigma = \sum_k w_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
-
-It is smooth in X, as is the alternative, a member drawn for each sample under fixed base samples. Only the normal
-distribution has the closed forms, and the transformations of outcomes, that BoTorch defines for normal posteriors.
-Everything is differentiable with respect to X: standardisation, encoding, outputs, Jacobian and noise level.
 """
 
 from __future__ import annotations

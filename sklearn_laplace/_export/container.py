@@ -1,8 +1,7 @@
 """The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
 
 Sizes are compared with that of the file before anything is allocated: a header cannot request more memory than the file
-has bytes. The package safetensors needs all bytes twice, or maps the file, which ends the process if another one
-truncates it.
+has bytes.
 """
 
 from __future__ import annotations

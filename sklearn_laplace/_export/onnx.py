@@ -10,9 +10,6 @@ inverse. R is a constant matrix of P × P numbers for P random weights, of any s
 (``laplace/structures/kron.py``) the constants are the bases :math:`Q_A, Q_B` and the eigenvalues m of each layer. With
 the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. An
 ensemble has one such part for each member. Noise that varies with x is one more net.
-
-The graph is built with ``onnx.helper``; chains of a few types of layers need no tracer. All operators belong to
-opset 17.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Check a value against a type annotation.
-
-Used for files: a data class accepts any value for a field, so each field is checked before an object is made of it.
-"""
+"""Check a value against a type annotation, before an object is made of what a file holds."""
 
 from __future__ import annotations
 

@@ -1,22 +1,19 @@
 """The description of a fitted model: JSON text and numpy arrays, the same for pickle, skops and safetensors.
 
-A pickled tensor remembers its device, so that a model of a GPU would not open without one, and joblib can neither
-compress nor memory-map it. Here each tensor is an array. Shared tensors and objects stay shared. Cached properties are
-left out.
-
-Numbers, strings, None and booleans stand for themselves. Everything else is a list that begins with its kind:
+Each tensor is an array, which needs no device, unlike a pickled tensor. Shared tensors and objects stay shared. Cached
+properties are left out. Numbers, strings, None and booleans stand for themselves, everything else is a list that begins
+with its kind:
 
 - ``["list", …]``, ``["tuple", …]``, ``["set", …]``, ``["size", …]``: the items follow; ``["dict", …]``: keys and values
   in turn; ``["objects", shape, …]``: an array of objects;
 - ``["array", i]``: an array or a tensor; ``["number", i]``: a number of numpy; ``["random", …]``: a RandomState;
 - ``["named", tag]``: a known class or function, by its tag in ``_storage/registry.py``, or one of the user's by its
   number; ``["member", tag, name]``: of an enumeration;
-- ``["ref", i]``: an object in the list ``objects``, which holds ``["object", tag, name, value, …]``. An object refers
-  only to objects before it;
+- ``["ref", i]``: an object in the list ``objects``, which holds ``["object", tag, name, value, …]`` and refers only to
+  objects before it;
 - ``["float", "nan"]``, ``["dtype", name]``, ``["device", name]``.
 
-No node calls anything. What no node can hold is refused in a file. In a pickle it is pickled as it is; a module with
-such an attribute is pickled as a whole.
+What no node can hold is refused in a file and pickled as it is in a pickle, a module with such an attribute as a whole.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""How an object is taken apart into named values, and made from them again.
-
-One pair of functions for each kind of object: estimators, torch modules, skorch nets, the known data classes, and plain
-objects of the user's classes. An object is created without ``__init__`` and its attributes are set, so that no code of
-its class runs. An attribute never replaces a method or a property of the class.
-"""
+"""How an object is taken apart into named values, and made from them again."""
 
 from __future__ import annotations
 

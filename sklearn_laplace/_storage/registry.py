@@ -1,8 +1,8 @@
 """The classes and functions that a description may name, each by a short tag, and the attributes of the classes.
 
 The data classes are those that the annotations of a fit's attributes lead to. An abstract annotation stands for all
-subclasses of it in this package, so that a new structure or likelihood needs no entry here. Tags do not depend on
-modules: moving a class keeps files readable. The list is closed, and a test pins it.
+subclasses of it in this package, so that a new structure or likelihood needs no entry here. The list is closed, and a
+test pins it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ A description can come from anyone, so these rules hold:
   modules and functions, see :meth:`Reader.is_plain`.
 - An object refers only to objects before it.
 
-Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked. In a pickle or a
-skops file, pickle or skops makes the user's own objects, under their rules.
+Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked.
 """
 
 from __future__ import annotations

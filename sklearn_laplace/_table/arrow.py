@@ -35,11 +35,7 @@ class ArrowSource(RowSource):
 
     @classmethod
     def of(cls, dataset: Any, y: Any, sample_weight: Any) -> ArrowSource:
-        """Source of the rows of a dataset, with the names of its columns of targets and of weights.
-
-        Raises ``TypeError`` if these are no names, and ``ValueError`` if there is no such column, no row, or an
-        unreadable file.
-        """
+        """Source of the rows of a dataset, with the names of its columns of targets and of weights."""
         single = isinstance(y, str)
         targets = _names(y)
         if sample_weight is not None and not isinstance(sample_weight, str):
@@ -68,11 +64,7 @@ class ArrowSource(RowSource):
         return replace(self, columns=names)
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Yield the rows of a part in order.
-
-        Raises ``ValueError`` for a missing column or an unreadable file, ``OSError`` if the file was changed or
-        removed.
-        """
+        """Yield the rows of a part in order."""
         fragment, stamp = self.fragments[part], self.stamps[part]
         names = [*self.columns, *self.targets, *([] if self.weight is None else [self.weight])]
         reading = {"columns": names, "batch_size": BLOCK_ROWS, "batch_readahead": 1, "fragment_readahead": 0}
@@ -170,11 +162,7 @@ def _reason(error: Exception) -> str:
 
 
 def dataset_of(path: Any) -> Any:
-    """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file.
-
-    Raises ``ImportError`` without pyarrow, ``FileNotFoundError`` without files, and ``ValueError`` if the first file is
-    not one of Parquet.
-    """
+    """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file."""
     try:
         from pyarrow import dataset
     except ImportError as error:

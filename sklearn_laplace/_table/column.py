@@ -130,10 +130,7 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
 
 
 def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many.
-
-    Numbers and text are refused together unless ``mixed`` is True, for a categorical data type.
-    """
+    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
     totals, some_missing = _weights_of_levels(name, values, weights)
@@ -170,10 +167,7 @@ def _weights_of_levels(name: str, values: np.ndarray, weights: np.ndarray) -> tu
 
 
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of the levels (n,), float64, and the unknown values; ``ValueError`` for text if all levels are numbers.
-
-    Numbers are refused likewise if all levels are text.
-    """
+    """Codes of the levels (n,), float64, and the unknown values; refuses numbers where all levels are text."""
     values, known = as_levels(values), dict(column.codes)
     kinds = _kinds(values, column.name, mixed=len(column.level_kinds) > 1)
     _check_level_types(column, values, kinds)
@@ -190,10 +184,7 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
-    """Warn once (``TableWarning``) of all columns in which most of many values are ``unknown`` levels.
-
-    There is no warning if all of these were ``reported`` before; those of the warning are added to the set.
-    """
+    """Warn once (``TableWarning``) of all columns in which most of many values are ``unknown`` levels."""
     mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
     found = {(column.name, value) for column, values in mostly for value in values}
     if n_rows < MANY_ROWS or found <= reported:
@@ -245,9 +236,6 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
     """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
-
-    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n), or the distance to the
-    next value if that is larger.
 
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
     ((-10.0, 110.0), (-1.0, 2.0))

@@ -22,10 +22,7 @@ class DaskSource(RowSource):
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any) -> DaskSource:
-        """Source of the rows of a collection; targets and weights are collections too, or names of columns.
-
-        Raises ``TypeError`` if they are neither, ``ValueError`` for an unknown column or other numbers of partitions.
-        """
+        """Source of the rows of a collection; targets and weights are collections too, or names of columns."""
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
             if name not in list(getattr(X, "columns", ())):
@@ -54,10 +51,7 @@ class DaskSource(RowSource):
 
     @cached_property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it.
-
-        Raises ``ValueError`` if there is no row, or if X, targets and weights of a partition differ in length.
-        """
+        """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it."""
         from dask.base import compute
         from dask.delayed import delayed
 

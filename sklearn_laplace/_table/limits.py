@@ -1,13 +1,9 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
-**Cost.** A default fit has two tiers by the number of rows. Up to 300 rows, a fit takes no longer than a few trainings
-with Adam, since searches and ensembles run many fits. With more rows it comes closer to its mode.
-``tests/estimator/test_sklearn.py`` checks the time.
-
-**Memory.** The default is the memory available to the process: of the machine, a container (control groups) or a limit
-of the address space. A structure above the budget is refused before it is allocated, and rows pass through the network
-in sufficiently small chunks. The budget excludes the data, the net, its training by epochs, and temporary arrays of up
-to 32 MB.
+Up to 300 rows, a default fit takes no longer than a few trainings with Adam, since searches and ensembles run many
+fits; with more it comes closer to its mode. The default memory is that available to the process, excluding the data,
+the net, its epochs, and temporary arrays of up to 32 MB. Structures above the budget are refused before they are
+allocated, and rows pass through the network in sufficiently small chunks.
 """
 
 from __future__ import annotations
@@ -66,10 +62,9 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper exact structure.
+    """Multiply-adds of one exact step, and the cheaper exact structure, a dual one if rules provide "rows".
 
-    The dual dimension M is rows × columns of the output factor. ``provides`` has the forms of a row's curvature
-    contribution; without "rows" there is no dual form.
+    The dual dimension M is rows × columns of the output factor.
     """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
@@ -87,8 +82,7 @@ def automatic_structure(
 ) -> type[Curvature]:
     """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
 
-    It accepts one of the forms that the curvature ``provides``, and supports the ``unit``, such as "layer", within
-    which prior precisions are equal.
+    It accepts a form that the curvature ``provides``, and the ``unit`` within which prior precisions are equal.
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
@@ -187,10 +181,9 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Bytes of a structure; ``MemoryBudgetError`` before any allocation if it does not fit.
+        """Bytes of a structure; ``MemoryBudgetError`` if it does not fit with the rule's matrix and a single row.
 
-        The dense matrix that a rule may need and a single row have to fit too. ``n_dual`` is rows × ``n_columns``, the
-        columns of the output factor of one row.
+        ``n_dual`` is rows × ``n_columns``, the columns of the output factor of one row.
         """
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
@@ -228,10 +221,7 @@ class MemoryBudget:
         return self.workers(n_jobs, ROW_BYTES * max(width, 1), used_bytes)
 
     def chunk_rows(self, width: int, used_bytes: int, device: torch.device, n_jobs: int = 1) -> int:
-        """Number of rows per chunk, for rows of ``width`` elements; ``MemoryBudgetError`` if a single row does not fit.
-
-        The free memory of a CUDA device is a further limit. ``n_jobs`` chunks are processed at the same time.
-        """
+        """Number of rows of ``width`` elements per chunk; ``MemoryBudgetError`` if a single row does not fit."""
         factor = GPU_CHUNK if device.type == "cuda" else 1
         usual = min(max(factor * CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), factor * CHUNK_ROWS[1])
         row, left = ROW_BYTES * max(width, 1), max(self.size - used_bytes, 0)
@@ -309,11 +299,7 @@ MEMORY_LIMITS = {"": (("", "memory.max"), ("unified", "memory.max")), "memory": 
 
 @lru_cache(maxsize=8)
 def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
-    """Memory limits of the process's control groups (versions 1 and 2) and of all their parent groups.
-
-    In a container, the path may be that of the host, of which the mount contains the last part only. Missing folders
-    are skipped; the limit of the mount itself always counts.
-    """
+    """Memory limits of the process's control groups (versions 1 and 2) and of all their parent groups."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

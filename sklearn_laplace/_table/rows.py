@@ -1,7 +1,5 @@
 r"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, standardised targets.
 
-Likelihood and net are applied later, to tensors.
-
 **Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`: σ is one number, one per target,
 or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by s, and its
 dispersion φ is the noise variance of an average row in these units. The remaining ratios v′ are known before the fit:
@@ -40,11 +38,7 @@ FEWEST_ROWS = 2
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Validated noise variances (n, C), in squared units of y, from a value (n,), for all targets of a row, or (n, C).
-
-    Raises ``UnsupportedCombinationError`` for a likelihood whose variance follows from its mean, and ``ValueError`` for
-    another shape than ``shape``, or values that are not finite and above zero.
-    """
+    """Validated noise variances (n, C), in squared units of y, from (n,), for all targets of a row, or (n, C)."""
     if value is None:
         return None
     if not likelihood.takes_known_noise:
@@ -95,8 +89,8 @@ def unit_noise(
 ) -> np.ndarray:
     """Noise level u (C,) of each target for which the network's φ is 1, in the units of y; see the module's docstring.
 
-    A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are proportional to ``variances`` v
-    (n, C), or to the squared ``scale`` s (C,). The result is s itself if v′ is 1 for all rows and targets.
+    A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are ``variances`` v (n, C), or the
+    squared ``scale`` s (C,), up to a factor.
     """
     ratios = np.ones_like(scale) if sigma is None else sigma / sigma[0]
     if variances is None and (sigma is None or (ratios / scale == ratios[0] / scale[0]).all()):
@@ -109,8 +103,7 @@ def unit_noise(
 def row_reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
     """Weights (n,) or (n, C) of rows for the mean and scale of the targets: w / (1 + v / median of v), or w without v.
 
-    With w alone, a few very noisy rows would determine the scale; with 1/v, a few nearly exact ones. Here very noisy
-    rows get about 1/v, and no row more than twice the weight of a row with median noise.
+    A few very noisy or nearly exact rows then do not determine the scale.
 
     >>> row_reliability(np.ones(3), np.array([[1e-9], [1.0], [99.0]])).ravel().round(3)
     array([1.  , 0.5 , 0.01])
@@ -164,11 +157,7 @@ class TargetScale:
         return square
 
     def dispersion(self, sigma_noise: np.ndarray) -> float:
-        """Dispersion φ of a user-set σ, which is one number or one per target, shape (C,).
-
-        Raises ``ValueError`` if the noise ratios between the targets differ from those of the curvature, or if σ is not
-        between 1e-60 and 1e60 times the scale of y.
-        """
+        """Dispersion φ of a user-set σ, which is one number or one per target, shape (C,)."""
         root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
         if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
             raise ValueError(
@@ -263,8 +252,7 @@ class PreparedData:
     def mean_variance(self) -> float:
         """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
 
-        For a total weight below 2, the largest squared target replaces it. Raises ``ValueError`` if targets are not
-        standardised and their variance overflows or underflows in float64.
+        For a total weight below 2, the largest squared target replaces it.
         """
         if self.targets.ndim == 1:
             return 1.0
@@ -323,9 +311,7 @@ class PreparedData:
     def weight_unit(self) -> float:
         """Factor that rescales weights to a mean of 1 if they only count copies of rows; otherwise 1.
 
-        Weights count copies if their mean exceeds 1 and all inputs differ. Equal rows have been merged before, and
-        further measurements would have other noisy targets for the same inputs. Equal weights carry no more
-        information: more rows cannot be distinguished from less noise.
+        Weights count copies if their mean exceeds 1 and all inputs differ.
 
         >>> scale = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
         >>> X, y = np.array([[0.0], [1.0]]), np.zeros((2, 1))
@@ -399,9 +385,7 @@ def canonical_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sort rows (n, …) into a canonical order, drop rows of weight zero, and merge equal rows of small data.
 
-    Results are then bitwise independent of the order of the rows, and for small data a weight is equivalent to repeated
-    rows; a training amplifies rounding errors. Data are small up to a total weight of 10,000; larger data are sorted by
-    :func:`row_keys`.
+    Data are small up to a total weight of 10,000; larger data are sorted by :func:`row_keys`.
     """
     present = weights > 0
     return _merged(X[present], targets[present], weights[present])
@@ -432,8 +416,7 @@ def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np
 def row_keys(*parts: np.ndarray) -> np.ndarray:
     """64-bit hashes, shape (n,), of the concatenated rows of arrays of shape (n,) or (n, k). Cost O(n k).
 
-    Equal rows have equal keys; −0 equals 0, and NaN equals NaN. Two different rows have equal keys with probability
-    2⁻⁶⁴. The order of the keys is unrelated to that of the values.
+    Equal rows have equal keys; −0 equals 0, and NaN equals NaN.
 
     >>> first, second, other = row_keys(np.array([[0.0, np.nan], [-0.0, -np.nan], [1.0, np.nan]]))
     >>> bool(first == second), bool(first == other)

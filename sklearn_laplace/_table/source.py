@@ -1,11 +1,9 @@
 """A source of rows: a table in parts that are read block by block, in any order, by one process or several.
 
-A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows. Arrays and
-dataframes, which may be memory-mapped, are sources too.
+A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows.
 
 **Several processes** (``torch.distributed``). Every rank calls the same method with its own rows, and takes the same
-decisions: sums are all-reduced, and choices that depend on time are those of rank 0. Without a process group there is
-one rank, and nothing is sent.
+decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ class Group:
         return values[0]
 
     def raise_together(self, error: BaseException | None) -> None:
-        """Raise an error on all ranks if one has failed, so that none waits for another.
-
-        A rank raises its own error, or else a ``RuntimeError`` with the message of the first rank that has failed.
-        """
+        """Raise an error on all ranks if one has failed, so that none waits for another."""
         messages = self.gathered(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error

@@ -3,7 +3,7 @@
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
 become days, dates days since 1970. Text is categorical, unless it holds dates or numbers (``text.py``). A level becomes
 its index among the training levels, and an unseen level the next index after them. Levels are compared by value: 1, 1.0
-and True are the same. Statistics over rows are weighted, and rows of weight zero are ignored.
+and True are the same.
 """
 
 from __future__ import annotations
@@ -159,11 +159,7 @@ class Table:
                 warn_user(concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
-        """Encode rows as numbers, shape (n, d), float64; warn of mostly unknown categories and first missing numbers.
-
-        Raises ``TypeError`` for values that are neither strings nor numbers, and ``ValueError`` for infinite numbers.
-        With weights, also for missing numbers in a column that had none, except in rows of weight zero.
-        """
+        """Encode rows as numbers (n, d), float64; warn of mostly unknown categories and first missing numbers."""
         if self.is_numeric and _are_finite(X):
             return X.copy()
         text = ["text" in column.level_kinds for column in self.columns]
@@ -276,10 +272,7 @@ def _are_finite(X: Any) -> bool:
 
 @contextmanager
 def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
-    """Add the affected rows of X, if in memory, to the message of a :class:`NonFiniteError`.
-
-    ``table_of`` returns the encoding of X, or None for a net that takes X unchanged.
-    """
+    """Add the affected rows of X, if in memory, to the message of a :class:`NonFiniteError`."""
     try:
         yield
     except NonFiniteError as error:

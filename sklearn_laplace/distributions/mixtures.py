@@ -226,10 +226,7 @@ class CountMixture(PredictiveDistribution):
 def _closer(
     mixture: NormalMixture, level: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket.
-
-    Returns the new points, the ends of their brackets, and the lengths of the steps.
-    """
+    """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket."""
     # Above the median the upper tail is compared: neither difference then cancels against 1.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)
     low, high = np.where(excess < 0, x, low), np.where(excess < 0, high, x)

@@ -23,8 +23,7 @@ def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
     The first of these that it has is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss ``"RMSEWithUncertainty"``,
-    whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``. A mean
-    and a standard deviation, positive and finite, make a normal distribution.
+    whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``.
     """
     if callable(getattr(model, "pred_dist", None)):
         found = model.pred_dist(X)

@@ -142,8 +142,7 @@ def by_target(
 ) -> list[np.ndarray]:
     """Apply a function to each target and to a part of the rows at a time.
 
-    ``parts`` have shape (n, J) or, with k transformations, (n, k, J). The function maps (transform, *parts) of shape
-    (rows, J) to a tuple of arrays (rows, ·), with ``nodes`` evaluations an entry.
+    ``parts`` have shape (n, J) or, with k transformations, (n, k, J).
     """
     single = len(transforms) == 1
     columns = []

@@ -2,9 +2,8 @@ r"""Logarithm of a positive target, under which skewed noise is closer to normal
 
 .. math:: g(y) = \begin{cases} \log y & 0 < y \le b \\ \log b + (y - b) / b & y > b \end{cases}
 
-b is the largest training target. Above it g continues as a straight line with the same slope. A wide prediction far
-from the data then grows as it does without a transformation. Under a plain logarithm its mean would grow exponentially.
-There is no line below the smallest target, so that predictions stay above zero.
+b is the largest training target. Above it g continues as a straight line with the same slope. There is no line below
+the smallest target, so that predictions stay above zero.
 """
 
 from __future__ import annotations

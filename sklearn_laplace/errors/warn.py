@@ -18,8 +18,7 @@ BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
 def warn_user(message: str, category: type[Warning]) -> None:
     """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib.
 
-    Without such a line, in a thread or process of joblib, it is the outermost one. The candidates of a scikit-learn
-    search give each category once. A message tells what was given, what follows from it, and what to do.
+    The candidates of a scikit-learn search give each category once.
     """
     search = current_search()
     if search is not None and not search.may_warn(message, category):

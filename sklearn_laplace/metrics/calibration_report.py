@@ -9,8 +9,7 @@ Each check is a test at level .05 of one consequence of calibration, on held-out
 * variance by size: squared errors agree with predicted variances in bins of the latter (``metrics/spread.py``);
 * coverage by width, and coverage by group (``metrics/worst_groups.py``).
 
-The first five use overlapping information: a wrong variance is found by most of them. The p-values are adjusted for
-their number by Holm's method (1979), which holds for dependent tests. CRPS and sharpness are no tests.
+The p-values are adjusted for their number by Holm's method (1979), which holds for dependent tests.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ Gneiting et al. 2023). The parts, integrated over τ, are
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is a trapezoidal rule in
-:math:`\Phi^{-1}(\tau)`. Recalibration adapts to chance too: MCB is positive for a calibrated model, and shrinks with
-more rows. Its size for a calibrated model is simulated, with targets drawn from the predictive distributions.
+:math:`\Phi^{-1}(\tau)`. Its size for a calibrated model is simulated, with targets drawn from the predictive
+distributions.
 
 The isotonic quantile regression halves the range of candidate values until one is left (Stout 2013). Each step is an
 isotonic regression of "y is above the middle of its range", for all levels in one call: O(k n log n) for k levels.
@@ -55,9 +55,8 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 class CrpsDecomposition:
     """CRPS and its parts, in the units of y: score = miscalibration − discrimination + uncertainty; all at least 0.
 
-    Large discrimination and small miscalibration are good. ``expected`` is the mean miscalibration of simulated targets
-    of a calibrated model. One such model in 20 exceeds ``plausible``. Both are NaN if there are too many rows to
-    simulate.
+    ``expected`` is the mean miscalibration of simulated targets of a calibrated model. Both are NaN if there are too
+    many rows to simulate.
     """
 
     score: float

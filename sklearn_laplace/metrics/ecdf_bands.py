@@ -8,9 +8,8 @@ is
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
-and γ is the α quantile of its distribution under uniformity. That distribution is simulated, with a fixed seed, and
-kept for further calls of the same n. The counts between the points are drawn from a multinomial distribution, which is
-exact and whose cost does not depend on n.
+and γ is the α quantile of its distribution under uniformity. The counts between the points are drawn from a multinomial
+distribution, which is exact and whose cost does not depend on n.
 
 References
 ----------

@@ -1,8 +1,7 @@
 r"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from.
 
 A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and a linear one for a normal distribution. Those of
-continuous distributions are computed at 21 values of v, and interpolated between them. Those of counts, and the ends of
-the intervals, are exact.
+continuous distributions are computed at 21 values of v, and interpolated between them.
 """
 
 from __future__ import annotations
@@ -56,11 +55,7 @@ class JudgedRows:
     def of(
         cls, distribution: Any, y: Any, output: int | None, sample_weight: Any, random: np.random.RandomState
     ) -> JudgedRows:
-        """Evaluate the predictive distributions of one target.
-
-        Raises a TypeError if the distribution lacks a method, and a ValueError for wrong shapes, moments that are not
-        finite, several outputs of which none is chosen, or too few rows.
-        """
+        """Evaluate the predictive distributions of one target."""
         mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
         if mean.ndim == 0 and y is not None:  # the same distribution for all rows
             mean = np.full(np.shape(y)[:1], mean)

@@ -4,21 +4,17 @@ Every metric is a function ``(estimator, X, y, sample_weight=None)`` that return
 scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
 take the estimator, because they need different parts of the predictive distribution: the density, quantiles or moments.
 A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution has the highest expected
-score. The other metrics must not be maximised: a very wide interval has full coverage.
+score.
 
-To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
-With metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function
-cannot request it.
-
-For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution. The
-distributions of NGBoost and CatBoost are read as :func:`~sklearn_laplace.predictive` does. Any classifier with
-``predict_proba`` is evaluated by :func:`log_density_scorer`. For class probabilities, see ``metrics/calibration.py``.
+To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled. With
+metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function cannot
+request it.
 
 Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s; Φ and φ are the
-distribution function and the density of the standard normal; l and u are the ends of the central interval of level
-1 − α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
-``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of
-k weights. The log density is summed over the outputs of a row instead.
+distribution function and the density of the standard normal; l and u are the ends of the central interval of level 1 −
+α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
+``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of k
+weights. The log density is summed over the outputs of a row instead.
 
 References
 ----------

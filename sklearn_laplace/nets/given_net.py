@@ -138,10 +138,7 @@ def both_probabilities(logit: Tensor) -> Tensor:
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU.
-
-    False if the net cannot be built or evaluated; its training then raises the error.
-    """
+    """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU."""
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
     if isinstance(net, FrozenEstimator):
@@ -211,11 +208,7 @@ def check_split(net: Any, weights: np.ndarray) -> None:
 
 
 def check_net(net: Any) -> None:
-    """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones.
-
-    Raises ``TypeError`` for any other type, also in a list, ``ValueError`` for an empty list or a net twice in one, and
-    ``NotFittedError`` for a frozen net that is not fitted.
-    """
+    """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones."""
     if is_list(net):
         _check_list(net)
     elif isinstance(net, FrozenEstimator):
@@ -334,10 +327,7 @@ def has_own_iterator(net: Any) -> bool:
 
 
 def device_of(net: Any) -> str | None:
-    """Device set in a skorch net, frozen or not, or in all nets of a list; None for any other net.
-
-    Raises ``ValueError`` if the nets of a list are on different devices.
-    """
+    """Device set in a skorch net, frozen or not, or in all nets of a list; None for any other net."""
     if is_list(net):
         devices = {device_of(element) for element in net} - {None}
         if len(devices) > 1:

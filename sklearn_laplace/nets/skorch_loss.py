@@ -28,9 +28,8 @@ class WeightedTargets(Tensor):
 class SlicingIterator:
     """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch, without collating.
 
-    Without a seed, order and draws from torch's global generator are those of ``torch.utils.data.DataLoader``, so that
-    a net trains as by skorch alone. With a seed, its own generator draws the permutations, and a full batch is not
-    permuted.
+    Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``. With a seed, its own
+    generator draws the permutations, and a full batch is not permuted.
     """
 
     def __init__(
@@ -100,10 +99,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam optimiser that is initialised before the first epoch instead of with the net.
-
-    Its import of torch's compiler takes longer than most trainings by Gauss–Newton steps alone.
-    """
+    """Adam initialised before the first epoch: its import of torch's compiler takes longer than most trainings."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr
@@ -138,10 +134,7 @@ class MAPLoss(nn.Module):
     def bind(
         self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper, past: LaplaceFit | None = None
     ) -> None:
-        """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows.
-
-        ``network`` has the layout of the weights of ``module`` and the transform of the outputs.
-        """
+        """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows."""
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())
         self.penalised = [parameters[name] for name in delta]

@@ -117,10 +117,7 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
 
 
 def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) -> None:
-    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of two rows.
-
-    Raises ``ValueError`` if the module cannot be built, refuses the inputs, or has another number of outputs.
-    """
+    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of two rows."""
     try:
         net.initialize()
     except TypeError as error:
@@ -162,10 +159,7 @@ def _is_new(layer: nn.Module) -> bool:
 
 
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
-    """Linear layers with a bias that take X itself, by name, each with its columns of X.
-
-    They are found by a forward pass of rows x (n, …) in eval mode; the module is not changed.
-    """
+    """Linear layers with a bias that take X itself, by name, each with its columns of X."""
     found: dict[str, list[slice | None]] = {}
     original, handles = x.clone(), []
     for name, layer in module.named_modules():
@@ -200,10 +194,7 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Let the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X.
-
-    Statistics of a layer in the state ``known`` of another net replace the given ones.
-    """
+    """Let the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X."""
     for name, columns in layers.items():
         layer = module.get_submodule(name)
         mean, scale = (

@@ -30,8 +30,7 @@ PANEL = 4.6, 3.9
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
     """The n Axes of a display to draw on; for a single given Axes, only that of the first panel.
 
-    ``panel`` is the size of a new panel in inches. Other values of ``ax`` are a TypeError, another number of Axes is a
-    ValueError.
+    ``panel`` is the size of a new panel in inches.
     """
     with _naming_the_package(display):
         from matplotlib.axes import Axes

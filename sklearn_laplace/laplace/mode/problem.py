@@ -14,7 +14,7 @@ For a linear network and a Gaussian likelihood, either reaches the exact mode in
 is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the weights to the mode of the
 linearised model, in posterior standard deviations.
 
-Searches evaluate the loss of the rows and its gradient on a single replica of the module (:class:`DataLoss`). If the rows
+Searches evaluate the loss of the rows and its gradient on one replica of the module (:class:`DataLoss`). If the rows
 form one batch, the gradient reuses the graph of the preceding forward pass.
 """
 
