@@ -178,8 +178,7 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):
         raise StateError(f"the state gives a {kind.__name__} the attributes {replaced} twice.")
-    module: nn.Module = new(kind, state)
-    return module
+    return new(kind, state)
 
 
 # ---------------------------------------------------------------------- nets

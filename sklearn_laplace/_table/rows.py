@@ -435,5 +435,4 @@ def rehashed(keys: np.ndarray) -> np.ndarray:
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    hashes: np.ndarray = keys ^ (keys >> np.uint64(31))
-    return hashes
+    return keys ^ (keys >> np.uint64(31))

@@ -181,5 +181,4 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
         ordered, sums = values[order], np.cumsum(weights[order])
     # A positive position skips leading values of weight zero; the factor keeps rounding from passing the last value.
     positions = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
-    quantiles: np.ndarray = ordered[np.searchsorted(sums, positions)]
-    return quantiles
+    return ordered[np.searchsorted(sums, positions)]

@@ -36,8 +36,7 @@ def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     scale = distribution.std()
     z = (y - distribution.mean()) / scale
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    values: np.ndarray = scale * (z * erf(z / np.sqrt(2)) + 2 * density - 1 / np.sqrt(np.pi))
-    return values
+    return scale * (z * erf(z / np.sqrt(2)) + 2 * density - 1 / np.sqrt(np.pi))
 
 
 def _by_quantiles(distribution: Any, y: np.ndarray) -> np.ndarray:

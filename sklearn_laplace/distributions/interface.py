@@ -34,8 +34,7 @@ class PredictiveDistribution(Protocol):
 
     def std(self) -> np.ndarray:
         """Standard deviation, in units of y."""
-        std: np.ndarray = np.sqrt(self.var())
-        return std
+        return np.sqrt(self.var())
 
     def logpdf(self, x: Any) -> np.ndarray:
         """Log density in nats; for counts, log probability."""

@@ -84,13 +84,11 @@ class TransformedMixture(PredictiveDistribution):
         x = np.asarray(x, dtype=float)
         z, slope = self._mapped("apply", x), self._mapped("log_slope", x)
         is_inside = np.isfinite(z)
-        density: np.ndarray = np.where(is_inside, self.latent.logpdf(np.where(is_inside, z, 0.0)) + slope, -np.inf)
-        return density
+        return np.where(is_inside, self.latent.logpdf(np.where(is_inside, z, 0.0)) + slope, -np.inf)
 
     def pdf(self, x: Any) -> np.ndarray:
         """Density at x, in inverse units of the targets."""
-        density: np.ndarray = np.exp(self.logpdf(x))
-        return density
+        return np.exp(self.logpdf(x))
 
     def cdf(self, x: Any) -> np.ndarray:
         """Probability of a target of at most x."""
@@ -122,8 +120,7 @@ class TransformedMixture(PredictiveDistribution):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.latent.means.shape
-        return shape
+        return self.latent.means.shape
 
     def _mapped(self, method: str, values: np.ndarray) -> np.ndarray:
         """Values (..., n) or (..., n, k) under a method of the transformations."""

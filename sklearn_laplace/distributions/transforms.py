@@ -46,15 +46,12 @@ class LogTransform:
         positive = y > 0
         y = np.where(positive, y, self.high)
         z = np.log(np.minimum(y, self.high)) + np.maximum(y - self.high, 0.0) / self.high
-        transformed: np.ndarray = np.where(positive, z, -np.inf)
-        return transformed
+        return np.where(positive, z, -np.inf)
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
         """The y with g(y) = z."""
-        original: np.ndarray = np.exp(np.minimum(z, self.end)) + self.high * np.maximum(z - self.end, 0.0)
-        return original
+        return np.exp(np.minimum(z, self.end)) + self.high * np.maximum(z - self.end, 0.0)
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:
         """log g′(y), which a log density of g(y) needs to become that of y; 0 for y ≤ 0, where the density is zero."""
-        slope: np.ndarray = -np.log(np.where(y > 0, np.clip(y, np.finfo(float).tiny, self.high), 1.0))
-        return slope
+        return -np.log(np.where(y > 0, np.clip(y, np.finfo(float).tiny, self.high), 1.0))

@@ -161,8 +161,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
     """Normal quantile of the PIT of each target; of the upper tail, if the distribution has it, where the PIT is 1."""
     if is_normal(distribution):
-        scores: np.ndarray = (targets - distribution.mean()) / distribution.std()
-        return scores
+        return (targets - distribution.mean()) / distribution.std()
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))
     if is_discrete(distribution) or not callable(upper := getattr(distribution, "sf", None)):
         return scores

@@ -139,5 +139,4 @@ def equal_bins(values: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray
     place = np.unique(values, return_inverse=True)[1]
     total = np.bincount(place, weights)
     middle = (np.cumsum(total) - total / 2) / total.sum()
-    bins: np.ndarray = np.unique(np.floor(middle * n_bins), return_inverse=True)[1][place]
-    return bins
+    return np.unique(np.floor(middle * n_bins), return_inverse=True)[1][place]

@@ -342,8 +342,7 @@ class MLP(nn.Sequential):
 
     def numbers(self, x: Tensor) -> Tensor:
         """Encoded columns, shape (n, d); independent of the weights."""
-        encoded: Tensor = self[0](x)
-        return encoded
+        return self[0](x)
 
 
 def units_before(layers: Iterable[nn.Module]) -> tuple[int, ...]:

@@ -25,8 +25,7 @@ from .table import TableMLP
 
 def _through_gelu(g: Tensor, h: Tensor) -> Tensor:
     g, h = torch.broadcast_tensors(g, h)  # oneDNN, which torch uses in float32, refuses views that repeat values
-    product: Tensor = torch.ops.aten.gelu_backward(g.contiguous(), h.contiguous())
-    return product
+    return torch.ops.aten.gelu_backward(g.contiguous(), h.contiguous())
 
 
 SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {

@@ -227,8 +227,7 @@ def _transform(y: Any, distribution: Any, output: int | None, random_state: Any)
 
 def _central(pit: np.ndarray) -> np.ndarray:
     """Level of the central interval whose end is the target."""
-    distance: np.ndarray = np.abs(2 * pit - 1)
-    return distance
+    return np.abs(2 * pit - 1)
 
 
 def _below(pit: np.ndarray) -> np.ndarray:

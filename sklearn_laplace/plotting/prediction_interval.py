@@ -353,8 +353,7 @@ def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
 def _coverage(targets: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Fraction of the targets (n,) inside intervals (n, 2, n_levels), for each level."""
     inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
-    fraction: np.ndarray = inside.mean(0)
-    return fraction
+    return inside.mean(0)
 
 
 def _ranks(mean: np.ndarray) -> np.ndarray:

@@ -240,8 +240,7 @@ def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 def _squared(y_true: Any, y_pred: Any) -> np.ndarray:
     predicted = numbers("y_pred", y_pred)
-    losses: np.ndarray = (targets_like(y_true, predicted) - predicted) ** 2
-    return losses
+    return (targets_like(y_true, predicted) - predicted) ** 2
 
 
 def _wrong(y_true: Any, y_pred: Any) -> np.ndarray:
