@@ -176,7 +176,6 @@ def fit_laplace(
     are checked at the end of the pass, so that a GPU never has to synchronise within it.
 
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.laplace.structures import Full

@@ -32,8 +32,7 @@ class TemperedPosterior(Posterior):
         return self.inner.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return self.inner.n_parameters
 
     @property
@@ -48,11 +47,9 @@ class TemperedPosterior(Posterior):
         return self.inner.logdet_precision() - self.temperatures.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """Product S⁻¹ R v with the root R of the inner covariance."""
         return self.inner.apply_root(vectors) * self._inverse
 
     def solve(self, vector: Tensor) -> Tensor:
-        """Product S⁻¹ P⁻¹ S⁻¹ v, with P the inner precision."""
         return self.inner.solve(vector * self._inverse) * self._inverse
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:

@@ -32,7 +32,6 @@ class EmpiricalFisher(CurvatureRule):
     dispersion_power: ClassVar[int] = 2
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ with S = √w · r."""
         factor = likelihood.residual(line.outputs, targets) * weights.sqrt()[:, None]
         return Batch(line.pullback(factor[..., None]), line.outputs, weights)
 

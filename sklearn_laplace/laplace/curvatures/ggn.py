@@ -32,7 +32,6 @@ class GGN(CurvatureRule):
     dispersion_power: ClassVar[int] = 1
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ with S = √w · Λ^½."""
         factor = likelihood.hessian_factor(line.outputs, targets) * weights.sqrt()[:, None, None]
         return Batch(line.pullback(factor), line.outputs, weights)
 

@@ -93,7 +93,6 @@ class Affine(FactoredLayer):
 
     @property
     def block(self) -> ParameterBlock:
-        """[γ | β] in one row."""
         return ParameterBlock(self.name, 1, self.weight + self.bias, factored=False)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:

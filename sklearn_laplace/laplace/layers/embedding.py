@@ -45,11 +45,9 @@ class Embedding(FactoredLayer):
 
     @property
     def block(self) -> ParameterBlock:
-        """The table, vector by vector, in one row."""
         return ParameterBlock(self.name, 1, self.weight, factored=False)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """Indices, shape (n, L)."""
         return inputs.reshape(len(inputs), -1)
 
     def factor(self, features: Tensor, cotangents: Tensor) -> DenseFactor:

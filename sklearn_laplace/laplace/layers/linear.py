@@ -42,7 +42,6 @@ class Linear(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True for a linear layer that owns its weight."""
         return type(layer) in (nn.Linear, StandardisedLinear) and "weight" in layer._parameters and inputs.ndim >= 2
 
     @classmethod

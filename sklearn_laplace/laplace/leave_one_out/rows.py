@@ -15,7 +15,8 @@ from ..curvatures._base import CurvatureRule
 from ..fit import Hyper, Rows
 from ..jacobian.jacobian import DenseFactor, FactoredJacobian
 from ..latent import LatentGaussian
-from ..likelihoods._base import Likelihood, Link, without_noise
+from ..likelihoods._base import Likelihood, without_noise
+from ..links._base import Link
 from ..network.network import Linearisation, Network
 
 Density = Callable[[LatentGaussian, Tensor, float], Tensor]

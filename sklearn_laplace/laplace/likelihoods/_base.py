@@ -5,25 +5,16 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
+from ..links._base import Link
 
 LOGIT_OUTSIDE = 40.0
 """Standard deviation of the difference between two logits, one width outside the range of the data."""
-
-
-class Link(Protocol):
-    """The part of a link that a likelihood over classes uses (see ``links/``)."""
-
-    def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
-
-    def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance of the class probabilities under the Gaussian over the logits, shape (n, C)."""
 
 
 class Likelihood(ABC):
@@ -106,9 +97,9 @@ class Likelihood(ABC):
         Draws have the known noise of ``targets``, if any.
         """
 
-    @abstractmethod
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Term to add to ``nll / φ`` for a negative log density, per row of weight 1."""
+        """Term to add to ``nll / φ`` for a negative log density, per row of weight 1; zero if ``nll`` is complete."""
+        return 0.0
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½ Σ log v of each row's known noise, shape (n,): the part of the negative log density independent of φ."""

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link
+from ..links._base import Link
+from ._base import Likelihood
 
 LARGE_RATE = 1e8
 """Rate above which draws come from the normal distribution of equal mean and variance, without rounding."""
@@ -36,7 +37,6 @@ class Poisson(Likelihood):
 
     Examples
     --------
-    >>> import torch
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])
     """
@@ -62,15 +62,12 @@ class Poisson(Likelihood):
         return replace(latent, mean=latent.mean + exposures.log()), targets * exposures
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """e^f − y f + log y!, shape (n,), nats."""
         return (outputs.exp() - targets * outputs + torch.lgamma(targets + 1)).sum(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """e^f − y, shape (n, C)."""
         return outputs.exp() - targets
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """diag(e^{f/2}), shape (n, C, C)."""
         return torch.diag_embed((0.5 * outputs).exp())
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -87,12 +84,7 @@ class Poisson(Likelihood):
         normal = rate + rate.sqrt() * torch.special.ndtri(uniforms)
         return torch.where(small, high, normal).to(outputs.dtype)
 
-    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: ``nll`` is already a complete negative log density."""
-        return 0.0
-
     def conditional_mean(self, outputs: Tensor) -> Tensor:
-        """The rate e^f."""
         return outputs.exp()
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:

@@ -28,7 +28,6 @@ class BridgeNorm(Link):
         return Bridge(self.draws).mean(_normalised(latent))
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance of the same Dirichlet as in :meth:`mean`, shape (n, C)."""
         return Bridge(self.draws).variance(_normalised(latent))
 
 

@@ -19,5 +19,4 @@ class Plugin(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """softmax(mean), shape (n, C)."""
         return latent.mean.softmax(-1)

@@ -40,7 +40,6 @@ class Quadrature(Link):
 
     Examples
     --------
-    >>> import torch
     >>> from sklearn_laplace.laplace.links._base import standard_normals
     >>> latent = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> Quadrature(standard_normals(16, 2, seed=0)).mean(latent).round(decimals=4)

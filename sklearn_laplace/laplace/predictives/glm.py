@@ -26,7 +26,6 @@ class GLM(PosteriorPredictive):
     Examples
     --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> from sklearn_laplace.laplace.structures import Diag
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
     >>> network = trace(module, torch.ones(1, 1).double())
@@ -67,7 +66,6 @@ class GLM(PosteriorPredictive):
 
     @staticmethod
     def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """f + J·(shift + deviation), shape (n, C, s)."""
         outputs, jacobian = network.jacobian(x)
         moves = deviations if shift is None else deviations + shift
         return outputs.double()[..., None] + jacobian.times(moves.mT)

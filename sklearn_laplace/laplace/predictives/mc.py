@@ -33,7 +33,6 @@ class MC(PosteriorPredictive):
     Examples
     --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
     >>> network = trace(module, torch.ones(1, 1).double())
     >>> predictive = MC(torch.tensor([[-1.0], [1.0]]).double())
@@ -68,7 +67,6 @@ class MC(PosteriorPredictive):
 
     @staticmethod
     def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Outputs (n, C, s) of the network at θ* + shift + deviation."""
         thetas = network.theta + (deviations if shift is None else deviations + shift)
         width = sum(block.size + len(x) * block.outputs * block.positions for block in network.layout.blocks)
         if _runs_batched(network, x[:1]):

@@ -39,7 +39,6 @@ def maximise_evidence(
     Examples
     --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace import fit_laplace
     >>> from sklearn_laplace.laplace.likelihoods import Gaussian

@@ -146,7 +146,10 @@ class Curvature(ABC):
 class Posterior(ABC):
     """The factorised precision P of the weights around their mode."""
 
-    n_parameters: int
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Number P of weights."""
 
     @property
     @abstractmethod

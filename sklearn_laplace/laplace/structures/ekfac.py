@@ -47,7 +47,6 @@ class EKFAC(Curvature):
 
     Examples
     --------
-    >>> import torch
     >>> EKFAC.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -88,7 +87,6 @@ class EKFAC(Curvature):
         return None if self.parts else self._zeros(self.moments())
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zero second moments in the same basis."""
         return self._zeros(self.parts)
 
     def _zeros(self, parts: tuple[EKFACBlock, ...]) -> Self:
@@ -98,7 +96,6 @@ class EKFAC(Curvature):
     def memory(
         blocks: Sequence[ParameterBlock], n_dual: int, weight_sharing: WeightSharing = WeightSharing.EXPAND
     ) -> int:
-        """Bytes of kron plus 8 · P for the second moments."""
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
     def add_(self, batch: Batch) -> Self:
@@ -115,7 +112,6 @@ class EKFAC(Curvature):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Sum of the second moments of two curvatures with the same basis."""
         return self._moments(other, 1.0)
 
     def subtract(self, other: Self) -> Self:

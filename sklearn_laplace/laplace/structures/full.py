@@ -31,7 +31,6 @@ class Full(Curvature):
 
     Examples
     --------
-    >>> import torch
     >>> block = ParameterBlock("w", 1, 2, factored=False)
     >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]
@@ -49,7 +48,6 @@ class Full(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of curvature, its factor and the posterior's root: 3 · 8 · P²."""
         return 3 * 8 * sum(block.size for block in blocks) ** 2
 
     @classmethod
@@ -98,7 +96,6 @@ class Full(Curvature):
         return difference
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v by one matrix product, O(P²)."""
         return self.matrix @ vector
 
     @cached_property
@@ -114,7 +111,6 @@ class Full(Curvature):
         return eigh(mirror_lower(self.lower), semidefinite=self.semidefinite)
 
     def eigenvalues(self) -> Tensor:
-        """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""
         return self._spectrum[0]
 
     def eigenbasis(self) -> Eigenbasis:
@@ -157,8 +153,7 @@ class FullPosterior(Posterior):
         return self.half.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -180,7 +175,6 @@ class FullPosterior(Posterior):
         return torch.linalg.solve_triangular(self.half.mT, forward, upper=True)[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """(J R)(J R)ᵀ for each row, shape (n, K, K)."""
         projected = self._project(jacobian)
         return projected @ projected.mT
 
@@ -189,19 +183,15 @@ class FullPosterior(Posterior):
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        """‖J R‖² for each row, shape (n, K)."""
         return self._project(jacobian).square().sum(-1)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """(J R)(J′ R)ᵀ over all rows and outputs."""
         return self._project(jacobian).flatten(0, 1) @ self._project(other).flatten(0, 1).mT
 
     def marginal_variance(self) -> Tensor:
-        """Row sums of R∘R."""
         return self.root.square().sum(-1)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """First statistic from the marginal variances, O(P²)."""
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
         return zeros.index_add(0, groups, self.precision * self.marginal_variance())
 

@@ -35,7 +35,6 @@ class Functional(Curvature):
 
     Examples
     --------
-    >>> import torch
     >>> Functional.zero([ParameterBlock("w", 1, 2, factored=False)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]
     """
@@ -76,7 +75,6 @@ class Functional(Curvature):
         )
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v = Jᵀ (J v), two passes over the rows."""
         inner = _times(self.factors, vector[:, None])
         return torch.cat([factor.transposed_times(inner) for factor in self.factors])[:, 0]
 
@@ -108,12 +106,7 @@ class Functional(Curvature):
 
     @cached_property
     def _eigenvalues(self) -> Tensor:
-        n_parameters = sum(block.size for block in self.blocks)
-        values = eigvalsh(self._unit_gram)
-        padded = torch.zeros(n_parameters, dtype=torch.float64, device=self.device)
-        count = min(len(values), n_parameters)
-        padded[n_parameters - count :] = values[len(values) - count :]
-        return padded
+        return padded(eigvalsh(self._unit_gram), sum(block.size for block in self.blocks))
 
     def eigenvalues(self) -> Tensor:
         """Eigenvalues of the Gram matrix, padded with zeros or truncated to P."""
@@ -164,8 +157,7 @@ class FunctionalPosterior(Posterior):
         return self.precision.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return len(self.precision)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -173,7 +165,6 @@ class FunctionalPosterior(Posterior):
         return n_outputs * max(len(self.gram), sum(block.width(1) for block in blocks))
 
     def logdet_precision(self) -> Tensor:
-        """log |D| + log |C|."""
         return self.precision.log().sum() + 2 * self.factor.diagonal().log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -273,6 +264,12 @@ class FunctionalPosterior(Posterior):
         """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
         cross = _gram(self.factors, _matched(self.factors, jacobian), self._columns)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
+
+
+def padded(eigenvalues: Tensor, size: int) -> Tensor:
+    """The largest of the ascending eigenvalues of a Gram matrix, after zeros, shape (size,)."""
+    kept = eigenvalues[max(len(eigenvalues) - size, 0) :]
+    return torch.cat([kept.new_zeros(size - len(kept)), kept])
 
 
 def _empty(block: ParameterBlock, device: torch.device) -> Factor:

@@ -73,7 +73,6 @@ class Kron(Curvature):
 
     Examples
     --------
-    >>> import torch
     >>> Kron.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -127,7 +126,6 @@ class Kron(Curvature):
         return replace(self, total_weight=self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
-        """Sum of the factor sums."""
         parts = tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
         return replace(self, parts=parts, total_weight=self.total_weight + other.total_weight)
 
@@ -149,7 +147,6 @@ class Kron(Curvature):
         return torch.cat(pieces)
 
     def eigenvalues(self) -> Tensor:
-        """Products of the eigenvalues of B and A, layer by layer."""
         return self._eigenvalues
 
     @cached_property
@@ -335,15 +332,13 @@ class KronPosterior(Posterior):
         return self.parts[0].spectrum.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return sum(self.sizes)
 
     def logdet_precision(self) -> Tensor:
         return torch.stack([part.logdet() for part in self.parts]).sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """Q_B (V / √m) Q_Aᵀ, layer by layer."""
         pieces = []
         for part, piece in zip(self.parts, vectors.split(self.sizes, -1), strict=True):
             matrices = piece.unflatten(-1, part.spectrum.shape)
@@ -351,7 +346,6 @@ class KronPosterior(Posterior):
         return torch.cat(pieces, -1)
 
     def solve(self, vector: Tensor) -> Tensor:
-        """Q_B ((Q_Bᵀ V Q_A) / m) Q_Aᵀ, layer by layer."""
         pieces = []
         for part, piece in zip(self.parts, vector.split(self.sizes), strict=True):
             matrix = part.to_eigen(piece.view(part.spectrum.shape))
@@ -370,7 +364,6 @@ class KronPosterior(Posterior):
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """J P⁻¹ J′ᵀ from dense rows in the eigenbasis."""
         left, right = (self._eigen_rows(j) for j in (jacobian, other))
         return left @ right.mT
 

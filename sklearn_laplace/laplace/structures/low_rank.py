@@ -19,7 +19,7 @@ from ...errors import UnsupportedCombinationError
 from ..jacobian.jacobian import Batch, DenseFactor, ParameterBlock
 from ..linalg import cholesky, eigh
 from ._base import RANK, Curvature
-from .functional import FunctionalPosterior
+from .functional import FunctionalPosterior, padded
 
 SLACK, PIECE = 2, 256
 """Rows are truncated once there are more than ``SLACK`` times the rank, and added in pieces of at least ``PIECE``."""
@@ -31,7 +31,6 @@ class LowRank(Curvature):
 
     Examples
     --------
-    >>> import torch
     >>> LowRank.zero([ParameterBlock("w", 1, 3, factored=False)], torch.device("cpu"), rank=2).eigenvalues().tolist()
     [0.0, 0.0, 0.0]
     """
@@ -74,7 +73,6 @@ class LowRank(Curvature):
         return total
 
     def merge(self, other: Self) -> Self:
-        """Concatenate the rows of both and truncate."""
         return replace(self, kept=replace(self, kept=torch.cat([self._leading, other._leading]))._leading)
 
     def subtract(self, other: Self) -> Self:
@@ -85,7 +83,6 @@ class LowRank(Curvature):
         )
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v = Rᵀ (R v)."""
         return self._leading.mT @ (self._leading @ vector)
 
     @cached_property
@@ -106,11 +103,7 @@ class LowRank(Curvature):
     @cached_property
     def _eigenvalues(self) -> Tensor:
         rows = self._leading
-        values = eigh(rows @ rows.mT)[0]
-        padded = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        count = min(len(values), len(padded))
-        padded[len(padded) - count :] = values[len(values) - count :]
-        return padded
+        return padded(eigh(rows @ rows.mT)[0], rows.shape[1])
 
     def posterior(self, precision: Tensor, scale: float) -> FunctionalPosterior:
         """Posterior by Woodbury's formula on the kept rows, O(L² P), for any pattern of precisions."""

@@ -82,7 +82,6 @@ class LowRankDiag(Curvature):
 
     Examples
     --------
-    >>> import torch
     >>> LowRankDiag.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu"), rank=4).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -115,7 +114,6 @@ class LowRankDiag(Curvature):
         return None if following is None else self._with(following, torch.zeros_like(self.diagonal.diagonal))
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zero moments and diagonal in the same basis."""
         return self._with(self.ekfac.emptied(blocks, device), torch.zeros_like(self.diagonal.diagonal))
 
     @staticmethod
@@ -133,7 +131,6 @@ class LowRankDiag(Curvature):
         return replace(self, ekfac=self.ekfac.add_(batch), diagonal=self.diagonal.add_(batch))
 
     def merge(self, other: Self) -> Self:
-        """Sums of the moments and the diagonals of two curvatures with the same basis."""
         return replace(self, ekfac=self.ekfac.merge(other.ekfac), diagonal=self.diagonal.merge(other.diagonal))
 
     def subtract(self, other: Self) -> Self:
@@ -146,7 +143,6 @@ class LowRankDiag(Curvature):
         return tuple(InfBlock.of(part, piece, self.rank) for part, piece in zip(moments, pieces, strict=True))
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v, layer by layer, O(p (O + I))."""
         pieces = vector.split(self.diagonal.sizes)
         return torch.cat([block.times(piece) for block, piece in zip(self._blocks, pieces, strict=True)])
 
@@ -155,7 +151,6 @@ class LowRankDiag(Curvature):
         return torch.cat([block.eigenvalues() for block in self._blocks])
 
     def posterior(self, precision: Tensor, scale: float) -> BlockPosterior:
-        """Posterior, layer by layer, for any pattern of precisions."""
         sizes = self.diagonal.sizes
         pieces = precision.expand(sum(sizes)).split(sizes)
         parts = (block.posterior(piece, scale) for block, piece in zip(self._blocks, pieces, strict=True))
@@ -179,8 +174,7 @@ class InfBlockPosterior(Posterior):
         return self.total.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number p of weights."""
+    def n_parameters(self) -> int:
         return len(self.total)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -193,7 +187,6 @@ class InfBlockPosterior(Posterior):
         return self.rows * (1 + self.values).rsqrt()[:, None]
 
     def logdet_precision(self) -> Tensor:
-        """log |D′| + Σ log(1 + l)."""
         return self.total.log().sum() + self.values.log1p().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -219,13 +212,11 @@ class InfBlockPosterior(Posterior):
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """:meth:`covariance` between all rows and outputs, from dense rows, shape (n·K, m·K)."""
         left, right = (j.rows().double().flatten(0, 1) * self.total.rsqrt() for j in (jacobian, other))
         explained = self._explained
         return left @ right.mT - (left @ explained.mT) @ (right @ explained.mT).mT
 
     def marginal_variance(self) -> Tensor:
-        """Diagonal of the covariance, (1 − diag(Eᵀ E)) / D′, shape (p,)."""
         return (1 - self._explained.square().sum(0)) / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:

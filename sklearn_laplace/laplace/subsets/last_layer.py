@@ -27,7 +27,6 @@ class LastLayer(Subset):
     """
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of the last layer's tensors."""
         known = {layer.name: layer for layer in network.layers if isinstance(layer, Linear | Conv)}
         last = network.called[-1] if network.called else "(none)"
         if last not in known:
@@ -40,7 +39,6 @@ class LastLayer(Subset):
         return tuple(name for name, _ in known[last].columns)
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return the network restricted to the last layer's weights."""
         names, last = self.names(network), network.called[-1]
         owners = {name: name.rpartition(".")[0] for name in network.passing_by(last, example[:1])}
         outside = {owner for owner in owners.values() if not f"{last}.".startswith(f"{owner}.".lstrip("."))}

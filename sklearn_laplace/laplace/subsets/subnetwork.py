@@ -34,7 +34,6 @@ class Subnetwork(Subset):
     Examples
     --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> Subnetwork({"bias": None}).of(network, torch.zeros(1, 2)).blocks
     (ParameterBlock(name='', outputs=1, inputs=1, factored=True, positions=1),)
@@ -51,7 +50,6 @@ class Subnetwork(Subset):
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of the selected tensors and of those in selected modules, without tensors with an empty mask."""
         known, aliases = network.parameter_names, network.layout.aliases
         members = {name: tensors_of(network, name) for name in self.masks}
         if unknown := [name for name, tensors in members.items() if not tensors]:
@@ -117,7 +115,6 @@ class Scored(Subset):
         return frozenset({"rows"})
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of all tensors, since each may have selected weights."""
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
