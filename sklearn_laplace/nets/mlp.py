@@ -272,8 +272,6 @@ class MLP(nn.Sequential):
     outputs of order one at any width, so that one prior precision, naturally 1, suits all layers. Statistics of the
     columns are those of :class:`Standardise` and :class:`Compress`; ``output_shift`` is added to each output.
 
-    Examples
-    --------
     >>> import torch
     >>> net = MLP(3, 1, hidden_layer_sizes=(5,), seed=1)
     >>> net(torch.zeros(4, 3)).shape

@@ -50,8 +50,6 @@ class TableMLP(ColumnsModule):
     and interquartile ranges, each enters as a clipped number too (:class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`).
     ``input_cycles`` are the periods of :class:`~sklearn_laplace.nets.mlp.Standardise`.
 
-    Examples
-    --------
     >>> import torch
     >>> net = TableMLP([0, 3], [True, False], 1, hidden_layer_sizes=(5,))
     >>> net(torch.tensor([[0.5, 1.0], [float("nan"), 3.0]], dtype=torch.float64)).shape

@@ -22,8 +22,6 @@ from ._base import CurvatureRule
 class EmpiricalFisher(CurvatureRule):
     """Empirical Fisher: Sₙ = √wₙ rₙ, one column.
 
-    Examples
-    --------
     >>> sorted(EmpiricalFisher.provides), EmpiricalFisher.dispersion_power
     (['layers', 'rows'], 2)
     """

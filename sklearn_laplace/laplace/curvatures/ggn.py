@@ -22,8 +22,6 @@ from ._base import CurvatureRule
 class GGN(CurvatureRule):
     """Generalised Gauss–Newton: Sₙ Sₙᵀ = wₙ Λₙ.
 
-    Examples
-    --------
     >>> sorted(GGN.provides), GGN.dispersion_power
     (['layers', 'rows'], 1)
     """

@@ -21,8 +21,6 @@ from ._base import CurvatureRule
 class Hessian(CurvatureRule):
     """Exact Hessian of a batch as a P × P matrix by autodiff, O(n P²) time and P² memory.
 
-    Examples
-    --------
     >>> sorted(Hessian.provides), Hessian.dispersion_power
     (['matrix'], 1)
     """

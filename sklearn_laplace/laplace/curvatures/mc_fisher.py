@@ -29,8 +29,6 @@ GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 class MCFisher(CurvatureRule):
     """Sampled Fisher: Sₙ = √(wₙ/S) (rₙ₁ … rₙₛ) for S sampled targets.
 
-    Examples
-    --------
     >>> sorted(MCFisher.provides), MCFisher.dispersion_power
     (['layers', 'rows'], 1)
     """

@@ -60,8 +60,6 @@ class Affine(FactoredLayer):
 
     ``weight`` and ``bias`` are the numbers of elements of γ and β; 0 if the tensor is not selected.
 
-    Examples
-    --------
     >>> layer = torch.nn.LayerNorm(5)
     >>> sequences = torch.zeros(2, 7, 5)
     >>> affine = Affine.of("0", layer, {"weight", "bias"}, sequences)

@@ -31,8 +31,6 @@ class Conv(FactoredLayer):
 
     ``weight`` and ``bias`` are the inputs of one output channel, and 1; with groups, the elements of each tensor.
 
-    Examples
-    --------
     >>> layer = torch.nn.Conv2d(3, 8, kernel_size=5)
     >>> images = torch.zeros(2, 3, 28, 28)
     >>> conv = Conv.of("0", layer, {"weight", "bias"}, images)

@@ -21,8 +21,6 @@ class Embedding(FactoredLayer):
 
     ``weight`` is the number V·D of elements of the table (0 if it is not selected).
 
-    Examples
-    --------
     >>> Embedding("0", weight=12, bias=0, n_vectors=4, padding=None).block.size
     12
     """

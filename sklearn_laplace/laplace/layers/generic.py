@@ -17,8 +17,6 @@ from ..jacobian.jacobian import DenseFactor, ParameterBlock
 class Generic:
     """Parameter tensors without a factored form.
 
-    Examples
-    --------
     >>> Generic(("scale",), (4,), batched=True).blocks[0].size
     4
     """

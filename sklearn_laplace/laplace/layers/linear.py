@@ -31,8 +31,6 @@ class Linear(FactoredLayer):
 
     ``weight`` and ``bias`` are I and 1, or 0 if the tensor is not selected.
 
-    Examples
-    --------
     >>> Linear("0", weight=2, bias=1, n_outputs=3, positions=1).block.inputs
     3
     """

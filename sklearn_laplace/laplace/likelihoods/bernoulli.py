@@ -20,8 +20,6 @@ from ._base import LOGIT_OUTSIDE, Likelihood, class_moments
 class Bernoulli(Likelihood):
     """Two classes, given the logit of the second. Targets are class indices 0 and 1, int64.
 
-    Examples
-    --------
     >>> Bernoulli().residual(torch.zeros(2, 1), torch.tensor([0, 1])).flatten()
     tensor([ 0.5000, -0.5000])
     """

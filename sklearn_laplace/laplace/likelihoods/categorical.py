@@ -21,8 +21,6 @@ from ._base import LOGIT_OUTSIDE, Likelihood, class_moments
 class Categorical(Likelihood):
     """C classes, given their logits. Targets are class indices, int64.
 
-    Examples
-    --------
     >>> factor = Categorical().hessian_factor(torch.zeros(1, 2))
     >>> (factor @ factor.mT)[0]
     tensor([[ 0.2500, -0.2500],

@@ -29,8 +29,6 @@ class Gaussian(Likelihood):
     ``target_variance``, the mean over the outputs, sets the scale of the search for φ. ``noise`` has the C known noise
     variances of new rows in units of φ; without it they are φ.
 
-    Examples
-    --------
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     tensor([2.])
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]]))  # target 3 with noise variance 0.5 φ

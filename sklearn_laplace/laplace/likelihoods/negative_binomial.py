@@ -37,8 +37,6 @@ HALVINGS = 36
 class NegativeBinomial(Poisson):
     """Overdispersed counts, given their log means. Targets (n, C) are non-negative integers.
 
-    Examples
-    --------
     >>> likelihood = NegativeBinomial((1.0,))  # a geometric distribution: p(k) = 0.5^(k + 1) for mean 1
     >>> likelihood.nll(torch.tensor([[0.0]]), torch.tensor([[2.0]])).neg().exp()
     tensor([0.1250])

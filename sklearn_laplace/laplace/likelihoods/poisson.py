@@ -35,8 +35,6 @@ class Poisson(Likelihood):
     1/v and mean :math:`e^m` (MacKay 1998). Rates are therefore log-normal with moments m − v/2 and v of the logarithm,
     and predictions sum to the observed total; means of :math:`e^{m + v/2}` do not.
 
-    Examples
-    --------
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])
     """

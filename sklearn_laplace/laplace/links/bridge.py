@@ -29,8 +29,6 @@ class Bridge(Link):
 
     For two classes the mean is the softmax of the mean logits, whatever their variance.
 
-    Examples
-    --------
     >>> latent = LatentGaussian(torch.tensor([[2.0, 0.0, 0.0]]), 0.5 * torch.eye(3)[None])
     >>> Bridge(torch.zeros(1, 3)).mean(latent).round(decimals=3)
     tensor([[0.6460, 0.1770, 0.1770]])

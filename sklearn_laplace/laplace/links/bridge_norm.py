@@ -16,8 +16,6 @@ from .bridge import Bridge
 class BridgeNorm(Link):
     """Laplace bridge with a correction for large variances, O(n C²).
 
-    Examples
-    --------
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> BridgeNorm(torch.zeros(1, 2)).mean(wide).round(decimals=3)

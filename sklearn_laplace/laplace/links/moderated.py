@@ -30,8 +30,6 @@ INVERSE = 8 / math.pi, 1.5413, 0.3491, -0.01867
 class Moderated(Link):
     """Moderated softmax in closed form for any number of classes, O(n C²).
 
-    Examples
-    --------
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0, 0.0, 0.0]]), 50 * torch.eye(4)[None])
     >>> Moderated(torch.zeros(1, 4)).mean(wide).round(decimals=3)

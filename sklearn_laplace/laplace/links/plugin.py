@@ -11,8 +11,6 @@ from ._base import Link
 class Plugin(Link):
     """softmax(mean). The mean ignores the epistemic covariance; ``variance`` still uses it.
 
-    Examples
-    --------
     >>> import torch
     >>> Plugin(torch.zeros(1, 2)).mean(LatentGaussian(torch.zeros(1, 2), torch.eye(2)[None]))
     tensor([[0.5000, 0.5000]])

@@ -19,8 +19,6 @@ from ._base import Link, differences, log_coupled
 class Probit(Link):
     """Moderated softmax in closed form, O(n C²).
 
-    Examples
-    --------
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> Probit(torch.zeros(1, 2)).mean(wide).round(decimals=3)

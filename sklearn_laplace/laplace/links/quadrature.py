@@ -38,8 +38,6 @@ class Quadrature(Link):
     coarser. A row with more than four directions, possible from six classes, uses quasi-random draws, as the link "mc"
     does.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.links._base import standard_normals
     >>> latent = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> Quadrature(standard_normals(16, 2, seed=0)).mean(latent).round(decimals=4)

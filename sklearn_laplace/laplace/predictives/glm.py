@@ -23,8 +23,6 @@ from ._base import PosteriorPredictive
 class GLM(PosteriorPredictive):
     """Predictive of the network linearised around its MAP estimate, which may get more variance outside the data.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.structures import Diag
     >>> module = torch.nn.Linear(1, 1, bias=False).double()

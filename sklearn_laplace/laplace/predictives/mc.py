@@ -30,8 +30,6 @@ PASS_ELEMENTS = 2**22
 class MC(PosteriorPredictive):
     """Moments over weight samples.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
     >>> network = trace(module, torch.ones(1, 1).double())

@@ -36,8 +36,6 @@ def maximise_evidence(
 
     The dispersion is free only for likelihoods with one. If ``warn``, an optimum at a bound issues a BoundWarning.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace import fit_laplace

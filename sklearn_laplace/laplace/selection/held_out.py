@@ -118,8 +118,6 @@ def held_out_scores(
     dispersion. Others must be Gaussian, with a rule of dispersion power 1. Costs an eigendecomposition of each
     curvature and n C² P products per point; without a basis a factorisation and n C covariances per point.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace import fit_laplace

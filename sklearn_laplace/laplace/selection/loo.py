@@ -129,8 +129,6 @@ def select_loo(
     passes over the rows suffice, otherwise about twenty points take a few passes each. Several prior precisions are
     searched one after another.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace import fit_laplace
     >>> from sklearn_laplace.laplace.leave_one_out import gaussian_density

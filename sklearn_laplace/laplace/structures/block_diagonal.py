@@ -21,8 +21,6 @@ from .full import Full
 class BlockDiagonal(Curvature):
     """One dense curvature per block.
 
-    Examples
-    --------
     >>> stretches = [ParameterBlock("0", 3, 2, factored=True), ParameterBlock("w", 1, 4, factored=False)]
     >>> len(BlockDiagonal.zero(stretches, torch.device("cpu")).eigenvalues())
     10

@@ -21,8 +21,6 @@ class Diag(Curvature):
 
     A sum of diagonals of given matrices may have negative entries, which all results treat as zero.
 
-    Examples
-    --------
     >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
     [0.5, 0.25]
     """

@@ -45,8 +45,6 @@ class EKFACBlock:
 class EKFAC(Curvature):
     """Kronecker eigenvectors with exact second moments.
 
-    Examples
-    --------
     >>> EKFAC.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """

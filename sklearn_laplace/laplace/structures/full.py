@@ -29,8 +29,6 @@ class Full(Curvature):
 
     A sum of given matrices may have negative eigenvalues, which all results treat as zero.
 
-    Examples
-    --------
     >>> block = ParameterBlock("w", 1, 2, factored=False)
     >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]

@@ -33,8 +33,6 @@ SAME_RATIOS = 1e-14
 class Functional(Curvature):
     """All weighted rows, stored as factors.
 
-    Examples
-    --------
     >>> Functional.zero([ParameterBlock("w", 1, 2, factored=False)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]
     """

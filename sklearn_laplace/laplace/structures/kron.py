@@ -71,8 +71,6 @@ class KronBlock:
 class Kron(Curvature):
     """Kronecker factors of every layer.
 
-    Examples
-    --------
     >>> Kron.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """

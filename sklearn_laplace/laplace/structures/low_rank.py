@@ -29,8 +29,6 @@ SLACK, PIECE = 2, 256
 class LowRank(Curvature):
     """At least the ``rank`` leading eigenpairs, as rows whose outer products sum to H.
 
-    Examples
-    --------
     >>> LowRank.zero([ParameterBlock("w", 1, 3, factored=False)], torch.device("cpu"), rank=2).eigenvalues().tolist()
     [0.0, 0.0, 0.0]
     """

@@ -80,8 +80,6 @@ class InfBlock:
 class LowRankDiag(Curvature):
     """Leading eigenpairs and exact diagonal of every layer.
 
-    Examples
-    --------
     >>> LowRankDiag.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu"), rank=4).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """

@@ -9,8 +9,6 @@ from ._base import Subset
 class All(Subset):
     """Every trained tensor is random.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch
     >>> All().names(trace(torch.nn.Linear(2, 1), torch.zeros(1, 2)))

@@ -17,8 +17,6 @@ class LastLayer(Subset):
     No other layer may bypass the last layer on the way to the outputs, as in a network with several heads: the outputs
     of the others would have no variance.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))

@@ -31,8 +31,6 @@ class Subnetwork(Subset):
 
     A mask has the shape of its tensor. None selects a tensor, or all tensors of a module and of its submodules.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> Subnetwork({"bias": None}).of(network, torch.zeros(1, 2)).blocks
