@@ -201,7 +201,7 @@ def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tens
 
 
 def _moments(ensemble: Ensemble, options: Options, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the mixture at points x (…, q, d), differentiable in x and in the network's units.
+    """Moments of the mixture at points x (…, q, d), in the network's units, differentiable in x.
 
     Mean (…, q, C), joint covariance without noise (…, q, C, q, C), and noise variances (…, q, C).
     """

@@ -343,10 +343,7 @@ def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[s
 
 
 def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
-    """Add the forward pass; return the layers in order and the output of the last one.
-
-    Refuses nets that are not a chain of supported layers, use a layer twice, or return probabilities.
-    """
+    """Add the forward pass of a chain of supported layers; return the layers in order and the last output."""
     module = network.module
     shared = any(name != first for name, first in network.layout.aliases.items())
     layers = _layers(module)

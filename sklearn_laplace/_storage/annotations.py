@@ -20,10 +20,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bool:
-    """True if a value has the annotated type (class, literal, union, container or ``type``); an int is a float too.
-
-    ``is_plain`` tests values that are annotated as ``Any``.
-    """
+    """True if a value has the annotated type (class, literal, union, container or ``type``); an int is a float too."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return is_plain(value)

@@ -223,10 +223,7 @@ _NODES: dict[type, Callable[[Describer, Any, str], Any]] = {
 
 @dataclass(frozen=True)
 class Requirements:
-    """Modules and qualified names of classes that a pickle needs, looked up before anything else is read.
-
-    ``owner`` is the class of the pickled estimator, for the message.
-    """
+    """Modules and qualified names of classes that a pickle needs, looked up before anything else is read."""
 
     owner: str
     classes: tuple[tuple[str, str], ...]

@@ -126,10 +126,7 @@ def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotatio
 
 
 def shadows(kind: type, name: str) -> bool:
-    """True if an attribute would replace a method or a property of its class.
-
-    The value of a cached property is no replacement in a class of the user's.
-    """
+    """True if an attribute would replace a method or a property of its class."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return True
     held = getattr_static(kind, name, None)

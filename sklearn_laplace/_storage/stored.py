@@ -78,10 +78,7 @@ def state_of(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def set_state(estimator: Any, state: Any) -> None:
-    """Give an empty estimator the state that :func:`state_of` has returned.
-
-    Raises ``StateError`` for anything else.
-    """
+    """Give an empty estimator the state that :func:`state_of` has returned."""
     kind = type(estimator)
     if not isinstance(state, dict) or "format" not in state:
         content = sorted(state) if isinstance(state, dict) else type(state).__name__

@@ -102,10 +102,7 @@ def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) 
 
 
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
-    """Predict each partition of a collection: a lazy array of dask, or a tuple of them, as ``function`` returns.
-
-    ``function`` maps the model, which is sent to the workers once, and a table to arrays with one entry per row.
-    """
+    """Predict each partition of a collection by ``function`` of model and table: a lazy array of dask, or a tuple."""
     import dask.array as da
     from dask.base import compute
     from dask.delayed import delayed

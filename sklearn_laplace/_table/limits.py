@@ -62,10 +62,7 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper exact structure, a dual one if rules provide "rows".
-
-    The dual dimension M is rows × columns of the output factor.
-    """
+    """Multiply-adds of one exact step for ``n_dual`` rows × columns of S, and the cheaper exact structure."""
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
     primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
@@ -80,9 +77,8 @@ def automatic_structure(
     unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
-    """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
-
-    It accepts a form that the curvature ``provides``, and the ``unit`` within which prior precisions are equal.
+    """Most accurate structure that is affordable, ``fits``, and has the forms and ``unit``: exact, ``kron`` or
+    ``diag``.
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
@@ -181,10 +177,7 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Bytes of a structure; ``MemoryBudgetError`` if it does not fit with the rule's matrix and a single row.
-
-        ``n_dual`` is rows × ``n_columns``, the columns of the output factor of one row.
-        """
+        """Bytes of a structure; ``MemoryBudgetError`` if it does not fit with the rule's matrix and a single row."""
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
         if matrix > self.size:

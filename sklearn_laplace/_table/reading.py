@@ -176,8 +176,7 @@ def is_plain(X: Any) -> bool:
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
     """Validate X with scikit-learn, as float64 or unchanged if it needs encoding, and y by ``how`` (``check_X_y``).
 
-    Without ``tables``, X has to hold finite numbers. A fit (``reset``) sets ``n_features_in_`` and the names, others
-    check them.
+    Without ``tables``, X has to hold finite numbers.
     """
     if X is None:
         raise ValueError("X is None; pass a table of shape (n_samples, n_features).")

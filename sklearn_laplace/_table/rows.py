@@ -123,10 +123,7 @@ SAME_RATIO = 1e-9
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Map from the user's targets to the network's, (g(y) − mean) / scale, and the matching map of their noise.
-
-    "Units of y" are those of g(y). Without ``transforms``, g(y) = y.
-    """
+    """Map from the user's targets to the network's, (g(y) − mean) / scale, and the matching map of their noise."""
 
     mean: np.ndarray  # (C,), in the units of y; zeros for classes
     scale: np.ndarray  # (C,), in the units of y; ones for classes
@@ -250,9 +247,8 @@ class PreparedData:
 
     @property
     def mean_variance(self) -> float:
-        """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
-
-        For a total weight below 2, the largest squared target replaces it.
+        """Mean variance of the targets, in the network's units; below a total weight of 2 the largest square; 1 for
+        classes.
         """
         if self.targets.ndim == 1:
             return 1.0
@@ -383,10 +379,7 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort rows (n, …) into a canonical order, drop rows of weight zero, and merge equal rows of small data.
-
-    Data are small up to a total weight of 10,000; larger data are sorted by :func:`row_keys`.
-    """
+    """Sort rows (n, …), drop rows of weight zero, and merge equal rows up to a total weight of 10,000."""
     present = weights > 0
     return _merged(X[present], targets[present], weights[present])
 

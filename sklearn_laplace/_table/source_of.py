@@ -30,8 +30,7 @@ SAMPLE_ROWS = 200_000
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
     """Source of the rows that the arguments stand for; None for rows in memory.
 
-    X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of columns of X.
-    Arrays of several ranks are shards of one table.
+    X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of its columns.
     """
     if _is_path(X):
         X = dataset_of(X)
@@ -53,10 +52,7 @@ def _is_path(X: Any) -> bool:
 
 
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
-    """Rows of this rank, and the position in the whole table of the first row of each of its parts.
-
-    A source that is the same on all ranks is divided by its parts. Otherwise, each rank has its own rows.
-    """
+    """Rows of this rank (parts of a source that all have), and positions in the whole table where its parts start."""
     identities = group.gathered(source.identity)
     if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):
         before = sum(group.gathered(source.n_rows)[: group.rank])

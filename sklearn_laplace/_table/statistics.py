@@ -153,10 +153,7 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of the asinh that compresses heavy tails, in the units of the column; None without heavy tails.
-
-    A column has heavy tails if a value is more than 20 robust standard deviations away from the median.
-    """
+    """Centre and width of the asinh that compresses heavy tails (values 20 robust deviations away); None without."""
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))

@@ -137,9 +137,8 @@ def by_target(
     *parts: np.ndarray,
     nodes: int = N_NODES,
 ) -> list[np.ndarray]:
-    """Apply a function to each target and to a part of the rows at a time.
-
-    ``parts`` have shape (n, J) or, with k transformations, (n, k, J).
+    """Apply a function to parts (n, J), or (n, k, J) with k transformations, target by target and some rows at a
+    time.
     """
     single = len(transforms) == 1
     columns = []

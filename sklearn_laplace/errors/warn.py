@@ -16,10 +16,7 @@ BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib.
-
-    The candidates of a scikit-learn search give each category once.
-    """
+    """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib."""
     search = current_search()
     if search is not None and not search.may_warn(message, category):
         return

@@ -34,10 +34,7 @@ PRECISION_BOUNDS = (1e-6, 1e8)
 
 
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
-    """Log marginal likelihood of the training targets, nats, in the network's target units.
-
-    Costs one posterior, unless ``posterior`` for the same ``hyper`` is given or a single precision has a spectrum.
-    """
+    """Log marginal likelihood of the training targets, nats, in the network's target units."""
     theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
         logdet = posterior.logdet_precision()

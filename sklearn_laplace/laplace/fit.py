@@ -99,11 +99,7 @@ class LaplaceFit:
         )
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
-        """Factorised posterior, without another pass over the data.
-
-        If ``spectral``, a single prior precision uses the eigendecomposition of the curvature, which is cached for
-        every later ``hyper``.
-        """
+        """Factorised posterior; if ``spectral``, a single precision uses the curvature's cached eigendecomposition."""
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:

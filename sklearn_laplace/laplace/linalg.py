@@ -80,11 +80,7 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p) of a symmetric matrix.
-
-    Negative eigenvalues of a ``semidefinite`` matrix, a sum of outer products, are rounding errors. Otherwise
-    :func:`clipped` warns with their number.
-    """
+    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p); a warning unless ``semidefinite``."""
     _require_finite(matrix)
     values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
     return values.clamp_min(0.0) if semidefinite else clipped(values), vectors
@@ -122,10 +118,7 @@ def clipped(values: Tensor) -> Tensor:
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
-    """Raise NotPositiveDefiniteError if the smallest eigenvalue after a subtraction is negative beyond rounding.
-
-    ``size`` is the largest diagonal entry before.
-    """
+    """Raise NotPositiveDefiniteError if the smallest eigenvalue is negative beyond rounding of entries of a size."""
     if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
         raise NotPositiveDefiniteError(
             f"cannot remove these rows: the remaining curvature would have an eigenvalue of {float(smallest):.2g}. "
@@ -210,10 +203,7 @@ def conjugate_gradients(
     precondition: Callable[[Tensor], Tensor],
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3) of shape (P,).
-
-    ``tolerance`` bounds the final residual relative to the initial one, in the norm of ``precondition``.
-    """
+    """Solve a symmetric positive definite system (P,) (Nocedal & Wright 2006, algorithm 5.3) to a relative residual."""
     solution, residual = torch.zeros_like(right), right
     solved = precondition(residual)
     direction, size = solved, float(residual @ solved)

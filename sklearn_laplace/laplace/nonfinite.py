@@ -25,10 +25,7 @@ ADVICE = "Scale the inputs, avoid points where an operation or its derivative is
 def not_finite(
     network: Network, batches: Iterable[tuple[Tensor, ...]], likelihood: Likelihood | None = None
 ) -> NonFiniteError:
-    """Error that names the first quantity that is not finite, from the rows of the failed pass, and holds their inputs.
-
-    Batches are (inputs, targets, weights), or (inputs,) alone to check only the network.
-    """
+    """Error that names the first quantity that is not finite in batches (inputs, targets, weights), or (inputs,)."""
     if what := _weights(network.module):
         return NonFiniteError(f"{what}. Train the net again, or give it other weights.")
     for inputs, *rest in batches:

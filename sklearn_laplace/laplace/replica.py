@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``, given under every
-    name.
+    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``, by any name.
 
     A ``shallow`` copy contains only the tree of registered modules, otherwise every attribute.
     """
@@ -68,10 +67,9 @@ class Tape:
                 layer.register_forward_hook(self._recorder(name))
 
     def run(self, x: Tensor) -> Tensor:
-        """Run the forward pass and record the inputs, outputs, number and order of the calls. A tape runs only once.
+        """Run the forward pass once and record inputs, outputs, number and order of the calls.
 
-        The hooks refer to the tape, so it drops its reference to the replica: the cycle would keep the tensors in
-        memory until a garbage collection.
+        The hooks refer to the tape, so it drops the replica: a cycle would keep the tensors until a garbage collection.
         """
         replica = self.replica
         del self.replica

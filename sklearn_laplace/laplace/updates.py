@@ -58,10 +58,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a dual fit to ``full`` if, with ``n_dual`` new dual rows, it would have more dual rows than weights.
-
-    The dual form stores every row, and its Gram matrix grows quadratically.
-    """
+    """Convert a dual fit to ``full`` if ``n_dual`` new dual rows would make it larger than the weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit
@@ -69,11 +66,7 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Add rows to a fit and move its mean; the temperature is ignored.
-
-    ``rows`` is a pass over the new rows at θ*, with the network, structure and prior of ``fit``, and ``exact`` their
-    curvature in an exact structure.
-    """
+    """Add rows, a pass at θ* and their ``exact`` curvature, to a fit and move its mean; the temperature is ignored."""
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
     hyper = replace(hyper, temperature=1.0)
@@ -100,10 +93,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
 
 
 def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`, with the same arguments.
-
-    Raises ValueError if no rows would remain, and the errors of :meth:`Curvature.subtract`.
-    """
+    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`, with the same arguments."""
     remaining = fit.total_weight - rows.total_weight
     if remaining <= LEAST_WEIGHT * fit.total_weight:
         raise ValueError(

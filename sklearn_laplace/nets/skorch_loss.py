@@ -26,10 +26,9 @@ class WeightedTargets(Tensor):
 
 
 class SlicingIterator:
-    """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch, without collating.
+    """Iterator over mini-batches, slices of one permuted copy of the rows per epoch, without collating.
 
-    Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``. With a seed, its own
-    generator draws the permutations, and a full batch is not permuted.
+    Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``.
     """
 
     def __init__(
@@ -80,10 +79,7 @@ def _draw() -> int:
 
 
 class RowsDataset(Dataset[Any]):
-    """Data set for skorch: item i is (x, y) if all weights are 1, otherwise (x, (y, w)).
-
-    ``X`` and ``y`` exist for scoring callbacks; ``y`` excludes the known noise.
-    """
+    """Data set for skorch: (x, y) if all weights are 1, else (x, (y, w)); ``X`` and ``y`` are for scoring callbacks."""
 
     def __init__(self, rows: TrainingRows) -> None:
         self.rows = rows

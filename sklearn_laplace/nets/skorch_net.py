@@ -64,7 +64,6 @@ def build_net(
 ) -> NeuralNet:
     """Skorch net configured for training, not yet initialised: a clone of the user's net, or a new one around a module.
 
-    ``source`` is not changed. ``max_epochs``, ``lr`` and ``batch_size`` replace values of the net if they are not None.
     ``seed`` is that of the order of mini-batches; None for torch's global generator, as in skorch.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
@@ -135,10 +134,8 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy of the user's module; weights that are torch's defaults are drawn again from torch's global generator.
-
-    The weights are kept if a parameter is fixed, if a submodule with parameters has no ``reset_parameters``, or if a
-    weight is out of the range of torch's initialisation, as after a training.
+    """Copy of the user's module, with new draws of weights in the range of torch's initialisation, if it can reset
+    all.
     """
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]

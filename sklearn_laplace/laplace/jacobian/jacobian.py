@@ -74,9 +74,9 @@ class LayerFactor(_LinearFactor):
         return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
 
     def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
-        r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), without forming a matrix (n·K, O·I).
+        r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), for weights (I,) or (O, I).
 
-        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v (I,); for (O, I) the sum over
+        It is :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v (I,), else the sum over
         outputs.
         """
         if weights.ndim == 2:
@@ -112,8 +112,8 @@ class LayerFactor(_LinearFactor):
     def add_cross_(self, other: Factor, total: Tensor) -> None:
         r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64; for a layer with itself its lower triangle.
 
-        For two layers and K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, at a cost
-        independent of K.
+        It is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two layers, at a cost independent of
+        K.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:
@@ -179,10 +179,7 @@ class DenseFactor:
 
 @dataclass(frozen=True)
 class SharedFactor(_LinearFactor):
-    """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
-
-    All structures but the Kronecker-factored ones use the dense form.
-    """
+    """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``."""
 
     inputs: Tensor  # (n, L, I)
     cotangents: Tensor  # (n, K, L, O)

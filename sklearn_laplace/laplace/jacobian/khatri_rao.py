@@ -30,11 +30,7 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost.
-
-    Both symmetric panels are packed; few pairs of outputs have weighted Gram matrices. Nothing is added above the
-    diagonal blocks.
-    """
+    """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost."""
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)

@@ -13,10 +13,7 @@ from ._base import FactoredLayer, shared_factor
 
 
 class StandardisedLinear(nn.Linear):
-    """Linear layer on standardised inputs, whose parameters have the names and shapes of a plain one.
-
-    ``standardise`` is a fixed map of the inputs (n, I), without parameters.
-    """
+    """Linear layer on inputs (n, I) after the fixed map ``standardise``, with the names and shapes of a plain one."""
 
     standardise: nn.Module
 

@@ -36,8 +36,6 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 
     Structure and rule of ``fit`` determine the covariance; ``exact``, a fit of the same rows with ``GGN`` and an exact
     structure, the mean. A row of weight zero has the ordinary prediction. The temperature affects only the covariance.
-
-    Raises UnsupportedCombinationError for several temperatures, and ValueError for another total weight.
     """
     one_temperature(hyper)
     all_rows = linear_rows(fit.network, batches)
@@ -64,10 +62,7 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 def loo_log_density(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
 ) -> float:
-    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, with the arguments of :func:`leave_one_out`.
-
-    For rates of counts, it is the density of the counts, see :meth:`Poisson.scored`.
-    """
+    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, of rows as :meth:`Likelihood.scored`."""
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))

@@ -104,10 +104,7 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """Backtracking line search over step, step/2, …: the first fit that lowers the objective, or None.
-
-    The second result is True if the decrease is within rounding errors.
-    """
+    """First fit along step, step/2, … that lowers the objective, or None; and True if within rounding errors."""
     assert fit.shift is not None
     value = fit.objective(hyper)
     rounding = ROUNDING * (abs(value) + 1.0)

@@ -31,10 +31,7 @@ def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float)
 
 
 def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Terms eᵀ V⁻¹ e and log |V|, each of shape (…), of a normal density with V = covariance + diag(noise).
-
-    The residual e and the noise variances have shape (…, C), the covariance (…, C, C).
-    """
+    """Terms eᵀ V⁻¹ e and log |V| (…) for residuals (…, C) and V = covariance (…, C, C) + diag(noise)."""
     factor = torch.linalg.cholesky(covariance + torch.diag_embed(noise))
     white = torch.linalg.solve_triangular(factor, residual[..., None], upper=False)[..., 0]
     return white.square().sum(-1), 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

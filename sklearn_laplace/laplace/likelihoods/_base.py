@@ -18,10 +18,7 @@ LOGIT_OUTSIDE = 40.0
 
 
 class Likelihood(ABC):
-    """p(y given f) at unit dispersion. The dispersion φ itself is a hyperparameter.
-
-    The negative log-likelihood of a row at dispersion φ is ``nll / φ + log_normaliser(φ) + log_noise``.
-    """
+    """p(y given f) at unit dispersion. At φ a row has −log p = ``nll / φ + log_normaliser(φ) + log_noise``."""
 
     has_dispersion: ClassVar[bool]
     """True if φ (the noise variance) is a free hyperparameter; otherwise it is fixed at 1."""
@@ -91,11 +88,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets drawn at unit dispersion, in the form of ``nll``, by the quantile function of ``uniforms`` (n, C),
-        float64.
-
-        Draws have the known noise of ``targets``, if any.
-        """
+        """Targets in the form of ``nll``, with their known noise, by the quantile function of ``uniforms`` (n, C)."""
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """Term to add to ``nll / φ`` for a negative log density, per row of weight 1; zero if ``nll`` is complete."""

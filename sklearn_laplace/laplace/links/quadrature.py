@@ -74,10 +74,7 @@ class Quadrature(Link):
 
 
 def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes (m, d) and positive weights (m,) of sum one for the integral of a softmax against a standard normal.
-
-    ``spread`` (d,), float64, is the standard deviation of the logits in each direction.
-    """
+    """Nodes (m, d) and weights (m,) for softmaxes of standard deviations ``spread`` (d,) against standard normals."""
     accuracy = ACCURACY
     while (counts := _counts(spread, accuracy)).prod() > MOST_POINTS:
         accuracy *= 0.9

@@ -87,10 +87,9 @@ def alternate(
 ) -> Mode:
     """Train weights, prior precisions and dispersion jointly. Returns the settled state with the best evidence.
 
-    ``fit`` is a pass over the data at the initial weights. ``hyper`` is best a strong prior and a dispersion as large
-    as the variance of the targets. At most half of the ``max_steps`` Gauss–Newton steps precede the first move of a
-    free prior, and at most a sixth follow each move. ``short`` is for weights near a mode: fewer L-BFGS and dispersion
-    updates.
+    ``fit`` is a pass over the data at the initial weights. At most half of the ``max_steps`` Gauss–Newton steps precede
+    the first move of a free prior, and at most a sixth follow each move. ``short`` is for weights near a mode: fewer
+    L-BFGS and dispersion updates.
     """
     start_steps, move_steps = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(

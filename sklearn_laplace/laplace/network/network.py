@@ -117,10 +117,7 @@ class Network:
     # ------------------------------------------------------------------ building
 
     def with_separate_biases(self) -> Network:
-        """Network with the same selected tensors, unmasked, and a separate dense block for each bias.
-
-        A layer-wise structure then has the exact block of the bias, uncorrelated with the weight.
-        """
+        """Network with the same selected tensors, unmasked, and a separate dense block for each bias."""
         layout = Layout.of(self.module, self.layers, self.generic, folds_biases=False)
         return replace(self, layout=layout, folds_biases=False)
 
@@ -161,10 +158,7 @@ class Network:
             return self.transform_outputs(self.module(x))
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Outputs and pullback at inputs (n, …). Costs one forward pass, and K backward passes per pullback.
-
-        If x requires a gradient, outputs and Jacobian are differentiable functions of x.
-        """
+        """Outputs and pullback at inputs (n, …); differentiable functions of x if x requires a gradient."""
         tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)

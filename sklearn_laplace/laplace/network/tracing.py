@@ -26,7 +26,7 @@ def trace(
 
     A layer is factored if its type is supported, it is called once, it does not share its tensors, and its part agrees
     with autodiff on a few rows; other tensors are generic. ``log_outputs`` takes the logarithm of outputs that are
-    probabilities. Raises ValueError for unknown names, and for a module that cannot be copied or differentiated.
+    probabilities.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())

@@ -87,10 +87,7 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Issue a BoundWarning if selected hyperparameters are at a bound of the search and indicate a problem.
-
-    Some of several groups at the upper bound are no problem: their weights are not needed.
-    """
+    """Issue a BoundWarning for values at a bound; some of several groups at the upper one are weights not needed."""
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:
         n_more = len(at_bounds) - LISTED

@@ -56,10 +56,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density of held-out rows on a grid of k values of ρ.
-
-    Without dispersion, ``squares`` and ``freedom`` are zero, and ``constants`` are the log density itself, nats.
-    """
+    """Log density of held-out rows on a grid of k values of ρ; without dispersion ``constants`` alone, nats."""
 
     unit: Tensor  # prior precisions of the training, (G,)
     ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (k,)

@@ -244,10 +244,7 @@ def _point_score(
 def at_best_noise(
     fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
 ) -> tuple[float, Hyper]:
-    """Maximise the log density of left-out latents at (ρ, 1) over the noise variance, for a Gaussian likelihood.
-
-    Returns the log density, and the hyperparameters with the best φ and δ = ρ/φ.
-    """
+    """Largest log density of left-out latents at (ρ, 1) over the noise, and its hyperparameters: φ, δ = ρ/φ."""
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))

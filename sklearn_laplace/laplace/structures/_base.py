@@ -108,11 +108,7 @@ class Curvature(ABC):
 
     @abstractmethod
     def subtract(self, other: Self) -> Self:
-        """Return the curvature without the other's rows, the inverse of :meth:`merge`.
-
-        Raises ``NotPositiveDefiniteError`` if these rows cannot be part of it, and ``UnsupportedCombinationError`` if
-        the structure cannot subtract rows.
-        """
+        """Curvature without the other's rows, or an error if these are no part of it or cannot be subtracted."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
@@ -138,8 +134,7 @@ class Curvature(ABC):
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
         """Factorise ``scale * H + diag(precision)``, for a precision (P,) or 0-d, which costs less.
 
-        ``scale`` is 1 / (temperature · dispersion^power) with the power of the curvature rule. Raises
-        ``UnsupportedCombinationError`` for an unsupported pattern of precisions.
+        ``scale`` is 1 / (temperature · dispersion^power) with the power of the curvature rule.
         """
 
 
@@ -178,11 +173,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        r"""Covariance (n, C, C), float64, of each row's outputs under the posterior without that row.
+        r"""Covariance (n, C, C), float64, of each row's outputs without the row, at most
+        :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
-        The row's contribution :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed as
-        the structure added it. The result never exceeds the prior covariance :math:`J\,\mathrm{diag}(\delta)^{-1}
-        J^\top`.
+        Its part :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed as the structure
+        added it.
         """
 
     @abstractmethod

@@ -99,10 +99,7 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores.
-
-    Scores need the trained network. Before the training, :meth:`of` returns as many weights for the memory estimate.
-    """
+    """The weights with the largest scores in the trained network; before, as many for the memory estimate."""
 
     score: Score  # a value of ``SCORES``
     size: int | float  # number of weights, or their share of all weights
@@ -139,10 +136,7 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the ``n_weights`` weights with the largest scores over all tensors, for ``subset_of_weights``.
-
-    Ties are broken in favour of the first weights.
-    """
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors, the first ones of ties."""
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):
