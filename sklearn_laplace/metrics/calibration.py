@@ -2,15 +2,10 @@ r"""Expected calibration error: the difference between predicted probability and
 
 .. math:: \mathrm{ECE} = \sum_b \frac{W_b}{W}\, |\mathrm{freq}_b - \mathrm{conf}_b|
 
-where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows. :math:`\mathrm{conf}_b` is
-the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for which the event occurred. Bins
-include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width; "quantile" splits the rows into
-bins of equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested.
-
-References
-----------
-C. Guo, G. Pleiss, Y. Sun, K. Weinberger (2017), On calibration of modern neural networks. ICML, eq. 3.
-K. Nguyen, B. O'Connor (2015), Posterior calibration and exploratory analysis for NLP models. EMNLP (equal counts).
+(Guo et al. 2017, eq. 3), where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows.
+:math:`\mathrm{conf}_b` is the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for
+which the event occurred. Bins include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width;
+"quantile" splits the rows into bins of equal weight (Nguyen & O'Connor 2015), fewer if probabilities are equal.
 """
 
 from __future__ import annotations

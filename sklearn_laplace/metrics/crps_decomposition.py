@@ -14,21 +14,10 @@ Gneiting et al. 2023). The parts, integrated over τ, are
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is a trapezoidal rule in
-:math:`\Phi^{-1}(\tau)`. Its size for a calibrated model is simulated, with targets drawn from the predictive
-distributions.
+:math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is simulated.
 
 The isotonic quantile regression halves the range of candidate values until one is left (Stout 2013). Each step is an
 isotonic regression of "y is above the middle of its range", for all levels in one call: O(k n log n) for k levels.
-
-References
-----------
-F. Laio, S. Tamea (2007), Verification tools for probabilistic forecasts. Hydrol. Earth Syst. Sci. 11.
-S. Bentzien, P. Friederichs (2014), Decomposition and graphical portrayal of the quantile score. QJRMS 140.
-T. Gneiting, D. Wolffram, J. Resin, K. Kraus, J. Bracher, T. Dimitriadis, V. Hagenmeyer, A. Jordan, S. Lerch, K. Phipps,
-M. Schienle (2023), Model diagnostics and forecast evaluation for quantiles. Annu. Rev. Stat. Appl. 10, sec. 3.3.
-S. Arnold, E.-M. Walz, J. Ziegel, T. Gneiting (2024), Decompositions of the mean continuous ranked probability score.
-Electron. J. Stat. 18 (compares this decomposition with others).
-Q. Stout (2013), Isotonic regression via partitioning. Algorithmica 66.
 """
 
 from __future__ import annotations

@@ -8,13 +8,8 @@ is
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
-and γ is the α quantile of its distribution under uniformity. The counts between the points are drawn from a multinomial
-distribution, which is exact and whose cost does not depend on n.
-
-References
-----------
-T. Säilynoja, P.-C. Bürkner, A. Vehtari (2022), Graphical test for discrete uniformity and its applications in
-goodness-of-fit evaluation and multiple sample comparison. Statistics and Computing 32, 32; sec. 2.1, alg. 1.
+and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). The counts
+between the points are drawn from a multinomial distribution, which is exact and whose cost does not depend on n.
 """
 
 from __future__ import annotations

@@ -15,10 +15,6 @@ distribution function and the density of the standard normal; l and u are the en
 α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
 ``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of k
 weights. The log density is summed over the outputs of a row instead.
-
-References
-----------
-T. Gneiting, A. Raftery (2007), Strictly proper scoring rules, prediction, and estimation. JASA 102, 359-378.
 """
 
 from __future__ import annotations
@@ -37,17 +33,6 @@ from .._validation.rows import check_same_kind, check_targets, targets_like, unm
 from ..distributions.evaluation import central_interval, crps_of, is_discrete
 from ..distributions.other_models import log_density
 
-__all__ = [
-    "CALIBRATION_LEVELS",
-    "calibration_gap",
-    "coverage",
-    "log_density_scorer",
-    "mean_width",
-    "neg_crps",
-    "neg_interval_score",
-    "neg_nlpd",
-    "sharpness",
-]
 AVERAGE = "uniform_average"
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 """Nominal levels at which :func:`calibration_gap` compares nominal and observed coverage: .05, .10, …, .95."""

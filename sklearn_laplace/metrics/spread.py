@@ -17,13 +17,6 @@ In a bin b of rows with similar predicted standard deviations (Levi et al. 2022)
           \mathrm{ENCE} = \frac1B \sum_b \frac{|\mathrm{RMV}_b - \mathrm{RMSE}_b|}{\mathrm{RMV}_b}.
 
 The band of RMSE is that of a gamma distribution of the mean squared error, with its mean and variance under F.
-
-References
-----------
-J. Berkowitz (2001), Testing density forecasts, with applications to risk management. JBES 19, 465-474.
-G. Box (1953), Non-normality and tests on variances. Biometrika 40, 318-335.
-D. Levi, L. Gispan, N. Giladi, E. Fetaya (2022), Evaluating and calibrating uncertainty prediction in regression tasks.
-Sensors 22, 5540.
 """
 
 from __future__ import annotations

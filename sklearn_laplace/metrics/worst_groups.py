@@ -1,18 +1,13 @@
 r"""Coverage of groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
 
-The groups of the tree are honest: half of the rows grow it, the other half is judged. The tree predicts :math:`|2u -
-1|` from the columns, with u the PIT. This is the level of the central interval that ends at the target. It is uniform
-for a calibrated model, and therefore has the same mean ½ in all groups.
+The groups of the tree are honest: half of the rows grow it, the other half is judged (Athey & Imbens 2016). The tree
+predicts :math:`|2u - 1|` from the columns, with u the PIT. This is the level of the central interval that ends at the
+target. It is uniform for a calibrated model, and therefore has the same mean ½ in all groups.
 
 Width strata are bins of the width of the intervals (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
 
 Each observed coverage has a binomial band that holds for all groups together (Bonferroni). Rows are treated as
 independent.
-
-References
-----------
-S. Athey, G. Imbens (2016), Recursive partitioning for heterogeneous causal effects. PNAS 113 (honest trees).
-A. Angelopoulos, S. Bates (2021), A gentle introduction to conformal prediction. arXiv:2107.07511.
 """
 
 from __future__ import annotations
