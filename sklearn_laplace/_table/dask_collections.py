@@ -85,11 +85,6 @@ class Partitions(RowSource):
         X, y, sample_weight = self.partitions[part]
         yield from _rows(X, y, sample_weight, self.targets, self.weight).all_blocks()
 
-    @property
-    def identity(self) -> object:
-        """None: these rows belong to one rank."""
-        return None
-
 
 def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) -> ArraySource:
     """Rows of a computed partition, whose targets and weights may be columns of X."""

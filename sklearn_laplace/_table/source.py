@@ -114,9 +114,9 @@ class RowSource(ABC):
         """Yield the rows of a part in order, at most ``BLOCK_ROWS`` at a time."""
 
     @property
-    @abstractmethod
     def identity(self) -> object:
-        """Plain value that is equal for sources of the same rows, or None if the rows belong to this process alone."""
+        """Plain value that is equal for sources of the same rows; None if the rows belong to this process alone."""
+        return None
 
     @property
     def n_rows(self) -> int:
@@ -146,11 +146,6 @@ class SomeParts(RowSource):
 
     def blocks(self, part: int) -> Iterator[Block]:
         return self.whole.blocks(self.chosen[part])
-
-    @property
-    def identity(self) -> object:
-        """None: these rows belong to one rank."""
-        return None
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -206,11 +201,6 @@ class ArraySource(RowSource):
         for start in range(begin, min(begin + PART_ROWS, len(self.X)), BLOCK_ROWS):
             span = slice(start, min(start + BLOCK_ROWS, begin + PART_ROWS, len(self.X)))
             yield Block(*(None if part is None else _rows(part, span) for part in (self.X, self.y, self.sample_weight)))
-
-    @property
-    def identity(self) -> object:
-        """None: every process has its own arrays."""
-        return None
 
 
 def _rows(values: Any, span: slice) -> Any:
