@@ -28,7 +28,7 @@ from .nonfinite import not_finite
 from .prior import Prior
 from .structures import Kron
 from .structures._base import Curvature, Posterior
-from .tempering import tempered
+from .tempering import TemperedPosterior
 
 Rows = tuple[Tensor, Tensor, Tensor]
 """A batch of rows: inputs (n, …), targets in the form that the likelihood expects, and row weights (n,)."""
@@ -130,7 +130,8 @@ class LaplaceFit:
     def _tempered(self, posterior: Callable[[Tensor, float], Posterior], hyper: Hyper, spectral: bool) -> Posterior:
         values, scale = hyper.prior_precision, hyper.scale(self.dispersion_power)
         if isinstance(hyper.temperature, Tensor):
-            return tempered(posterior, values[self.prior.groups], scale, hyper.temperature)
+            tempered = posterior(values[self.prior.groups] * hyper.temperature, scale)
+            return TemperedPosterior(tempered, hyper.temperature)
         return posterior(self.prior.precision(values) if spectral else values[self.prior.groups], scale)
 
     def log_likelihood(self, hyper: Hyper) -> float:

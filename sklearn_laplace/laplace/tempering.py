@@ -9,7 +9,7 @@ so this is the structure's posterior under the precisions :math:`\delta T`, tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,10 +76,3 @@ class TemperedPosterior(Posterior):
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
         return self.inner.shrinkage(groups, n_groups)
-
-
-def tempered(
-    posterior: Callable[[Tensor, float], Posterior], precision: Tensor, scale: float, temperatures: Tensor
-) -> TemperedPosterior:
-    """Posterior with one temperature per weight, from the ``posterior`` method of a curvature at unit temperature."""
-    return TemperedPosterior(posterior(precision * temperatures, scale), temperatures)
