@@ -116,10 +116,6 @@ class Compress(Standardise):
         self.register_buffer("width", torch.tensor(list(width), dtype=torch.float64))
 
     def plain(self, x: Tensor) -> Tensor:
-        """Compressed columns, shape (n, d), float64."""
-        return self.drawn_in(x)
-
-    def drawn_in(self, x: Tensor) -> Tensor:
         """Compressed columns before standardisation, shape (n, d), float64."""
         x = x.double()
         return torch.where(self.width.isinf(), x, ((x - self.centre) / self.width).asinh())
@@ -186,7 +182,7 @@ class Pieces(Compress):
 
     def pieces(self, x: Tensor) -> Tensor:
         """Pieces before standardisation, shape (n, Σ K), float64."""
-        parts = (self.drawn_in(x)[:, self.column] - self.left) / self.length
+        parts = (super().plain(x)[:, self.column] - self.left) / self.length
         return parts.clamp(self.low, self.high)
 
 

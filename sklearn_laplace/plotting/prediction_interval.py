@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.utils import _safe_indexing
 
 from .._table.reading import _few, column_names
@@ -190,7 +191,7 @@ class PredictionIntervalDisplay:
         mean = column(mean, which)
         grid = None if where is None else _grid(X, where, count("grid_resolution", grid_resolution))
         drawn = sample(len(mean), max_rows)
-        x_points = _ranks(mean[drawn]) if where is None else where[drawn]
+        x_points = rankdata(mean[drawn], method="ordinal") if where is None else where[drawn]
         shown: dict[str, Any] = {"x": x_points, "mean": mean[drawn], "interval": ends[drawn], "is_curve": False}
         if grid is not None:
             at_grid = regression(cls.__name__, estimator, grid[1])
@@ -232,7 +233,7 @@ class PredictionIntervalDisplay:
             As in :class:`PredictionIntervalDisplay` and :meth:`from_estimator`.
         """
         mean = numbers("mean", mean)
-        x, default = (_ranks(mean), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
+        x, default = (rankdata(mean, method="ordinal"), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
         predictions = {"x": x, "mean": mean, "interval": interval, "confidence_level": confidence_level}
         points = {}
         if y_true is not None:
@@ -354,10 +355,3 @@ def _coverage(targets: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Fraction of the targets (n,) inside intervals (n, 2, n_levels), for each level."""
     inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
     return inside.mean(0)
-
-
-def _ranks(mean: np.ndarray) -> np.ndarray:
-    """Rank of each mean, from 1 to n."""
-    ranks = np.empty(len(mean))
-    ranks[np.argsort(mean, kind="stable")] = np.arange(1, len(mean) + 1)
-    return ranks
