@@ -8,8 +8,6 @@ maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma
 the mean stays. If the estimator transforms its targets, all this holds for the transformed targets.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, overload
 

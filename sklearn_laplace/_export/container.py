@@ -4,8 +4,6 @@ Sizes are compared with that of the file before anything is allocated: a header 
 has bytes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

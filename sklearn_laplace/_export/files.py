@@ -7,8 +7,6 @@ Names in the tree are looked up in the closed list of ``_storage/registry.py`` a
 damage; an HMAC with a key also finds tampering.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import math

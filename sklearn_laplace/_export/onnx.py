@@ -12,8 +12,6 @@ the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_
 ensemble has one such part for each member. Noise that varies with x is one more net.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

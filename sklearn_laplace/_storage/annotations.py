@@ -1,7 +1,5 @@
 """Check a value against a type annotation, before an object is made of what a file holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from inspect import isclass

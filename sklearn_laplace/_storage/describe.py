@@ -16,8 +16,6 @@ with its kind:
 What no node can hold is refused in a file and pickled as it is in a pickle, a module with such an attribute as a whole.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """How an object is taken apart into named values, and made from them again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum

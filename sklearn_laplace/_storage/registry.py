@@ -5,8 +5,6 @@ subclasses of it in this package, so that a new structure or likelihood needs no
 test pins it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache

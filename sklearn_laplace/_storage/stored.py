@@ -1,7 +1,5 @@
 """The state of an estimator: its way into a pickle or a file, and out of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Encoding of a column: numbers, categories, and text that holds dates or numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ halves of any two columns meet equally often; among five consecutive ones, their
 hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Bytes become text. A column of dates, datetimes or periods becomes days since 19
 durations and times of day become days.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence, Set
 from datetime import UTC, date, datetime, time, timedelta
 from numbers import Integral, Real

@@ -4,8 +4,6 @@ The sample does not depend on how the ranks have divided the rows: a row belongs
 the whole table is small, so that samples of parts can be merged.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

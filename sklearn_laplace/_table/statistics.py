@@ -1,7 +1,5 @@
 """Weighted means, scales and quantiles of columns."""
 
-from __future__ import annotations
-
 import numpy as np
 
 ROUNDING = 10 * np.finfo(float).eps

@@ -6,8 +6,6 @@ is such a marker. Markers are missing values in both cases. All other text is ca
 like dates, numbers or names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ It is uniform for a calibrated model (Dawid 1984). For counts, where F has jumps
 :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

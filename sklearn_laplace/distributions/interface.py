@@ -1,7 +1,5 @@
 """What all predictive distributions have in common, and the base class of wrappers that predict one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 

@@ -7,8 +7,6 @@ the point where the cumulative probability reaches the level. Newton's method fi
 counts. The continuous ranked probability score of a mixture of normals has a closed form (Grimit et al. 2006).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

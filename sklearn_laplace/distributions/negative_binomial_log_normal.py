@@ -14,8 +14,6 @@ where NB has mean :math:`\mu = e^g` and variance :math:`\mu + \alpha\mu^2`. The 
   Edgeworth series of the sum replaces the rule if g is the widest term.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

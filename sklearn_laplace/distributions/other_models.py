@@ -1,7 +1,5 @@
 """Predictive distributions of regressors of other packages, from the method that each of them has for it."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

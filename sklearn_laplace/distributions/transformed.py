@@ -9,8 +9,6 @@ Means and variances are integrals of :math:`g^{-1}(z)` and its square against ea
 the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)` by the same rule, in pieces between the components.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 The policy on what may still change is on the page "API policy".
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 

@@ -19,8 +19,6 @@ curvature scale with :math:`\varphi^{-p}`. The derivatives are (those in φ only
     & & \partial^2_{\log\varphi} &= -E/\varphi - \tfrac12 p^2 \textstyle\sum_g (t_g - \sum_h S_{gh}).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

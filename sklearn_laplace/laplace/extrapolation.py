@@ -9,8 +9,6 @@ range on side ±, in widths of the range. Each output gets
           \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ Both are exact in float32, and so is the sum of the q in any order. The remainde
 and are split in turn.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -3,8 +3,6 @@
 Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

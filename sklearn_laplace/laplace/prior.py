@@ -3,8 +3,6 @@ r"""Prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-
 Owns the mean and the map from G group precisions to one precision per parameter.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). 
 grouping depends on the traced network only.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them."""
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence

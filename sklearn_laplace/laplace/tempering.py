@@ -7,8 +7,6 @@ Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each layer or each 
 so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

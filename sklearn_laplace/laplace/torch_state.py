@@ -6,8 +6,6 @@ parallel region would wait for them forever. Public methods of an estimator leav
 tensors can never take part in a gradient.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -18,8 +18,6 @@ remaining rows, in any order of updates. With any structure, removing the rows a
 posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -8,8 +8,6 @@ which the event occurred. Bins include their upper end. The strategy "uniform" s
 "quantile" splits the rows into bins of equal weight (Nguyen & O'Connor 2015), fewer if probabilities are equal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -17,8 +17,6 @@ distribution function and the density of the standard normal; l and u are the en
 weights. The log density is summed over the outputs of a row instead.
 """
 
-from __future__ import annotations
-
 from inspect import unwrap
 from numbers import Real
 from typing import Any

@@ -1,7 +1,5 @@
 """Inspect the user's net: its sizes, criterion and device."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import threading

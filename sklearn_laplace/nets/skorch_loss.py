@@ -1,7 +1,5 @@
 """Mini-batches by slicing tensors, and the MAP objective (``skorch_net.py``) as a loss of mini-batches."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator

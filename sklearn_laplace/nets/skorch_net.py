@@ -15,8 +15,6 @@ The functions that the net can represent, the names of its parameters, and the u
 the same. Any other use of X, such as the indices of an embedding, gets the values themselves.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ the other layers. With the pre-activations :math:`h_l`, the inputs :math:`a_{l+1
 .. math:: g_L = e_c, \qquad g_l = \varphi'(h_l) \circ W_{l+1}^\top g_{l+1} .
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self

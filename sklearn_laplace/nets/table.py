@@ -15,8 +15,6 @@ training uses it: its weights stay at the prior mean, and their posterior is the
 one prior precision, set by the variance between the seen levels.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The colours are those of Okabe & Ito (2008), which are distinguishable with colo
 colour also differ in line style, marker or hatching, so that the plots remain readable in black and white.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -6,8 +6,6 @@ the fraction below the quantile of level p is that with :math:`u_n \le p`. For c
 uniformly between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

@@ -5,8 +5,6 @@ For any other model the relevance of a column is the loss of log density if its 
 (permutation importance; Breiman 2001), :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """One figure of a fitted model: predictions, calibration, and relevance of the columns."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any, Self
 

@@ -4,8 +4,6 @@ With a single input column, the intervals are drawn on a grid, which shows how t
 row is then drawn as bars, ordered by a chosen column or by the predicted mean.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Model-selection scores along a grid of prior precisions, with the prior precision of the fit."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

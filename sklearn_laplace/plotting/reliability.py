@@ -4,8 +4,6 @@ Consistency bars show the range of accuracies to expect in each bin for a calibr
 are quantiles of the binomial distribution for the number of rows in the bin and their mean confidence.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

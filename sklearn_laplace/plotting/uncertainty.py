@@ -6,8 +6,6 @@ curve; a random order gives a flat curve in expectation. Rows of equal uncertain
 their order does not matter.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

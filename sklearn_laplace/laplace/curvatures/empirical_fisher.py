@@ -5,8 +5,6 @@ At dispersion φ the gradient is :math:`g_n/\varphi`, so this curvature scales w
 & Hennig 2019).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

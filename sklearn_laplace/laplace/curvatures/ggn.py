@@ -4,8 +4,6 @@ Sₙ is a square root of Λₙ, the expected Hessian of the loss with respect to
 package Λₙ is also the Fisher information.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

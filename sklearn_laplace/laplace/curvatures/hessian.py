@@ -4,8 +4,6 @@ It is the generalised Gauss–Newton matrix plus the curvature of the network it
 \nabla_\theta^2 f_c(x_n)`, and has no output factor. Structures clip negative eigenvalues.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 r"""Sums of Khatri–Rao products: exact curvature blocks of layer pairs, without the dense Jacobian."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -5,8 +5,6 @@ which depend on the layer's inputs (once per batch), and cotangents, the gradien
 factor S).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self

@@ -4,8 +4,6 @@ The normalised input :math:`\hat x` does not depend on γ and β. The part of ro
 \mid \sum_l g_{nkl}]`, summed over the positions l that share γ and β.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self

@@ -5,8 +5,6 @@ Let :math:`a_{nl}` be the patches of row n, and :math:`g_{nkl}` the cotangents a
 such map per group. It has no single input, so its part is stored dense.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

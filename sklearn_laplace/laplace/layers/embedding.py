@@ -3,8 +3,6 @@ r"""``torch.nn.Embedding``: the cotangents of a row, summed at its indices.
 The part of row n is :math:`\sum_l e_{i_{nl}} \otimes g_{nkl}`, with e the unit vectors of the vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

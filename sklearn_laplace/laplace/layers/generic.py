@@ -2,8 +2,6 @@ r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one back
 ``vmap``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 r"""``torch.nn.Linear``: the part of row n is :math:`g_{nk} \otimes [a_n, 1]`, summed over the positions of the row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

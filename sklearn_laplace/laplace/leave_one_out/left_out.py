@@ -16,8 +16,6 @@ The left-out mean is that of the refit, with :math:`q_n` from an exact structure
 that of the fit's own structure without the row (``left_out_covariance`` in ``structures/``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

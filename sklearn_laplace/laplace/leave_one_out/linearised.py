@@ -1,7 +1,5 @@
 r"""Mode of the linearised network, the point at which leave-one-out formulas are evaluated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows of a fit under the linearised network: outputs, Jacobian, and predictive log densities of the targets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ r"""Bernoulli likelihood over one logit: :math:`-\log p(y|f) = \mathrm{softplus}
 the equivalent pair of logits :math:`(-f/2, f/2)`, whose softmax is :math:`(1 - p, p)`.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -5,8 +5,6 @@ r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 :math:`S_{kk} = \sqrt{p_k q_{k+1}/q_k}` and :math:`S_{ik} = -p_i \sqrt{p_k/(q_k q_{k+1})}` for i > k.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

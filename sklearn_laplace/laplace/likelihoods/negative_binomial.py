@@ -14,8 +14,6 @@ If the log mean is Gaussian with mean m and variance v, the epistemic variance i
 :math:`\mathrm{E}[\mu + \alpha\mu^2] = e^{m + v/2} + \alpha e^{2m + 2v}`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

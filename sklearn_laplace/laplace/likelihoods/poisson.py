@@ -8,8 +8,6 @@ of ``nll``. If the log rate is Gaussian with mean m and variance v, the rate is 
           + \underbrace{e^{m + v/2}}_{\text{aleatoric}} .
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ The normal draws are shared by all rows, so a prediction does not depend on the 
 points mapped through the normal quantile function.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self

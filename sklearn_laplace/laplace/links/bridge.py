@@ -10,8 +10,6 @@ The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and
 11^\top/C`, which keeps the distribution of the probabilities.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

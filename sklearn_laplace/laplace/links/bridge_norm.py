@@ -4,8 +4,6 @@ With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the
 to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). Here c is at least one.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ..latent import LatentGaussian

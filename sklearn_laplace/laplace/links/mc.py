@@ -1,7 +1,5 @@
 """Monte Carlo link: the average softmax over shared draws. Converges to the exact integral with the number of draws."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ..latent import LatentGaussian

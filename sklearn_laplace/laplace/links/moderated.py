@@ -14,8 +14,6 @@ equal.
 For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, MacKay's (1992) moderated logistic.
 """
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Plugin link: the softmax of the mean logits, which is the prediction of the MAP network alone."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ..latent import LatentGaussian

@@ -6,8 +6,6 @@ For two classes this is MacKay's (1992) moderated logistic. The result does not 
 is added to all logits.
 """
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

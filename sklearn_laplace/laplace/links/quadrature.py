@@ -9,8 +9,6 @@ such a sum decreases like :math:`e^{-2\pi a/h}`, where :math:`a = \pi/(\sqrt2 s_
 of the softmax (Trefethen & Weideman 2014). Each direction's own :math:`s_i` therefore determines its step h.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -9,8 +9,6 @@ MacKay's fixed point alone overshoots: it ignores how the curvature changes with
 compared, since at other weights the formula is not the evidence and can exceed its value at the mode.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

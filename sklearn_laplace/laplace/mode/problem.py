@@ -18,8 +18,6 @@ Searches evaluate the loss of the rows and its gradient on one replica of the mo
 form one batch, the gradient reuses the graph of the preceding forward pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ If each value :math:`v_c(x_n)` depends on row n only, the gradient of :math:`\su
 :math:`\partial v_c(x_n) / \partial x_n`, in one backward pass per column c.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Trace a module to find the layers whose Jacobian has a closed form."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence

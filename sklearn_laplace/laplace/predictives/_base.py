@@ -1,7 +1,5 @@
 """Base class of predictives. A predictive uses a network and a posterior over its weights, but no likelihood."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 

@@ -3,8 +3,6 @@ r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^
 This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Self
 

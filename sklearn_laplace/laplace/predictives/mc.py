@@ -7,8 +7,6 @@ For a narrow posterior this predictive converges to the linearised one. A wide G
 curvature at the mode is no longer valid.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Self
 

@@ -5,8 +5,6 @@ the unique optimum, usually in six to ten iterations. For many groups, a diagona
 then ensures that no step decreases the evidence. A warning is issued if the optimum is on a bound.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

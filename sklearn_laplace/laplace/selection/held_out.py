@@ -15,8 +15,6 @@ noise included,
 Two sums on a grid of ρ are therefore sufficient to select δ, φ or both, without the data.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -18,8 +18,6 @@ the data. If points are cheap, the search starts with a grid over the whole rang
 values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ The basis depends on all rows, so a second pass over them is needed. Two such cu
 the same basis. Each layer has a single prior precision, because different ones would not be diagonal in the basis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self

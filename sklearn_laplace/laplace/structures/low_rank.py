@@ -5,8 +5,6 @@ singular values whenever enough rows have accumulated (Ross et al. 2008, increme
 posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Subset of all weights that require a gradient."""
 
-from __future__ import annotations
-
 from ..network.network import Network
 from ._base import Subset
 

@@ -1,7 +1,5 @@
 """Subset of the last layer's weights (the neural linear model)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError

@@ -9,8 +9,6 @@ the weights with the largest scores after the training:
 - "random", uniform random numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
