@@ -96,7 +96,6 @@ def to_botorch(estimator: Any) -> Any:
 
 
 def _base() -> Any:
-    """Base class of BoTorch's models; an ImportError if botorch is not installed."""
     try:
         from botorch.models.model import Model
     except ImportError as error:

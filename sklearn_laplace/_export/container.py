@@ -73,7 +73,6 @@ def bytes_of(values: np.ndarray) -> bytes | memoryview:
 
 
 def are_sizes(values: Any) -> bool:
-    """True for a list of whole numbers of at least 0."""
     return isinstance(values, list) and all(type(size) is int and size >= 0 for size in values)
 
 
@@ -85,7 +84,6 @@ def _entry(dtype: str, shape: list[int], data_offsets: list[int]) -> Entry:
 
 
 def _array(opened: BinaryIO, entry: Entry) -> np.ndarray:
-    """The next array of a file."""
     content = np.empty(entry.end - entry.begin, dtype=np.uint8)
     if opened.readinto(content.data) < len(content):  # type: ignore[attr-defined]
         raise ValueError("it became shorter while it was read")

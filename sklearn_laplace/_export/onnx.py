@@ -125,7 +125,6 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
 
 
 def _onnx() -> Any:
-    """Import the package onnx; an ImportError with the command that installs it."""
     try:
         import onnx
     except ImportError as error:
@@ -166,7 +165,6 @@ def _check(estimator: LaplaceEstimator) -> None:
 
 
 def _bytes(network: Network, posterior: Posterior) -> int:
-    """Size of the constants of a posterior in bytes."""
     if _factors(network, posterior) is None:
         return 8 * network.n_parameters**2
     return 8 * sum(block.outputs**2 + block.inputs**2 + block.size for block in network.blocks)
@@ -185,7 +183,6 @@ def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
 
 
 def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
-    """Shape of the outputs without the axis of the rows."""
     if isinstance(estimator, LaplaceClassifier):
         return (len(estimator.classes_),)
     return () if estimator._single_output else (estimator.n_outputs_,)
@@ -279,7 +276,6 @@ def _log_coupled(graph: Graph, difference: str, widening: str) -> str:
 
 
 def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:
-    """Weighted mean over the members; the weights sum to one."""
     if len(values) == 1:
         return values[0]
     parts = [graph("Mul", value, float(weight)) for value, weight in zip(values, weights, strict=True)]
@@ -381,13 +377,11 @@ def _layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def _with_standardisation(name: str, layer: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layer, after the standardisation of its inputs if it has one."""
     before = [(f"{name}.standardise", layer.standardise)] if isinstance(layer, StandardisedLinear) else []
     return [*before, (name, layer)]
 
 
 def _names() -> str:
-    """Names of the supported torch layers."""
     return ", ".join(sorted(kind.__name__ for kind in LAYERS if kind.__module__.startswith("torch.")))
 
 
@@ -407,7 +401,6 @@ def _cotangents(graph: Graph, network: Network, steps: Sequence[Step]) -> dict[s
 
 
 def _tensors(step: Step) -> tuple[str, str]:
-    """Names of the weight and the bias of a layer."""
     return f"{step.name}.weight", f"{step.name}.bias"
 
 

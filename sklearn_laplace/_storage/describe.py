@@ -72,7 +72,6 @@ class Describer:
         self._checked: set[int] = set()
 
     def tree(self, value: Any) -> dict[str, Any]:
-        """The JSON part of the description of a value; its arrays are in ``arrays``."""
         root = self(value)
         return {"root": root, "objects": self.objects, "headers": self.headers}
 
@@ -231,7 +230,6 @@ class Requirements:
 
 
 def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
-    """The requirements if they are met, otherwise an ImportError."""
     for module, name in classes:
         try:
             attrgetter(name)(importlib.import_module(module))

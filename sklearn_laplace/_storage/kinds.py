@@ -73,8 +73,6 @@ class Reads(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """Take an object apart, and make one of a class from values."""
-
     attributes: Callable[[Any], Mapping[str, Any]]
     make: Callable[[Reads, Any, dict[str, Any]], Any]
 
@@ -114,7 +112,6 @@ def _has_own_state(kind: type, base: type) -> bool:
 
 
 def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotation_of: Callable[[str], Any]) -> None:
-    """Raise a StateError if an attribute does not have its annotated type."""
     for name, value in values.items():
         annotation = annotation_of(name)
         if not conforms(value, annotation, reader.is_plain):

@@ -90,7 +90,6 @@ def tags() -> dict[Any, str]:
 
 @cache
 def data_classes() -> frozenset[type]:
-    """The classes of this package that a fit is made of."""
     classes: set[type] = set()
     ahead = [kind for annotation in FITTED.values() for kind in _classes_in(annotation)]
     while ahead:
@@ -124,6 +123,5 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 
 def _own(module: ModuleType, package: str = "") -> list[Any]:
-    """Classes that a module defines, or collects from its package."""
     place = package or module.__name__
     return [kind for kind in vars(module).values() if isclass(kind) and kind.__module__.startswith(place)]

@@ -91,7 +91,6 @@ class Reader:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Reader:
-        """A reader of what :func:`~sklearn_laplace._storage.describe.pack` has returned."""
         return cls(parsed(stored["tree"], OF_TREE), stored.get("arrays", ()), stored.get("own", ()))
 
     @ordinary_tensors()

@@ -121,5 +121,4 @@ def _is_extra(kind: Any, name: str) -> bool:
 
 
 def _is_ours(kind: type, name: str) -> bool:
-    """True if one of this package's classes defines a name."""
     return any(name in vars(base) for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))

@@ -64,7 +64,6 @@ class ArrowSource(RowSource):
         return replace(self, columns=names)
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Yield the rows of a part in order."""
         fragment, stamp = self.fragments[part], self.stamps[part]
         names = [*self.columns, *self.targets, *([] if self.weight is None else [self.weight])]
         reading = {"columns": names, "batch_size": BLOCK_ROWS, "batch_readahead": 1, "fragment_readahead": 0}
@@ -125,7 +124,6 @@ def _n_rows(part: Any) -> int:
 
 
 def _stamp(fragment: Any) -> object:
-    """Size and time of the file; None for rows in memory."""
     path = getattr(fragment, "path", "")
     info = fragment.filesystem.get_file_info(path) if path else None
     return None if info is None else (info.size, info.mtime_ns)
@@ -157,7 +155,6 @@ def _naming(fragment: Any, stamp: object) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """First line of a message of Arrow."""
     return str(error).strip().partition("\n")[0].rstrip(".")
 
 

@@ -68,7 +68,6 @@ class Column:
 
     @property
     def flagged(self) -> bool:
-        """True if the column has an indicator of missing values."""
         return self.has_missing and not self.is_empty
 
     @cached_property
@@ -83,7 +82,6 @@ class Column:
 
 
 def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """Encoding of a text column: dates, numbers or categories."""
     present = [value for value in values[weights > 0].tolist() if not is_missing(value)]
     kind = read_as(set(present), max(len(present), math.fsum(weights.tolist())))
     if not kind:
@@ -249,7 +247,6 @@ def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
 
 
 def dated(column: Column, days: np.ndarray, *, zoned: bool | None) -> Column:
-    """Encoding of a numeric column that holds dates, given in days since 1970."""
     return replace(column, zoned=zoned, cycles=cycles_of(days))
 
 

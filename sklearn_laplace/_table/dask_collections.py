@@ -22,7 +22,6 @@ class DaskSource(RowSource):
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any) -> DaskSource:
-        """Source of the rows of a collection; targets and weights are collections too, or names of columns."""
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
             if name not in list(getattr(X, "columns", ())):

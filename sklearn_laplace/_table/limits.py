@@ -160,12 +160,10 @@ class MemoryBudget:
         return self.workers(n_jobs, used_bytes + ROW_BYTES * _row_width(structure, network, n_columns))
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
-        """True if the structure and one row with ``n_columns`` columns of the output factor fit in memory."""
         row = ROW_BYTES * _row_width(structure, network, n_columns)
         return structure.memory(network.blocks, n_dual) + row <= self.size
 
     def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int) -> int:
-        """Number of rows per chunk in a pass over the data, with ``used_bytes`` bytes in use."""
         return self.chunk_rows(_row_width(structure, network, n_columns), used_bytes, network.theta.device)
 
     def require(
@@ -308,7 +306,6 @@ def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
 
 
 def _number_in(path: Path) -> list[int]:
-    """Number stored in a file; an empty list if the file is missing or contains "max"."""
     try:
         return [int(path.read_text())]
     except (OSError, ValueError):
@@ -324,7 +321,6 @@ def _address_space() -> list[int]:
 
 
 def _mapped() -> int:
-    """Size of the process's address space in bytes; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -300,7 +300,6 @@ def _explain_columns(X: Any, error: Exception) -> None:
 
 
 def column_names(X: Any) -> list[Any] | None:
-    """Column names of a dataframe of any library; None for arrays."""
     names = getattr(X, "columns", None)
     return None if names is None or getattr(X, "dtypes", None) is None else list(names)
 
@@ -392,7 +391,6 @@ def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
 
 
 def _is_category(kind: Any) -> bool:
-    """True for a categorical data type of pandas or polars."""
     return str(kind).lower().startswith(CATEGORIES)
 
 
@@ -497,7 +495,6 @@ def _numbers(values: np.ndarray, name: str, *, of_fit: bool = True) -> np.ndarra
 
 
 def _level(value: Any, name: str) -> Any:
-    """Equal value of a built-in Python type."""
     if isinstance(value, str):
         return str.__str__(value)  # the value of an enum, not its name
     return int(value) if isinstance(value, Integral | np.bool_) else as_float(value, f"{name} of X")

@@ -139,7 +139,6 @@ class TargetScale:
         return float(np.log(self.scale).sum()) - self.log_slope
 
     def transformed(self, y: np.ndarray) -> np.ndarray:
-        """g(y) for targets of shape (n, C)."""
         return transformed(self.transforms, y)
 
     def squared(self) -> np.ndarray:
@@ -170,7 +169,6 @@ class TargetScale:
         return float(root[0]) ** 2
 
     def apply(self, y: np.ndarray) -> np.ndarray:
-        """Convert transformed targets (n, C) to the network's units."""
         return (y - self.mean) / self.scale
 
     def noise(self, variances: np.ndarray | None, n_rows: int) -> np.ndarray | None:
@@ -297,7 +295,6 @@ class PreparedData:
         return TableShape(len(self.X), self.n_outputs, levels, n_added, has_pieces, least_total)
 
     def present(self) -> PreparedData:
-        """Drop the rows of weight zero."""
         return self.taken(self.weights > 0)
 
     def taken(self, index: np.ndarray) -> PreparedData:

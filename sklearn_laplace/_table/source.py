@@ -51,7 +51,6 @@ class Group:
             tensor.copy_(total.view_as(tensor))
 
     def agrees(self, flag: bool) -> bool:
-        """The decision of rank 0."""
         if self.is_alone:
             return flag
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -68,7 +67,6 @@ class Group:
         return values
 
     def of_first(self, value: Value) -> Value:
-        """The value of rank 0, on every rank. It is pickled."""
         if self.is_alone:
             return value
         values = [value]
@@ -137,7 +135,6 @@ class SomeParts(RowSource):
 
     @property
     def chosen(self) -> range:
-        """Positions of the parts in the other source."""
         return range(self.first, len(self.whole.lengths), self.step)
 
     @property
@@ -158,7 +155,6 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def stacked(tables: Sequence[Any]) -> Any:
-    """Rows of several arrays or dataframes as one table."""
     if isinstance(tables[0], np.ndarray):
         return np.concatenate(tables)
     import pandas as pd

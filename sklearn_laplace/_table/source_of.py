@@ -128,7 +128,6 @@ def _drawn(
 
 
 def _limit(n_rows: int, n_columns: int, most: int) -> float:
-    """Fraction of the rows in the sample."""
     most = min(most, max(SAMPLE_CELLS // max(n_columns, 1), FEWEST))
     return most / n_rows
 

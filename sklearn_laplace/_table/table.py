@@ -101,7 +101,6 @@ class Table:
 
     @property
     def flagged(self) -> tuple[bool, ...]:
-        """True for each column with an indicator of missing values."""
         return tuple(column.flagged for column in self.columns)
 
     @property
@@ -111,7 +110,6 @@ class Table:
 
     @property
     def numeric(self) -> np.ndarray:
-        """Positions of the numeric columns."""
         return np.flatnonzero(np.asarray(self.levels) == 0)
 
     @cached_property
@@ -121,7 +119,6 @@ class Table:
 
     @cached_property
     def _reported(self) -> set[tuple[str, Any]]:
-        """Columns and unknown categories that a warning has already named."""
         return set()
 
     @classmethod
@@ -266,7 +263,6 @@ class Table:
 
 
 def _are_finite(X: Any) -> bool:
-    """True for an array of float64 without missing and infinite numbers."""
     return type(X) is np.ndarray and X.dtype == np.float64 and bool(np.isfinite(X).all())
 
 

@@ -61,7 +61,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_marker(text: str) -> bool:
-    """True for a common marker of missing values."""
     return text.strip().lower() in MARKERS
 
 

@@ -65,7 +65,6 @@ def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
 
 
 def _has_mean_and_variance(model: Any) -> bool:
-    """True for a CatBoost model with the loss of mean and variance."""
     settings = getattr(model, "get_all_params", None)
     return callable(settings) and settings().get("loss_function") == MEAN_AND_VARIANCE
 
@@ -75,7 +74,6 @@ def _parameters(method: Any) -> Any:
 
 
 def _normal(mean: Any, std: Any, source: str) -> Any:
-    """Normal distribution with standard deviations that are checked."""
     if not (np.isfinite(std).all() and (std > 0).all()):
         raise ValueError(
             f"{source} returned a standard deviation of {np.min(std)}; a density needs finite, positive standard "

@@ -59,7 +59,6 @@ class TransformedMixture(PredictiveDistribution):
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of each target."""
         latent = self.latent
         means, variances = by_target(self.transforms, normal_moments, latent.means, latent.stds)
         mixture = NormalMixture(means, np.sqrt(variances), latent.weights)

@@ -83,5 +83,4 @@ def _least_tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
 
 
 def _tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
-    """Twice the smaller tail probability of each count."""
     return 2 * np.minimum(binom.cdf(counts, n, points), binom.sf(counts - 1, n, points))

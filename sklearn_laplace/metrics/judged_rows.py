@@ -115,7 +115,6 @@ def _check_moments(mean: np.ndarray, std: np.ndarray, kept: np.ndarray) -> None:
 
 
 def _place(output: int | None, n_outputs: int) -> int:
-    """Position of the target to report on."""
     if output is None and n_outputs == 1:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n_outputs:

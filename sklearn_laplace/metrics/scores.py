@@ -372,7 +372,6 @@ def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> 
 
 
 def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends of the central interval of one level."""
     if not isinstance(confidence_level, Real):
         raise ValueError(f"confidence_level={confidence_level!r} must be a single number strictly between 0 and 1.")
     return central_interval(distribution, fractions("confidence_level", confidence_level)[0])
@@ -385,12 +384,10 @@ def _levels(levels: Any) -> tuple[float, ...]:
 
 
 def _columns(values: np.ndarray) -> np.ndarray:
-    """Values of shape (n,) or (n, k) as an array of shape (n, k)."""
     return values.reshape(len(values), -1)
 
 
 def _average(values: np.ndarray, sample_weight: Any) -> float:
-    """Weighted mean over the rows, plain mean over the outputs."""
     return float(_column_averages(values, sample_weight).mean())
 
 

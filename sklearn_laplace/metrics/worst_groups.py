@@ -143,7 +143,6 @@ class _Feature:
         return {threshold: f"{threshold:.{digits}g}" for threshold in thresholds}
 
     def condition(self, low: float, high: float, texts: dict[float, str]) -> str:
-        """Text for "low < feature ≤ high"."""
         if self.levels is not None:
             chosen = [level for k, level in enumerate(self.levels) if low < k <= high]
             rest = f", … ({len(chosen)} levels)" if len(chosen) > LISTED else ""

@@ -72,7 +72,6 @@ class SlicingIterator:
 
 
 def _draw() -> int:
-    """Seed from torch's global generator."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 

@@ -99,7 +99,6 @@ def build_net(
 
 
 def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str, Any]) -> NeuralNet:
-    """New skorch net around a module class, or around a copy of a module."""
     net = NeuralNet(
         source if inspect.isclass(source) else renewed(source),
         criterion=MAPLoss,

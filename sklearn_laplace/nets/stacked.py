@@ -152,7 +152,6 @@ class StackedNets:
 
 
 def _linear(net: nn.Module) -> dict[str, nn.Linear]:
-    """Linear layers by name, in the order of the parameters."""
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
 
 

@@ -281,7 +281,6 @@ class PredictionIntervalDisplay:
         return self.ax_.fill_between(self.x, self.lower[:, k], self.upper[:, k], **look)
 
     def _bars(self, k: int, colour: Any) -> Any:
-        """Draw the k-th interval as one bar for each row."""
         widths = np.linspace(*WIDTHS, len(self.confidence_level))
         look = {"color": [colour], "linewidth": widths[k], "label": self._label(k)}
         return self.ax_.vlines(self.x, self.lower[:, k], self.upper[:, k], **look)

@@ -242,7 +242,6 @@ def _squared(y_true: Any, y_pred: Any) -> np.ndarray:
 
 
 def _wrong(y_true: Any, y_pred: Any) -> np.ndarray:
-    """Zero-one loss of each row."""
     truth, predicted = column_or_1d(y_true), column_or_1d(y_pred)
     if len(truth) != len(predicted):
         raise ValueError(
