@@ -224,14 +224,9 @@ LEVELS = 3
 """Number of splits; the error is below 2⁻⁴⁰ n max |x| for up to 10⁵ values."""
 
 
-def has_fast_float64(capability: tuple[int, int]) -> bool:
-    """True for the compute capability of a GPU with a float64 rate of half its float32 rate."""
-    return tuple(capability) in FAST_FLOAT64
-
-
 def is_slow_at_float64(device: torch.device) -> bool:
     """True for a GPU that computes float64 at a small part of its float32 rate."""
-    return device.type == "cuda" and not has_fast_float64(torch.cuda.get_device_capability(device))
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) not in FAST_FLOAT64
 
 
 def sum_of_rows(values: Tensor) -> Tensor:

@@ -347,13 +347,6 @@ class Network:
 
         return prior.counts / prior.group_sums(self.layout.matrices(inverse_fan_in))
 
-    def tensor_prior(self) -> Prior:
-        """Prior with one group per parameter tensor."""
-        index = {name: i for i, name in enumerate(self.parameter_names)}
-        device = self.theta.device
-        groups = self.layout.matrices(lambda name, rows, width: torch.full((rows, width), index[name], device=device))
-        return Prior(groups, tuple(index))
-
     def scalar_prior(self) -> Prior:
         """Prior with a single precision for all selected weights."""
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))

@@ -17,6 +17,7 @@ from sklearn_laplace.errors import NotPositiveDefiniteError, UnsupportedCombinat
 from sklearn_laplace.laplace import Hyper, LaplaceFit
 from sklearn_laplace.laplace.network import Network
 from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.structures._base import Posterior
 
@@ -35,7 +36,7 @@ def check_structure(key: str) -> None:
 
 def _hypers(network: Network) -> dict[str, tuple[Prior, Hyper]]:
     """Scalar and tensor-wise precisions; dispersion and temperature differ from 1."""
-    tensors = network.tensor_prior()
+    tensors = GROUPINGS["tensor"].prior(network)
     values = torch.logspace(-1, 1.2, tensors.n_groups, dtype=torch.float64)
     one = torch.tensor([0.7], dtype=torch.float64)
     return {
@@ -47,7 +48,10 @@ def _hypers(network: Network) -> dict[str, tuple[Prior, Hyper]]:
 
 def _check_posteriors(key: str, problem: Example) -> None:
     network, p = problem.network, problem.network.n_parameters
-    fits = {prior.n_groups: problem.fit(key, prior) for prior in (network.scalar_prior(), network.tensor_prior())}
+    fits = {
+        prior.n_groups: problem.fit(key, prior)
+        for prior in (network.scalar_prior(), GROUPINGS["tensor"].prior(network))
+    }
     dense, curvatures = dense_curvature(key, problem), []
     for (name, (prior, hyper)), spectral in itertools.product(_hypers(network).items(), (True, False)):
         fit = fits[prior.n_groups]
