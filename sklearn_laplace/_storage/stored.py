@@ -117,8 +117,5 @@ def _is_extra(kind: Any, name: str) -> bool:
     if kind.__module__.startswith(f"{PACKAGE}."):
         return False
     names = set(kind._get_param_names()) if issubclass(kind, tuple(ESTIMATORS)) else set()
-    return not (_is_ours(kind, name) or name in names or not without_callbacks({name: 0}))
-
-
-def _is_ours(kind: type, name: str) -> bool:
-    return any(name in vars(base) for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))
+    ours = (base for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))
+    return not (any(name in vars(base) for base in ours) or name in names or not without_callbacks({name: 0}))

@@ -377,17 +377,7 @@ def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sort rows (n, …), drop rows of weight zero, and merge equal rows up to a total weight of 10,000."""
-    present = weights > 0
-    return _merged(X[present], targets[present], weights[present])
-
-
-def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
-    present = weights > 0
-    return X[present], targets[present], weights[present]
-
-
-def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X, targets, weights = present_rows(X, targets, weights)
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")
         return X[order], targets[order], weights[order]
@@ -401,6 +391,12 @@ def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np
     order = np.random.default_rng(0).permutation(len(unique))
     unique_targets = unique[order, columns:].reshape(len(unique), *targets.shape[1:])
     return unique[order, :columns], unique_targets.astype(targets.dtype), merged[order]
+
+
+def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
+    present = weights > 0
+    return X[present], targets[present], weights[present]
 
 
 def row_keys(*parts: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -187,7 +187,11 @@ def fit_laplace(
         curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
-    linearise = partial(_line, network, shift=shift)
+
+    def linearise(inputs: Tensor) -> Linearisation:
+        line = network.linearise(inputs)
+        return line if shift is None else line.moved(shift)
+
     nll, total_weight, log_noise = torch.zeros(3, dtype=torch.float64, device=theta.device)
     total_gradient, n_rows, n_outputs = torch.zeros_like(theta), 0, 0
     try:
@@ -248,11 +252,6 @@ def _another_pass(
             f"{n_again}. Give a list of batches, not a generator."
         )
     return curvature
-
-
-def _line(network: Network, inputs: Tensor, shift: Tensor | None = None) -> Linearisation:
-    line = network.linearise(inputs)
-    return line if shift is None else line.moved(shift)
 
 
 CHUNK = 512

@@ -240,15 +240,11 @@ def _check_list(nets: Sequence[Any]) -> None:
         check_net(net)
     states = [{k: v.cpu() for k, v in net.estimator.module_.state_dict().items()} for net in nets]
     for (first, before), (second, after) in combinations(enumerate(states), 2):
-        if _are_equal(before, after):
+        if before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before):
             raise ValueError(
                 f"net[{first}] and net[{second}] have equal weights, so that this net would count twice. Pass each "
                 "net once."
             )
-
-
-def _are_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def check_module(module: nn.Module, example: Tensor, rows: TrainingRows) -> None:

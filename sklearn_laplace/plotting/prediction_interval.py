@@ -307,13 +307,8 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
     values = _column(table, index)
     if not _is_numeric(values):
         raise ValueError(f"feature={feature!r} is not numeric; choose a numeric column, or feature=None.")
-    return values.astype(np.float64), _axis_label(names, index, n)
-
-
-def _axis_label(names: list[Any] | None, place: int, n_columns: int) -> str:
-    if names:
-        return str(names[place])
-    return f"feature {place}" if n_columns > 1 else "x"
+    label = str(names[index]) if names else f"feature {index}" if n > 1 else "x"
+    return values.astype(np.float64), label
 
 
 def _column(table: Any, place: int) -> np.ndarray:

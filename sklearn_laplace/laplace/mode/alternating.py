@@ -97,7 +97,9 @@ def alternate(
     while free_prior and ratio > LAST_RATIO and used < max_steps and not problem.is_over():
         for proposal in _moves(state, ratio):
             steps = min(move_steps, max_steps - used)
-            trial = _tried(problem, state, proposal, update_dispersion, steps, short)
+            trial = None
+            with suppress(NotPositiveDefiniteError, NonFiniteError):
+                trial = _settle(problem, state.fit, proposal, state.damping, update_dispersion, steps, short)
             used += steps if trial is None else trial.n_steps
             if trial is None:
                 continue
@@ -112,15 +114,6 @@ def alternate(
         state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, move_steps, short)
         used += state.n_steps
     return Mode(state.fit, state.hyper, used, state.damping)
-
-
-def _tried(
-    problem: Problem, state: _State, proposal: Hyper, update: Update, max_steps: int, short: bool
-) -> _State | None:
-    """State after a move of the hyperparameters, or None if the move leads to non-finite or indefinite values."""
-    with suppress(NotPositiveDefiniteError, NonFiniteError):
-        return _settle(problem, state.fit, proposal, state.damping, update, max_steps, short)
-    return None
 
 
 def _settle(

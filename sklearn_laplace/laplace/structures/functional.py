@@ -334,11 +334,7 @@ def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
 def _matched(factors: Sequence[Factor], jacobian: FactoredJacobian) -> list[Factor]:
     """Factors of other rows in float64, dense for the blocks that are dense in the training rows."""
     pairs = zip(factors, jacobian.factors, strict=True)
-    return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
-
-
-def _as_dense(factor: Factor) -> DenseFactor:
-    return factor if isinstance(factor, DenseFactor) else DenseFactor(factor.rows())
+    return [(DenseFactor(b.rows()) if isinstance(a, DenseFactor) else b).double() for a, b in pairs]
 
 
 def _columns(blocks: Sequence[ParameterBlock], per_parameter: Tensor) -> list[Tensor]:
