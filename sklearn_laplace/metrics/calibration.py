@@ -43,10 +43,7 @@ class ReliabilityBins:
 def reliability_bins(
     probability: Any, event: Any, sample_weight: Any = None, *, n_bins: int = 10, strategy: str = "uniform"
 ) -> ReliabilityBins:
-    """Group rows into bins by the predicted probability of an event, in [0, 1].
-
-    Raises a ValueError for other probabilities, different lengths, no positive weight, or an unknown strategy.
-    """
+    """Group rows into bins by the predicted probability of an event, in [0, 1]."""
     cut = lookup("strategy", strategy, {"uniform": _equal_widths, "quantile": _equal_weights})
     number = count("n_bins", n_bins)
     p = check_array(probability, ensure_2d=False, dtype=np.float64, input_name="probability")
@@ -130,8 +127,7 @@ def expected_calibration_error(
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Probability (n,) of the event that is evaluated for each row, and whether it occurred (n,).
 
-    The event is "the most probable class is the true one" for two-dimensional probabilities, and "the true class is the
-    second label" for one-dimensional ones.
+    The event is that the most probable class, or in one dimension the second label, is the true one.
     """
     if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
         raise ValueError(

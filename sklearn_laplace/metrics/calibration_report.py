@@ -36,11 +36,7 @@ PIT_POINTS = np.arange(1, 100) / 100
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Spread of the predictive distributions and of the targets, in the units of y; no measure of calibration.
-
-    Mean of the predicted standard deviations, the standard deviation of the targets for comparison, and
-    the mean width of the central intervals of each level.
-    """
+    """Means of the predicted standard deviations and interval widths, and the standard deviation of the targets."""
 
     mean_std: float
     std_of_targets: float

@@ -26,9 +26,8 @@ PANEL = 4.6, 3.9
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """The n Axes of a display to draw on; for a single given Axes, only that of the first panel.
-
-    ``panel`` is the size of a new panel in inches.
+    """The n Axes of a display to draw on, new ones of a size in inches; of a single given Axes that of the first
+    panel.
     """
     with _naming_the_package(display):
         from matplotlib.axes import Axes
@@ -61,10 +60,9 @@ def _naming_the_package(display: str) -> Iterator[None]:
 
 
 def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
-    """The Axes of a display whose panels have different sizes, in the order in which ``rooms`` names them first.
+    """The Axes of panels of different sizes, whose names ``rooms`` has at their places, in the order of first names.
 
-    ``rooms`` has the name of the panel at each place of the figure. ``figure`` is divided if ``ax`` is None; a new one
-    has the size in inches.
+    ``figure`` is divided if ``ax`` is None; a new one has the size in inches.
     """
     with _naming_the_package(display):
         from matplotlib.figure import FigureBase
