@@ -77,9 +77,7 @@ def automatic_structure(
     unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
-    """Most accurate structure that is affordable, ``fits``, and has the forms and ``unit``: exact, ``kron`` or
-    ``diag``.
-    """
+    """Most accurate affordable structure that ``fits`` and has the forms and ``unit``: exact, ``kron`` or ``diag``."""
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
     n_parameters = sum(block.size for block in blocks)

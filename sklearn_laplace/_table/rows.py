@@ -245,9 +245,7 @@ class PreparedData:
 
     @property
     def mean_variance(self) -> float:
-        """Mean variance of the targets, in the network's units; below a total weight of 2 the largest square; 1 for
-        classes.
-        """
+        """Mean variance of the network's targets; below a total weight of 2 the largest square; 1 for classes."""
         if self.targets.ndim == 1:
             return 1.0
         _, deviation, constant = spread(self.targets, self.weights)

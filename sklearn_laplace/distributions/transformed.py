@@ -134,9 +134,7 @@ def by_target(
     *parts: np.ndarray,
     nodes: int = N_NODES,
 ) -> list[np.ndarray]:
-    """Apply a function to parts (n, J), or (n, k, J) with k transformations, target by target and some rows at a
-    time.
-    """
+    """Apply a function to parts (n, J), or (n, k, J) with k transformations, by target and by some rows."""
     single = len(transforms) == 1
     columns = []
     for k, transform in enumerate(transforms):

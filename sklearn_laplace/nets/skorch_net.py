@@ -131,9 +131,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy of the user's module, with new draws of weights in the range of torch's initialisation, if it can reset
-    all.
-    """
+    """Copy of the user's module; weights in the range of torch's defaults are drawn again if all can be reset."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]

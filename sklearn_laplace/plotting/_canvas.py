@@ -26,9 +26,7 @@ PANEL = 4.6, 3.9
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """The n Axes of a display to draw on, new ones of a size in inches; of a single given Axes that of the first
-    panel.
-    """
+    """The n Axes of a display to draw on, new ones of a size in inches; of a single Axes only the first panel's."""
     with _naming_the_package(display):
         from matplotlib.axes import Axes
     if ax is None:
