@@ -50,7 +50,7 @@ def _is_path(X: Any) -> bool:
 
 
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
-    """Rows of this rank (parts of a source that all have), and positions in the whole table where its parts start."""
+    """Rows of this rank, its own or parts of a source that all share, and where each part starts in the table."""
     identities = group.gathered(source.identity)
     if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):
         before = sum(group.gathered(source.n_rows)[: group.rank])

@@ -116,7 +116,7 @@ def clipped(values: Tensor) -> Tensor:
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
-    """Raise NotPositiveDefiniteError if the smallest eigenvalue is negative beyond rounding of entries of a size."""
+    """Raise NotPositiveDefiniteError for a negative smallest eigenvalue; ``size`` scales the rounding errors."""
     if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
         raise NotPositiveDefiniteError(
             f"cannot remove these rows: the remaining curvature would have an eigenvalue of {float(smallest):.2g}. "

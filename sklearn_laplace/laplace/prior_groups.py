@@ -114,7 +114,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs of unit mean square per row of each of :func:`input_columns` (d,): 1, 2 with an indicator, (V + 1) / V."""
+    """Inputs per row of each of :func:`input_columns` (d,): 1, 2 with an indicator, (V + 1) / V for V levels."""
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1

@@ -60,7 +60,7 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 def loo_log_density(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
 ) -> float:
-    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, of rows as :meth:`Likelihood.scored`."""
+    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, of rows by :meth:`Likelihood.scored`."""
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))

@@ -72,7 +72,7 @@ class Quadrature(Link):
 
 
 def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes (m, d) and weights (m,) for softmaxes of standard deviations ``spread`` (d,) against standard normals."""
+    """Nodes (m, d) and weights (m,) of a normal integral of softmaxes with standard deviations ``spread`` (d,)."""
     accuracy = ACCURACY
     while (counts := _counts(spread, accuracy)).prod() > MOST_POINTS:
         accuracy *= 0.9

@@ -72,7 +72,7 @@ class HeldOutScores:
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Values of largest density (within ``TOLERANCE``, closest to the unit); times ``factor`` if both are free."""
+        """Values of largest density, closest to the unit within ``TOLERANCE``; times ``factor`` if both are free."""
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         if free_prior and self.freedom:
             density = torch.where(factors >= WEAKEST, density, -math.inf)
