@@ -24,17 +24,12 @@ LOOSE = 0.01
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
-    r"""Fit at the mode of the linearised network under given hyperparameters; the temperature is ignored.
-
-    Newton's method on
+    r"""Fit at the mode of the linearised network at temperature 1, by Newton's method on
 
     .. math:: \sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
               \mathrm{diag}(\delta)(\theta - \mu_0)
 
-    with :math:`w_n` the weight of a row, :math:`\mu_0` the mean of the prior and :math:`\delta` its precisions.
-
-    The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at
-    θ*.
+    It has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at θ*.
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
 
