@@ -13,15 +13,13 @@ A description can come from anyone, so these rules hold:
 Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from enum import EnumType
 from inspect import isclass, isroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -90,7 +88,7 @@ class Reader:
         self._own_things = {id(thing) for thing in user_objects}
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Reader:
+    def of(cls, stored: Mapping[str, Any]) -> Self:
         return cls(parsed(stored["tree"], OF_TREE), stored.get("arrays", ()), stored.get("own", ()))
 
     @ordinary_tensors()

@@ -3,14 +3,12 @@
 An error of reading names its file. A file whose size or time changes between two readings is an error too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +32,7 @@ class ArrowSource(RowSource):
     single: bool  # y is one column, not in a list
 
     @classmethod
-    def of(cls, dataset: Any, y: Any, sample_weight: Any) -> ArrowSource:
+    def of(cls, dataset: Any, y: Any, sample_weight: Any) -> Self:
         """Source of the rows of a dataset, with the names of its columns of targets and of weights."""
         single = isinstance(y, str)
         targets = _names(y)
@@ -55,7 +53,7 @@ class ArrowSource(RowSource):
         fragments, lengths, stamps = zip(*counted, strict=True)
         return cls(fragments, lengths, stamps, inputs, targets, sample_weight, single)
 
-    def only(self, names: tuple[str, ...]) -> ArrowSource:
+    def only(self, names: tuple[str, ...]) -> Self:
         """Source with some of the columns of X, in this order; ``ValueError`` if a column is missing."""
         if missing := [name for name in names if name not in self.columns]:
             raise ValueError(

@@ -1,11 +1,9 @@
 """Collections of dask: the partitions of dataframes and the chunks of arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +19,7 @@ class DaskSource(RowSource):
     weight: str | None  # name of a column, if in X
 
     @classmethod
-    def of(cls, X: Any, y: Any, sample_weight: Any) -> DaskSource:
+    def of(cls, X: Any, y: Any, sample_weight: Any) -> Self:
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
             if name not in list(getattr(X, "columns", ())):

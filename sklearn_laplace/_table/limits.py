@@ -6,8 +6,6 @@ the net, its epochs, and temporary arrays of up to 32 MB. Structures above the b
 allocated, and rows pass through the network in sufficiently small chunks.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -17,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -119,7 +117,7 @@ class MemoryBudget:
     by_user: bool = False
 
     @classmethod
-    def of(cls, value: object) -> MemoryBudget:
+    def of(cls, value: object) -> Self:
         """Budget of bytes, a string with a unit, or None for the memory available to the process; or ``ValueError``."""
         if value is None:
             return cls(_physical_memory())
@@ -140,7 +138,7 @@ class MemoryBudget:
         amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
         return f"memory_budget allows {amount}" if self.by_user else f"this process may use {amount}"
 
-    def share(self, n_jobs: int) -> MemoryBudget:
+    def share(self, n_jobs: int) -> Self:
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:

@@ -6,12 +6,10 @@ A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on t
 decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +28,7 @@ class Group:
     size: int = 1
 
     @classmethod
-    def current(cls) -> Group:
+    def current(cls) -> Self:
         """The default process group of torch, or a single rank without one."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()

@@ -6,15 +6,13 @@ its index among the training levels, and an unseen level the next index after th
 and True are the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -122,7 +120,7 @@ class Table:
         return set()
 
     @classmethod
-    def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Table:
+    def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Self:
         """Determine the encoding from the training rows, with ``names`` if X no longer has them."""
         values, is_category, zoned = read_columns(X)
         names = column_names(X) if names is None else names
@@ -220,7 +218,7 @@ class Table:
         excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])
         return excess if fillings is None else np.where(fillings.gaps(torch.from_numpy(coded)), np.inf, excess)
 
-    def with_trained_rows(self, coded: np.ndarray) -> Table:
+    def with_trained_rows(self, coded: np.ndarray) -> Self:
         """Encoding after training on coded rows: unknown levels share a trained embedding, and ranges include them."""
         columns = [
             replace(column, spread=()) if column.n_levels and (values == column.n_levels).any() else column
@@ -228,7 +226,7 @@ class Table:
         ]
         return replace(self, columns=tuple(columns)).with_later(coded)
 
-    def with_later(self, coded: np.ndarray) -> Table:
+    def with_later(self, coded: np.ndarray) -> Self:
         """Encoding whose ranges include coded rows (n, d) that came later."""
         columns = []
         for column, values in zip(self.columns, coded.T, strict=True):
@@ -239,7 +237,7 @@ class Table:
             columns.append(column)
         return replace(self, columns=tuple(columns))
 
-    def with_reach(self, coded: np.ndarray) -> Table:
+    def with_reach(self, coded: np.ndarray) -> Self:
         """Encoding with the ranges of different training rows (n, d), whatever their weights."""
         columns = [
             column if column.n_levels else replace(column, reach=reach_of(values[~np.isnan(values)]))
@@ -247,7 +245,7 @@ class Table:
         ]
         return replace(self, columns=tuple(columns))
 
-    def without_rows(self, coded: np.ndarray) -> Table:
+    def without_rows(self, coded: np.ndarray) -> Self:
         """Encoding without coded rows that came later: a range that one of them extended is that of the training."""
         columns = [
             replace(column, later=()) if np.isin(values, [*{*column.later} - {*column.reach}]).any() else column

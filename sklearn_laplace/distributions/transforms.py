@@ -6,9 +6,8 @@ b is the largest training target. Above it g continues as a straight line with t
 the smallest target, so that predictions stay above zero.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -27,7 +26,7 @@ class LogTransform:
     high: float
 
     @classmethod
-    def fitted(cls, y: np.ndarray) -> LogTransform:
+    def fitted(cls, y: np.ndarray) -> Self:
         """Transformation for training targets (n,); ``ValueError`` for a target that is not positive."""
         if not (y > 0).all():
             raise ValueError(

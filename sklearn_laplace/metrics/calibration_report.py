@@ -12,8 +12,6 @@ Each check is a test at level .05 of one consequence of calibration, on held-out
 The p-values are adjusted for their number by Holm's method (1979), which holds for dependent tests.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -43,7 +41,7 @@ class Sharpness:
     widths: dict[float, float]
 
     @classmethod
-    def of(cls, rows: JudgedRows) -> Sharpness:
+    def of(cls, rows: JudgedRows) -> Self:
         """Sharpness of the predictive distributions of rows."""
 
         def mean(values: np.ndarray) -> float:

@@ -20,10 +20,9 @@ The isotonic quantile regression halves the range of candidate values until one 
 isotonic regression of "y is above the middle of its range", for all levels in one call: O(k n log n) for k levels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr
@@ -62,7 +61,7 @@ class CrpsDecomposition:
         y: np.ndarray,
         weights: np.ndarray | None = None,
         draws: Sequence[np.ndarray] = (),
-    ) -> CrpsDecomposition:
+    ) -> Self:
         """Decompose the CRPS of targets y (n,), from predicted quantiles (41, n) at :data:`LEVELS`.
 
         ``draws`` are targets (n,) of the predictive distributions, for the miscalibration that is due to chance.

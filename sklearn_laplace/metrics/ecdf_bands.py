@@ -12,10 +12,9 @@ and γ is the α quantile of its distribution under uniformity (Säilynoja, Bür
 between the points are drawn from a multinomial distribution, which is exact and whose cost does not depend on n.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from scipy.stats import binom
@@ -42,7 +41,7 @@ class EcdfBand:
     pvalue: float
 
     @classmethod
-    def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> EcdfBand:
+    def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> Self:
         """Compare values (n,) with the uniform distribution; weighted values get the band of their effective size."""
         weights = np.ones(len(values)) if weights is None else weights
         order = np.argsort(values, kind="stable")

@@ -4,12 +4,10 @@ A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and a linear one
 continuous distributions are computed at 21 values of v, and interpolated between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -54,7 +52,7 @@ class JudgedRows:
     @classmethod
     def of(
         cls, distribution: Any, y: Any, output: int | None, sample_weight: Any, random: np.random.RandomState
-    ) -> JudgedRows:
+    ) -> Self:
         """Evaluate the predictive distributions of one target."""
         mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
         if mean.ndim == 0 and y is not None:  # the same distribution for all rows

@@ -10,11 +10,9 @@ Each observed coverage has a binomial band that holds for all groups together (B
 independent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.stats import binom
@@ -51,7 +49,7 @@ class GroupCoverage:
     @classmethod
     def of(
         cls, groups: dict[str, np.ndarray], inside: np.ndarray, level: float, weights: np.ndarray | None = None
-    ) -> GroupCoverage:
+    ) -> Self:
         """Coverage ``inside`` (n,) of the intervals of a level, in groups given by masks (n,)."""
         w = np.ones(len(inside)) if weights is None else weights
         entries = [Frequency.of(name, inside[rows], level, len(groups), w[rows]) for name, rows in groups.items()]
