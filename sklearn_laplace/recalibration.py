@@ -2,18 +2,11 @@ r"""Recalibration of a fitted regressor: one factor for its standard deviations,
 
 .. math:: s^2 = \sum_n w_n \Big(\frac{y_n - \mu_n}{\sigma_n}\Big)^2 \Big/ \sum_n w_n
 
-maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`. With
+maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)` (Laves et al. 2020, sec. 2.3). With
 :math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
 :math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are all multiplied by s, and
 the mean stays. If the estimator transforms its targets, all this holds for the transformed targets.
-
-References
-----------
-M.-H. Laves, S. Ihler, J. Fast, L. Kahrs, T. Ortmaier (2020), Well-calibrated regression uncertainty in medical imaging
-with deep learning. MIDL, sec. 2.3 (σ scaling).
 """
-
-from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, overload

@@ -35,8 +35,9 @@ from ..laplace.fit import Hyper, LaplaceFit, Rows, TrainingRows, fit_laplace
 from ..laplace.latent import LatentGaussian
 from ..laplace.leave_one_out.left_out import leave_one_out, loo_log_density
 from ..laplace.leave_one_out.rows import HELD, Density, class_density, gaussian_density
-from ..laplace.likelihoods._base import Likelihood, Link, without_noise
+from ..laplace.likelihoods._base import Likelihood, without_noise
 from ..laplace.links import LINKS
+from ..laplace.links._base import Link
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
 from ..laplace.selection import HeldOutErrors, HeldOutScores, maximise_evidence, select_loo, warn_at_bounds

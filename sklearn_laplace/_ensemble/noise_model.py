@@ -40,7 +40,8 @@ from ..laplace.curvatures import GGN
 from ..laplace.evidence import log_evidence
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, fit_laplace, some_rows
 from ..laplace.latent import Components, LatentGaussian, Predictive
-from ..laplace.likelihoods._base import Likelihood, Link
+from ..laplace.likelihoods._base import Likelihood
+from ..laplace.links._base import Link
 from ..laplace.mode.alternating import alternate
 from ..laplace.mode.problem import DataLoss, Problem
 from ..laplace.network.tracing import trace

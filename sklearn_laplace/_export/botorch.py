@@ -5,10 +5,6 @@ ensemble. For members k with weights :math:`w_k`, means :math:`\mu_k` and covari
 
 .. math:: \mu = \sum_k w_k \mu_k, \qquad
           \Sigma = \sum_k w_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
-
-It is smooth in X, as is the alternative, a member drawn for each sample under fixed base samples. Only the normal
-distribution has the closed forms, and the transformations of outcomes, that BoTorch defines for normal posteriors.
-Everything is differentiable with respect to X: standardisation, encoding, outputs, Jacobian and noise level.
 """
 
 from __future__ import annotations
@@ -100,7 +96,6 @@ def to_botorch(estimator: Any) -> Any:
 
 
 def _base() -> Any:
-    """Base class of BoTorch's models; an ImportError if botorch is not installed."""
     try:
         from botorch.models.model import Model
     except ImportError as error:
@@ -205,7 +200,7 @@ def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tens
 
 
 def _moments(ensemble: Ensemble, options: Options, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the mixture at points x (…, q, d), differentiable in x and in the network's units.
+    """Moments of the mixture at points x (…, q, d), in the network's units, differentiable in x.
 
     Mean (…, q, C), joint covariance without noise (…, q, C, q, C), and noise variances (…, q, C).
     """

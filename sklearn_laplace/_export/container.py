@@ -1,11 +1,8 @@
 """The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
 
 Sizes are compared with that of the file before anything is allocated: a header cannot request more memory than the file
-has bytes. The package safetensors needs all bytes twice, or maps the file, which ends the process if another one
-truncates it.
+has bytes.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -76,7 +73,6 @@ def bytes_of(values: np.ndarray) -> bytes | memoryview:
 
 
 def are_sizes(values: Any) -> bool:
-    """True for a list of whole numbers of at least 0."""
     return isinstance(values, list) and all(type(size) is int and size >= 0 for size in values)
 
 
@@ -88,7 +84,6 @@ def _entry(dtype: str, shape: list[int], data_offsets: list[int]) -> Entry:
 
 
 def _array(opened: BinaryIO, entry: Entry) -> np.ndarray:
-    """The next array of a file."""
     content = np.empty(entry.end - entry.begin, dtype=np.uint8)
     if opened.readinto(content.data) < len(content):  # type: ignore[attr-defined]
         raise ValueError("it became shorter while it was read")

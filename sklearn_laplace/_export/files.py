@@ -1,14 +1,11 @@
 """Save estimators to files that execute nothing when they are read: :func:`save` and :func:`load`.
 
 A file has the format of safetensors (``_export/container.py``), and holds the arrays of the estimator's description
-(``_storage/describe.py``) in C order. One more array, "tree", holds the JSON text, because metadata have a limited
-length. It lists data type, shape and checksum of each array. Data types that safetensors lacks are stored as bytes.
+(``_storage/describe.py``) in C order. Data types that safetensors lacks are stored as bytes.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
 damage; an HMAC with a key also finds tampering.
 """
-
-from __future__ import annotations
 
 import hmac
 import json

@@ -10,12 +10,7 @@ inverse. R is a constant matrix of P × P numbers for P random weights, of any s
 (``laplace/structures/kron.py``) the constants are the bases :math:`Q_A, Q_B` and the eigenvalues m of each layer. With
 the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. An
 ensemble has one such part for each member. Noise that varies with x is one more net.
-
-The graph is built with ``onnx.helper``; chains of a few types of layers need no tracer. All operators belong to
-opset 17.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -130,7 +125,6 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
 
 
 def _onnx() -> Any:
-    """Import the package onnx; an ImportError with the command that installs it."""
     try:
         import onnx
     except ImportError as error:
@@ -171,7 +165,6 @@ def _check(estimator: LaplaceEstimator) -> None:
 
 
 def _bytes(network: Network, posterior: Posterior) -> int:
-    """Size of the constants of a posterior in bytes."""
     if _factors(network, posterior) is None:
         return 8 * network.n_parameters**2
     return 8 * sum(block.outputs**2 + block.inputs**2 + block.size for block in network.blocks)
@@ -190,7 +183,6 @@ def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
 
 
 def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
-    """Shape of the outputs without the axis of the rows."""
     if isinstance(estimator, LaplaceClassifier):
         return (len(estimator.classes_),)
     return () if estimator._single_output else (estimator.n_outputs_,)
@@ -284,7 +276,6 @@ def _log_coupled(graph: Graph, difference: str, widening: str) -> str:
 
 
 def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:
-    """Weighted mean over the members; the weights sum to one."""
     if len(values) == 1:
         return values[0]
     parts = [graph("Mul", value, float(weight)) for value, weight in zip(values, weights, strict=True)]
@@ -346,10 +337,7 @@ def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[s
 
 
 def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
-    """Add the forward pass; return the layers in order and the output of the last one.
-
-    Refuses nets that are not a chain of supported layers, use a layer twice, or return probabilities.
-    """
+    """Add the forward pass of a chain of supported layers; return the layers in order and the last output."""
     module = network.module
     shared = any(name != first for name, first in network.layout.aliases.items())
     layers = _layers(module)
@@ -389,13 +377,11 @@ def _layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def _with_standardisation(name: str, layer: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layer, after the standardisation of its inputs if it has one."""
     before = [(f"{name}.standardise", layer.standardise)] if isinstance(layer, StandardisedLinear) else []
     return [*before, (name, layer)]
 
 
 def _names() -> str:
-    """Names of the supported torch layers."""
     return ", ".join(sorted(kind.__name__ for kind in LAYERS if kind.__module__.startswith("torch.")))
 
 
@@ -415,7 +401,6 @@ def _cotangents(graph: Graph, network: Network, steps: Sequence[Step]) -> dict[s
 
 
 def _tensors(step: Step) -> tuple[str, str]:
-    """Names of the weight and the bias of a layer."""
     return f"{step.name}.weight", f"{step.name}.bias"
 
 

@@ -1,9 +1,4 @@
-"""Check a value against a type annotation.
-
-Used for files: a data class accepts any value for a field, so each field is checked before an object is made of it.
-"""
-
-from __future__ import annotations
+"""Check a value against a type annotation, before an object is made of what a file holds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -23,10 +18,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bool:
-    """True if a value has the annotated type (class, literal, union, container or ``type``); an int is a float too.
-
-    ``is_plain`` tests values that are annotated as ``Any``.
-    """
+    """True if a value has the annotated type (class, literal, union, container or ``type``); an int is a float too."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return is_plain(value)

@@ -1,25 +1,20 @@
 """The description of a fitted model: JSON text and numpy arrays, the same for pickle, skops and safetensors.
 
-A pickled tensor remembers its device, so that a model of a GPU would not open without one, and joblib can neither
-compress nor memory-map it. Here each tensor is an array. Shared tensors and objects stay shared. Cached properties are
-left out.
-
-Numbers, strings, None and booleans stand for themselves. Everything else is a list that begins with its kind:
+Each tensor is an array, which needs no device, unlike a pickled tensor. Shared tensors and objects stay shared. Cached
+properties are left out. Numbers, strings, None and booleans stand for themselves, everything else is a list that begins
+with its kind:
 
 - ``["list", …]``, ``["tuple", …]``, ``["set", …]``, ``["size", …]``: the items follow; ``["dict", …]``: keys and values
   in turn; ``["objects", shape, …]``: an array of objects;
 - ``["array", i]``: an array or a tensor; ``["number", i]``: a number of numpy; ``["random", …]``: a RandomState;
 - ``["named", tag]``: a known class or function, by its tag in ``_storage/registry.py``, or one of the user's by its
   number; ``["member", tag, name]``: of an enumeration;
-- ``["ref", i]``: an object in the list ``objects``, which holds ``["object", tag, name, value, …]``. An object refers
-  only to objects before it;
+- ``["ref", i]``: an object in the list ``objects``, which holds ``["object", tag, name, value, …]`` and refers only to
+  objects before it;
 - ``["float", "nan"]``, ``["dtype", name]``, ``["device", name]``.
 
-No node calls anything. What no node can hold is refused in a file. In a pickle it is pickled as it is; a module with
-such an attribute is pickled as a whole.
+What no node can hold is refused in a file and pickled as it is in a pickle, a module with such an attribute as a whole.
 """
-
-from __future__ import annotations
 
 import importlib
 import json
@@ -77,7 +72,6 @@ class Describer:
         self._checked: set[int] = set()
 
     def tree(self, value: Any) -> dict[str, Any]:
-        """The JSON part of the description of a value; its arrays are in ``arrays``."""
         root = self(value)
         return {"root": root, "objects": self.objects, "headers": self.headers}
 
@@ -226,10 +220,7 @@ _NODES: dict[type, Callable[[Describer, Any, str], Any]] = {
 
 @dataclass(frozen=True)
 class Requirements:
-    """Modules and qualified names of classes that a pickle needs, looked up before anything else is read.
-
-    ``owner`` is the class of the pickled estimator, for the message.
-    """
+    """Modules and qualified names of classes that a pickle needs, looked up before anything else is read."""
 
     owner: str
     classes: tuple[tuple[str, str], ...]
@@ -239,7 +230,6 @@ class Requirements:
 
 
 def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
-    """The requirements if they are met, otherwise an ImportError."""
     for module, name in classes:
         try:
             attrgetter(name)(importlib.import_module(module))

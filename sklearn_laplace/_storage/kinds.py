@@ -1,11 +1,4 @@
-"""How an object is taken apart into named values, and made from them again.
-
-One pair of functions for each kind of object: estimators, torch modules, skorch nets, the known data classes, and plain
-objects of the user's classes. An object is created without ``__init__`` and its attributes are set, so that no code of
-its class runs. An attribute never replaces a method or a property of the class.
-"""
-
-from __future__ import annotations
+"""How an object is taken apart into named values, and made from them again."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,8 +73,6 @@ class Reads(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """Take an object apart, and make one of a class from values."""
-
     attributes: Callable[[Any], Mapping[str, Any]]
     make: Callable[[Reads, Any, dict[str, Any]], Any]
 
@@ -121,7 +112,6 @@ def _has_own_state(kind: type, base: type) -> bool:
 
 
 def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotation_of: Callable[[str], Any]) -> None:
-    """Raise a StateError if an attribute does not have its annotated type."""
     for name, value in values.items():
         annotation = annotation_of(name)
         if not conforms(value, annotation, reader.is_plain):
@@ -131,10 +121,7 @@ def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotatio
 
 
 def shadows(kind: type, name: str) -> bool:
-    """True if an attribute would replace a method or a property of its class.
-
-    The value of a cached property is no replacement in a class of the user's.
-    """
+    """True if an attribute would replace a method or a property of its class."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return True
     held = getattr_static(kind, name, None)
@@ -185,8 +172,7 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):
         raise StateError(f"the state gives a {kind.__name__} the attributes {replaced} twice.")
-    module: nn.Module = new(kind, state)
-    return module
+    return new(kind, state)
 
 
 # ---------------------------------------------------------------------- nets

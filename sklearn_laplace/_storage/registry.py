@@ -1,11 +1,9 @@
 """The classes and functions that a description may name, each by a short tag, and the attributes of the classes.
 
 The data classes are those that the annotations of a fit's attributes lead to. An abstract annotation stands for all
-subclasses of it in this package, so that a new structure or likelihood needs no entry here. Tags do not depend on
-modules: moving a class keeps files readable. The list is closed, and a test pins it.
+subclasses of it in this package, so that a new structure or likelihood needs no entry here. The list is closed, and a
+test pins it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -93,7 +91,6 @@ def tags() -> dict[Any, str]:
 
 @cache
 def data_classes() -> frozenset[type]:
-    """The classes of this package that a fit is made of."""
     classes: set[type] = set()
     ahead = [kind for annotation in FITTED.values() for kind in _classes_in(annotation)]
     while ahead:
@@ -127,6 +124,5 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 
 def _own(module: ModuleType, package: str = "") -> list[Any]:
-    """Classes that a module defines, or collects from its package."""
     place = package or module.__name__
     return [kind for kind in vars(module).values() if isclass(kind) and kind.__module__.startswith(place)]

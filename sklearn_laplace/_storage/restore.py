@@ -10,11 +10,8 @@ A description can come from anyone, so these rules hold:
   modules and functions, see :meth:`Reader.is_plain`.
 - An object refers only to objects before it.
 
-Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked. In a pickle or a
-skops file, pickle or skops makes the user's own objects, under their rules.
+Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked.
 """
-
-from __future__ import annotations
 
 import json
 import warnings
@@ -22,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from enum import EnumType
 from inspect import isclass, isroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -91,8 +88,7 @@ class Reader:
         self._own_things = {id(thing) for thing in user_objects}
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Reader:
-        """A reader of what :func:`~sklearn_laplace._storage.describe.pack` has returned."""
+    def of(cls, stored: Mapping[str, Any]) -> Self:
         return cls(parsed(stored["tree"], OF_TREE), stored.get("arrays", ()), stored.get("own", ()))
 
     @ordinary_tensors()

@@ -1,7 +1,5 @@
 """The state of an estimator: its way into a pickle or a file, and out of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -78,10 +76,7 @@ def state_of(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def set_state(estimator: Any, state: Any) -> None:
-    """Give an empty estimator the state that :func:`state_of` has returned.
-
-    Raises ``StateError`` for anything else.
-    """
+    """Give an empty estimator the state that :func:`state_of` has returned."""
     kind = type(estimator)
     if not isinstance(state, dict) or "format" not in state:
         content = sorted(state) if isinstance(state, dict) else type(state).__name__
@@ -122,9 +117,5 @@ def _is_extra(kind: Any, name: str) -> bool:
     if kind.__module__.startswith(f"{PACKAGE}."):
         return False
     names = set(kind._get_param_names()) if issubclass(kind, tuple(ESTIMATORS)) else set()
-    return not (_is_ours(kind, name) or name in names or not without_callbacks({name: 0}))
-
-
-def _is_ours(kind: type, name: str) -> bool:
-    """True if one of this package's classes defines a name."""
-    return any(name in vars(base) for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))
+    ours = (base for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))
+    return not (any(name in vars(base) for base in ours) or name in names or not without_callbacks({name: 0}))

@@ -3,14 +3,12 @@
 An error of reading names its file. A file whose size or time changes between two readings is an error too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,12 +32,8 @@ class ArrowSource(RowSource):
     single: bool  # y is one column, not in a list
 
     @classmethod
-    def of(cls, dataset: Any, y: Any, sample_weight: Any) -> ArrowSource:
-        """Source of the rows of a dataset, with the names of its columns of targets and of weights.
-
-        Raises ``TypeError`` if these are no names, and ``ValueError`` if there is no such column, no row, or an
-        unreadable file.
-        """
+    def of(cls, dataset: Any, y: Any, sample_weight: Any) -> Self:
+        """Source of the rows of a dataset, with the names of its columns of targets and of weights."""
         single = isinstance(y, str)
         targets = _names(y)
         if sample_weight is not None and not isinstance(sample_weight, str):
@@ -59,7 +53,7 @@ class ArrowSource(RowSource):
         fragments, lengths, stamps = zip(*counted, strict=True)
         return cls(fragments, lengths, stamps, inputs, targets, sample_weight, single)
 
-    def only(self, names: tuple[str, ...]) -> ArrowSource:
+    def only(self, names: tuple[str, ...]) -> Self:
         """Source with some of the columns of X, in this order; ``ValueError`` if a column is missing."""
         if missing := [name for name in names if name not in self.columns]:
             raise ValueError(
@@ -68,11 +62,6 @@ class ArrowSource(RowSource):
         return replace(self, columns=names)
 
     def blocks(self, part: int) -> Iterator[Block]:
-        """Yield the rows of a part in order.
-
-        Raises ``ValueError`` for a missing column or an unreadable file, ``OSError`` if the file was changed or
-        removed.
-        """
         fragment, stamp = self.fragments[part], self.stamps[part]
         names = [*self.columns, *self.targets, *([] if self.weight is None else [self.weight])]
         reading = {"columns": names, "batch_size": BLOCK_ROWS, "batch_readahead": 1, "fragment_readahead": 0}
@@ -133,7 +122,6 @@ def _n_rows(part: Any) -> int:
 
 
 def _stamp(fragment: Any) -> object:
-    """Size and time of the file; None for rows in memory."""
     path = getattr(fragment, "path", "")
     info = fragment.filesystem.get_file_info(path) if path else None
     return None if info is None else (info.size, info.mtime_ns)
@@ -165,16 +153,11 @@ def _naming(fragment: Any, stamp: object) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """First line of a message of Arrow."""
     return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def dataset_of(path: Any) -> Any:
-    """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file.
-
-    Raises ``ImportError`` without pyarrow, ``FileNotFoundError`` without files, and ``ValueError`` if the first file is
-    not one of Parquet.
-    """
+    """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file."""
     try:
         from pyarrow import dataset
     except ImportError as error:

@@ -1,7 +1,5 @@
 """Encoding of a column: numbers, categories, and text that holds dates or numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -70,7 +68,6 @@ class Column:
 
     @property
     def flagged(self) -> bool:
-        """True if the column has an indicator of missing values."""
         return self.has_missing and not self.is_empty
 
     @cached_property
@@ -85,7 +82,6 @@ class Column:
 
 
 def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """Encoding of a text column: dates, numbers or categories."""
     present = [value for value in values[weights > 0].tolist() if not is_missing(value)]
     kind = read_as(set(present), max(len(present), math.fsum(weights.tolist())))
     if not kind:
@@ -130,10 +126,7 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
 
 
 def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many.
-
-    Numbers and text are refused together unless ``mixed`` is True, for a categorical data type.
-    """
+    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
     totals, some_missing = _weights_of_levels(name, values, weights)
@@ -170,10 +163,7 @@ def _weights_of_levels(name: str, values: np.ndarray, weights: np.ndarray) -> tu
 
 
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of the levels (n,), float64, and the unknown values; ``ValueError`` for text if all levels are numbers.
-
-    Numbers are refused likewise if all levels are text.
-    """
+    """Codes of the levels (n,), float64, and the unknown values; refuses numbers where all levels are text."""
     values, known = as_levels(values), dict(column.codes)
     kinds = _kinds(values, column.name, mixed=len(column.level_kinds) > 1)
     _check_level_types(column, values, kinds)
@@ -190,10 +180,7 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
-    """Warn once (``TableWarning``) of all columns in which most of many values are ``unknown`` levels.
-
-    There is no warning if all of these were ``reported`` before; those of the warning are added to the set.
-    """
+    """Warn once (``TableWarning``) of all columns in which most of many values are ``unknown`` levels."""
     mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
     found = {(column.name, value) for column, values in mostly for value in values}
     if n_rows < MANY_ROWS or found <= reported:
@@ -246,9 +233,6 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
     """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
 
-    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n), or the distance to the
-    next value if that is larger.
-
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
     ((-10.0, 110.0), (-1.0, 2.0))
     """
@@ -262,7 +246,6 @@ def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
 
 
 def dated(column: Column, days: np.ndarray, *, zoned: bool | None) -> Column:
-    """Encoding of a numeric column that holds dates, given in days since 1970."""
     return replace(column, zoned=zoned, cycles=cycles_of(days))
 
 

@@ -1,11 +1,9 @@
 """Collections of dask: the partitions of dataframes and the chunks of arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,11 +19,7 @@ class DaskSource(RowSource):
     weight: str | None  # name of a column, if in X
 
     @classmethod
-    def of(cls, X: Any, y: Any, sample_weight: Any) -> DaskSource:
-        """Source of the rows of a collection; targets and weights are collections too, or names of columns.
-
-        Raises ``TypeError`` if they are neither, ``ValueError`` for an unknown column or other numbers of partitions.
-        """
+    def of(cls, X: Any, y: Any, sample_weight: Any) -> Self:
         in_X = [value for value in (y, sample_weight) if _is_names(value)]
         for name in [name for value in in_X for name in ([value] if isinstance(value, str) else value)]:
             if name not in list(getattr(X, "columns", ())):
@@ -54,10 +48,7 @@ class DaskSource(RowSource):
 
     @cached_property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it.
-
-        Raises ``ValueError`` if there is no row, or if X, targets and weights of a partition differ in length.
-        """
+        """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it."""
         from dask.base import compute
         from dask.delayed import delayed
 
@@ -91,11 +82,6 @@ class Partitions(RowSource):
         X, y, sample_weight = self.partitions[part]
         yield from _rows(X, y, sample_weight, self.targets, self.weight).all_blocks()
 
-    @property
-    def identity(self) -> object:
-        """None: these rows belong to one rank."""
-        return None
-
 
 def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) -> ArraySource:
     """Rows of a computed partition, whose targets and weights may be columns of X."""
@@ -108,10 +94,7 @@ def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) 
 
 
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
-    """Predict each partition of a collection: a lazy array of dask, or a tuple of them, as ``function`` returns.
-
-    ``function`` maps the model, which is sent to the workers once, and a table to arrays with one entry per row.
-    """
+    """Predict each partition of a collection by ``function`` of model and table: a lazy array of dask, or a tuple."""
     import dask.array as da
     from dask.base import compute
     from dask.delayed import delayed

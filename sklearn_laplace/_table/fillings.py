@@ -4,11 +4,8 @@ Each column has K = 16 values. Gaps of several columns of a row are filled joint
 :math:`(b_1 b_2 b_3 b_4)_2` of a column is in combination i if :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over
 GF(2), for a generator :math:`\alpha` of GF(16), the place p of the column and s = (0, 5, 6, 2). Among 15 columns, the
 halves of any two columns meet equally often; among five consecutive ones, their quarters do too. This is a Latin
-hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15. Random
-orders have .43 and .72, and a further gap may then narrow a prediction.
+hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 

@@ -1,16 +1,10 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
-**Cost.** A default fit has two tiers by the number of rows. Up to 300 rows, a fit takes no longer than a few trainings
-with Adam, since searches and ensembles run many fits. With more rows it comes closer to its mode.
-``tests/estimator/test_sklearn.py`` checks the time.
-
-**Memory.** The default is the memory available to the process: of the machine, a container (control groups) or a limit
-of the address space. A structure above the budget is refused before it is allocated, and rows pass through the network
-in sufficiently small chunks. The budget excludes the data, the net, its training by epochs, and temporary arrays of up
-to 32 MB.
+Up to 300 rows, a default fit takes no longer than a few trainings with Adam, since searches and ensembles run many
+fits; with more it comes closer to its mode. The default memory is that available to the process, excluding the data,
+the net, its epochs, and temporary arrays of up to 32 MB. Structures above the budget are refused before they are
+allocated, and rows pass through the network in sufficiently small chunks.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -21,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -66,11 +60,7 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper exact structure.
-
-    The dual dimension M is rows × columns of the output factor. ``provides`` has the forms of a row's curvature
-    contribution; without "rows" there is no dual form.
-    """
+    """Multiply-adds of one exact step for ``n_dual`` rows × columns of S, and the cheaper exact structure."""
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
     primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
@@ -85,11 +75,7 @@ def automatic_structure(
     unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
-    """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
-
-    It accepts one of the forms that the curvature ``provides``, and supports the ``unit``, such as "layer", within
-    which prior precisions are equal.
-    """
+    """Most accurate affordable structure that ``fits`` and has the forms and ``unit``: exact, ``kron`` or ``diag``."""
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
     n_parameters = sum(block.size for block in blocks)
@@ -131,7 +117,7 @@ class MemoryBudget:
     by_user: bool = False
 
     @classmethod
-    def of(cls, value: object) -> MemoryBudget:
+    def of(cls, value: object) -> Self:
         """Budget of bytes, a string with a unit, or None for the memory available to the process; or ``ValueError``."""
         if value is None:
             return cls(_physical_memory())
@@ -152,7 +138,7 @@ class MemoryBudget:
         amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
         return f"memory_budget allows {amount}" if self.by_user else f"this process may use {amount}"
 
-    def share(self, n_jobs: int) -> MemoryBudget:
+    def share(self, n_jobs: int) -> Self:
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:
@@ -170,12 +156,10 @@ class MemoryBudget:
         return self.workers(n_jobs, used_bytes + ROW_BYTES * _row_width(structure, network, n_columns))
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
-        """True if the structure and one row with ``n_columns`` columns of the output factor fit in memory."""
         row = ROW_BYTES * _row_width(structure, network, n_columns)
         return structure.memory(network.blocks, n_dual) + row <= self.size
 
     def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int) -> int:
-        """Number of rows per chunk in a pass over the data, with ``used_bytes`` bytes in use."""
         return self.chunk_rows(_row_width(structure, network, n_columns), used_bytes, network.theta.device)
 
     def require(
@@ -187,11 +171,7 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Bytes of a structure; ``MemoryBudgetError`` before any allocation if it does not fit.
-
-        The dense matrix that a rule may need and a single row have to fit too. ``n_dual`` is rows × ``n_columns``, the
-        columns of the output factor of one row.
-        """
+        """Bytes of a structure; ``MemoryBudgetError`` if it does not fit with the rule's matrix and a single row."""
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
         if matrix > self.size:
@@ -228,10 +208,7 @@ class MemoryBudget:
         return self.workers(n_jobs, ROW_BYTES * max(width, 1), used_bytes)
 
     def chunk_rows(self, width: int, used_bytes: int, device: torch.device, n_jobs: int = 1) -> int:
-        """Number of rows per chunk, for rows of ``width`` elements; ``MemoryBudgetError`` if a single row does not fit.
-
-        The free memory of a CUDA device is a further limit. ``n_jobs`` chunks are processed at the same time.
-        """
+        """Number of rows of ``width`` elements per chunk; ``MemoryBudgetError`` if a single row does not fit."""
         factor = GPU_CHUNK if device.type == "cuda" else 1
         usual = min(max(factor * CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), factor * CHUNK_ROWS[1])
         row, left = ROW_BYTES * max(width, 1), max(self.size - used_bytes, 0)
@@ -309,11 +286,7 @@ MEMORY_LIMITS = {"": (("", "memory.max"), ("unified", "memory.max")), "memory": 
 
 @lru_cache(maxsize=8)
 def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
-    """Memory limits of the process's control groups (versions 1 and 2) and of all their parent groups.
-
-    In a container, the path may be that of the host, of which the mount contains the last part only. Missing folders
-    are skipped; the limit of the mount itself always counts.
-    """
+    """Memory limits of the process's control groups (versions 1 and 2) and of all their parent groups."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -329,7 +302,6 @@ def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
 
 
 def _number_in(path: Path) -> list[int]:
-    """Number stored in a file; an empty list if the file is missing or contains "max"."""
     try:
         return [int(path.read_text())]
     except (OSError, ValueError):
@@ -345,7 +317,6 @@ def _address_space() -> list[int]:
 
 
 def _mapped() -> int:
-    """Size of the process's address space in bytes; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -1,11 +1,8 @@
 """Read columns of arrays and dataframes: values, names, data types, and the cells of columns of Python objects.
 
 Bytes become text. A column of dates, datetimes or periods becomes days since 1970 (a period counts from its start);
-durations and times of day become days. Levels that are neither text nor numbers become their text, such as "(0, 5]".
-Names of columns that are not text are compared here too; scikit-learn compares only strings.
+durations and times of day become days.
 """
-
-from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
 from datetime import UTC, date, datetime, time, timedelta
@@ -33,10 +30,7 @@ MOMENTS, DURATIONS, CLOCK = "moments", "durations", "clock"
 
 
 def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[np.ndarray, bool | None]:
-    """Objects (n,) with bytes as text; times of one kind as NumPy times, and whether they have a time zone.
-
-    The zone is None if the values are no moments. Columns of several kinds are returned for later checks.
-    """
+    """Objects (n,) with bytes as text; times of one kind as NumPy times, and whether they have a time zone."""
     types = set(map(type, values.tolist()))
     if any(issubclass(kind, bytes) for kind in types):
         values = np.array([*map(as_text, values.tolist()), None], dtype=object)[:-1]
@@ -166,10 +160,7 @@ NAMED = 5
 
 
 def is_plain(X: Any) -> bool:
-    """True if X needs no encoding: a table of numbers only, or invalid input left to scikit-learn's checks.
-
-    Numbers with a categorical data type need an encoding.
-    """
+    """True if X needs no encoding: a table of numbers only, or invalid input left to scikit-learn's checks."""
     if column_names(X) is not None:
         return all(values.dtype.kind in "biufc" and not _is_category(kind) for values, kind in _arrays(X))
     if isinstance(X, list | tuple):
@@ -183,9 +174,7 @@ def is_plain(X: Any) -> bool:
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
     """Validate X with scikit-learn, as float64 or unchanged if it needs encoding, and y by ``how`` (``check_X_y``).
 
-    Without ``tables``, X has to hold finite numbers. In a fit (``reset``), ``n_features_in_`` and ``feature_names_in_``
-    are set, otherwise checked. Raises ``ValueError`` for invalid shapes or values, and ``TypeError`` if X holds no rows
-    or an unreadable data type.
+    Without ``tables``, X has to hold finite numbers.
     """
     if X is None:
         raise ValueError("X is None; pass a table of shape (n_samples, n_features).")
@@ -311,7 +300,6 @@ def _explain_columns(X: Any, error: Exception) -> None:
 
 
 def column_names(X: Any) -> list[Any] | None:
-    """Column names of a dataframe of any library; None for arrays."""
     names = getattr(X, "columns", None)
     return None if names is None or getattr(X, "dtypes", None) is None else list(names)
 
@@ -382,10 +370,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
-    """Columns of a dataframe as arrays (n,), each with its data type.
-
-    Raises ``TypeError`` if NumPy cannot read a data type, or a column has several values per row.
-    """
+    """Columns of a dataframe as arrays (n,), each with its data type."""
     for place in range(_width(X)):
         series = _safe_indexing(X, place, axis=1)
         kind = str(series.dtype).lower()
@@ -406,7 +391,6 @@ def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
 
 
 def _is_category(kind: Any) -> bool:
-    """True for a categorical data type of pandas or polars."""
     return str(kind).lower().startswith(CATEGORIES)
 
 
@@ -445,10 +429,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
-    """Kind of the non-missing values of a column: {str}, {Real}, both if ``mixed``, or an empty set if all are missing.
-
-    Raises ``TypeError`` for other values, and ``ValueError`` for numbers and strings, or times with and without a zone.
-    """
+    """Kinds of the present values of a column: {str}, {Real}, both if ``mixed``, or an empty set."""
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
     types_of: dict[type, set[type]] = {}
@@ -497,10 +478,7 @@ def _refuse_objects(values: np.ndarray, kinds: set[type], name: str) -> None:
 
 
 def _numbers(values: np.ndarray, name: str, *, of_fit: bool = True) -> np.ndarray:
-    """Values of a numeric column as float64, NaN for missing ones; ``ValueError`` for strings.
-
-    ``of_fit`` is False for later rows.
-    """
+    """Values of a numeric column as float64, NaN for missing ones; ``ValueError`` for strings."""
     if values.dtype.kind == "f":
         return values
     if _kinds(values, name) == {str}:
@@ -517,7 +495,6 @@ def _numbers(values: np.ndarray, name: str, *, of_fit: bool = True) -> np.ndarra
 
 
 def _level(value: Any, name: str) -> Any:
-    """Equal value of a built-in Python type."""
     if isinstance(value, str):
         return str.__str__(value)  # the value of an enum, not its name
     return int(value) if isinstance(value, Integral | np.bool_) else as_float(value, f"{name} of X")

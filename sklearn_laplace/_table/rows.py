@@ -1,7 +1,5 @@
 r"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, standardised targets.
 
-Likelihood and net are applied later, to tensors.
-
 **Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`: σ is one number, one per target,
 or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by s, and its
 dispersion φ is the noise variance of an average row in these units. The remaining ratios v′ are known before the fit:
@@ -40,11 +38,7 @@ FEWEST_ROWS = 2
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Validated noise variances (n, C), in squared units of y, from a value (n,), for all targets of a row, or (n, C).
-
-    Raises ``UnsupportedCombinationError`` for a likelihood whose variance follows from its mean, and ``ValueError`` for
-    another shape than ``shape``, or values that are not finite and above zero.
-    """
+    """Validated noise variances (n, C), in squared units of y, from (n,), for all targets of a row, or (n, C)."""
     if value is None:
         return None
     if not likelihood.takes_known_noise:
@@ -95,8 +89,8 @@ def unit_noise(
 ) -> np.ndarray:
     """Noise level u (C,) of each target for which the network's φ is 1, in the units of y; see the module's docstring.
 
-    A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are proportional to ``variances`` v
-    (n, C), or to the squared ``scale`` s (C,). The result is s itself if v′ is 1 for all rows and targets.
+    A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are ``variances`` v (n, C), or the
+    squared ``scale`` s (C,), up to a factor.
     """
     ratios = np.ones_like(scale) if sigma is None else sigma / sigma[0]
     if variances is None and (sigma is None or (ratios / scale == ratios[0] / scale[0]).all()):
@@ -109,8 +103,7 @@ def unit_noise(
 def row_reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
     """Weights (n,) or (n, C) of rows for the mean and scale of the targets: w / (1 + v / median of v), or w without v.
 
-    With w alone, a few very noisy rows would determine the scale; with 1/v, a few nearly exact ones. Here very noisy
-    rows get about 1/v, and no row more than twice the weight of a row with median noise.
+    A few very noisy or nearly exact rows then do not determine the scale.
 
     >>> row_reliability(np.ones(3), np.array([[1e-9], [1.0], [99.0]])).ravel().round(3)
     array([1.  , 0.5 , 0.01])
@@ -130,10 +123,7 @@ SAME_RATIO = 1e-9
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Map from the user's targets to the network's, (g(y) − mean) / scale, and the matching map of their noise.
-
-    "Units of y" are those of g(y). Without ``transforms``, g(y) = y.
-    """
+    """Map from the user's targets to the network's, (g(y) − mean) / scale, and the matching map of their noise."""
 
     mean: np.ndarray  # (C,), in the units of y; zeros for classes
     scale: np.ndarray  # (C,), in the units of y; ones for classes
@@ -149,7 +139,6 @@ class TargetScale:
         return float(np.log(self.scale).sum()) - self.log_slope
 
     def transformed(self, y: np.ndarray) -> np.ndarray:
-        """g(y) for targets of shape (n, C)."""
         return transformed(self.transforms, y)
 
     def squared(self) -> np.ndarray:
@@ -164,11 +153,7 @@ class TargetScale:
         return square
 
     def dispersion(self, sigma_noise: np.ndarray) -> float:
-        """Dispersion φ of a user-set σ, which is one number or one per target, shape (C,).
-
-        Raises ``ValueError`` if the noise ratios between the targets differ from those of the curvature, or if σ is not
-        between 1e-60 and 1e60 times the scale of y.
-        """
+        """Dispersion φ of a user-set σ, which is one number or one per target, shape (C,)."""
         root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
         if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
             raise ValueError(
@@ -184,7 +169,6 @@ class TargetScale:
         return float(root[0]) ** 2
 
     def apply(self, y: np.ndarray) -> np.ndarray:
-        """Convert transformed targets (n, C) to the network's units."""
         return (y - self.mean) / self.scale
 
     def noise(self, variances: np.ndarray | None, n_rows: int) -> np.ndarray | None:
@@ -261,11 +245,7 @@ class PreparedData:
 
     @property
     def mean_variance(self) -> float:
-        """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
-
-        For a total weight below 2, the largest squared target replaces it. Raises ``ValueError`` if targets are not
-        standardised and their variance overflows or underflows in float64.
-        """
+        """Mean variance of the network's targets; below a total weight of 2 the largest square; 1 for classes."""
         if self.targets.ndim == 1:
             return 1.0
         _, deviation, constant = spread(self.targets, self.weights)
@@ -313,7 +293,6 @@ class PreparedData:
         return TableShape(len(self.X), self.n_outputs, levels, n_added, has_pieces, least_total)
 
     def present(self) -> PreparedData:
-        """Drop the rows of weight zero."""
         return self.taken(self.weights > 0)
 
     def taken(self, index: np.ndarray) -> PreparedData:
@@ -323,9 +302,7 @@ class PreparedData:
     def weight_unit(self) -> float:
         """Factor that rescales weights to a mean of 1 if they only count copies of rows; otherwise 1.
 
-        Weights count copies if their mean exceeds 1 and all inputs differ. Equal rows have been merged before, and
-        further measurements would have other noisy targets for the same inputs. Equal weights carry no more
-        information: more rows cannot be distinguished from less noise.
+        Weights count copies if their mean exceeds 1 and all inputs differ.
 
         >>> scale = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
         >>> X, y = np.array([[0.0], [1.0]]), np.zeros((2, 1))
@@ -397,23 +374,8 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort rows (n, …) into a canonical order, drop rows of weight zero, and merge equal rows of small data.
-
-    Results are then bitwise independent of the order of the rows, and for small data a weight is equivalent to repeated
-    rows; a training amplifies rounding errors. Data are small up to a total weight of 10,000; larger data are sorted by
-    :func:`row_keys`.
-    """
-    present = weights > 0
-    return _merged(X[present], targets[present], weights[present])
-
-
-def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
-    present = weights > 0
-    return X[present], targets[present], weights[present]
-
-
-def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sort rows (n, …), drop rows of weight zero, and merge equal rows up to a total weight of 10,000."""
+    X, targets, weights = present_rows(X, targets, weights)
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")
         return X[order], targets[order], weights[order]
@@ -429,11 +391,16 @@ def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np
     return unique[order, :columns], unique_targets.astype(targets.dtype), merged[order]
 
 
+def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
+    present = weights > 0
+    return X[present], targets[present], weights[present]
+
+
 def row_keys(*parts: np.ndarray) -> np.ndarray:
     """64-bit hashes, shape (n,), of the concatenated rows of arrays of shape (n,) or (n, k). Cost O(n k).
 
-    Equal rows have equal keys; −0 equals 0, and NaN equals NaN. Two different rows have equal keys with probability
-    2⁻⁶⁴. The order of the keys is unrelated to that of the values.
+    Equal rows have equal keys; −0 equals 0, and NaN equals NaN.
 
     >>> first, second, other = row_keys(np.array([[0.0, np.nan], [-0.0, -np.nan], [1.0, np.nan]]))
     >>> bool(first == second), bool(first == other)
@@ -452,5 +419,4 @@ def rehashed(keys: np.ndarray) -> np.ndarray:
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    hashes: np.ndarray = keys ^ (keys >> np.uint64(31))
-    return hashes
+    return keys ^ (keys >> np.uint64(31))

@@ -1,19 +1,15 @@
 """A source of rows: a table in parts that are read block by block, in any order, by one process or several.
 
-A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows. Arrays and
-dataframes, which may be memory-mapped, are sources too.
+A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows.
 
 **Several processes** (``torch.distributed``). Every rank calls the same method with its own rows, and takes the same
-decisions: sums are all-reduced, and choices that depend on time are those of rank 0. Without a process group there is
-one rank, and nothing is sent.
+decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,7 +28,7 @@ class Group:
     size: int = 1
 
     @classmethod
-    def current(cls) -> Group:
+    def current(cls) -> Self:
         """The default process group of torch, or a single rank without one."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
@@ -53,7 +49,6 @@ class Group:
             tensor.copy_(total.view_as(tensor))
 
     def agrees(self, flag: bool) -> bool:
-        """The decision of rank 0."""
         if self.is_alone:
             return flag
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -70,7 +65,6 @@ class Group:
         return values
 
     def of_first(self, value: Value) -> Value:
-        """The value of rank 0, on every rank. It is pickled."""
         if self.is_alone:
             return value
         values = [value]
@@ -78,10 +72,7 @@ class Group:
         return values[0]
 
     def raise_together(self, error: BaseException | None) -> None:
-        """Raise an error on all ranks if one has failed, so that none waits for another.
-
-        A rank raises its own error, or else a ``RuntimeError`` with the message of the first rank that has failed.
-        """
+        """Raise an error on all ranks if one has failed, so that none waits for another."""
         messages = self.gathered(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error
@@ -119,9 +110,9 @@ class RowSource(ABC):
         """Yield the rows of a part in order, at most ``BLOCK_ROWS`` at a time."""
 
     @property
-    @abstractmethod
     def identity(self) -> object:
-        """Plain value that is equal for sources of the same rows, or None if the rows belong to this process alone."""
+        """Plain value that is equal for sources of the same rows; None if the rows belong to this process alone."""
+        return None
 
     @property
     def n_rows(self) -> int:
@@ -142,7 +133,6 @@ class SomeParts(RowSource):
 
     @property
     def chosen(self) -> range:
-        """Positions of the parts in the other source."""
         return range(self.first, len(self.whole.lengths), self.step)
 
     @property
@@ -151,11 +141,6 @@ class SomeParts(RowSource):
 
     def blocks(self, part: int) -> Iterator[Block]:
         return self.whole.blocks(self.chosen[part])
-
-    @property
-    def identity(self) -> object:
-        """None: these rows belong to one rank."""
-        return None
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -168,7 +153,6 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def stacked(tables: Sequence[Any]) -> Any:
-    """Rows of several arrays or dataframes as one table."""
     if isinstance(tables[0], np.ndarray):
         return np.concatenate(tables)
     import pandas as pd
@@ -211,11 +195,6 @@ class ArraySource(RowSource):
         for start in range(begin, min(begin + PART_ROWS, len(self.X)), BLOCK_ROWS):
             span = slice(start, min(start + BLOCK_ROWS, begin + PART_ROWS, len(self.X)))
             yield Block(*(None if part is None else _rows(part, span) for part in (self.X, self.y, self.sample_weight)))
-
-    @property
-    def identity(self) -> object:
-        """None: every process has its own arrays."""
-        return None
 
 
 def _rows(values: Any, span: slice) -> Any:

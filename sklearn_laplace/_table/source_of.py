@@ -1,11 +1,8 @@
 """Which arguments of a fit or of a prediction are sources of rows, and a uniform sample of the rows of a source.
 
 The sample does not depend on how the ranks have divided the rows: a row belongs to it if the hash of its position in
-the whole table is small, so that samples of parts can be merged. One pass over the rows draws it, and counts the rows,
-their weights, and the labels of a classification.
+the whole table is small, so that samples of parts can be merged.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +28,7 @@ SAMPLE_ROWS = 200_000
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
     """Source of the rows that the arguments stand for; None for rows in memory.
 
-    X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of columns of X.
-    Arrays of several ranks are shards of one table. Raises ``ImportError`` if the library that reads X is missing.
+    X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of its columns.
     """
     if _is_path(X):
         X = dataset_of(X)
@@ -54,11 +50,7 @@ def _is_path(X: Any) -> bool:
 
 
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
-    """Rows of this rank, and the position in the whole table of the first row of each of its parts.
-
-    A source that is the same on all ranks is divided by its parts. Otherwise, each rank has its own rows. Raises
-    ``ValueError`` if only some ranks have the same source.
-    """
+    """Rows of this rank, its own or parts of a source that all share, and where each part starts in the table."""
     identities = group.gathered(source.identity)
     if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):
         before = sum(group.gathered(source.n_rows)[: group.rank])
@@ -89,10 +81,7 @@ class Sample:
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
-    """Draw about ``most`` rows by one pass over those of this rank; ``tally`` finds the labels of all rows.
-
-    Raises ``ValueError`` if a rank has no rows, or if there are more than ``MOST_LABELS`` labels.
-    """
+    """Draw about ``most`` rows by one pass over those of this rank; ``tally`` finds the labels of all rows."""
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))
     piece, error = None, None
@@ -139,7 +128,6 @@ def _drawn(
 
 
 def _limit(n_rows: int, n_columns: int, most: int) -> float:
-    """Fraction of the rows in the sample."""
     most = min(most, max(SAMPLE_CELLS // max(n_columns, 1), FEWEST))
     return most / n_rows
 

@@ -1,7 +1,5 @@
 """Weighted means, scales and quantiles of columns."""
 
-from __future__ import annotations
-
 import numpy as np
 
 ROUNDING = 10 * np.finfo(float).eps
@@ -75,8 +73,6 @@ def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
 def as_counts(weights: np.ndarray) -> np.ndarray:
     """Row weights (n,); shares, which sum to at most one, are rescaled to Kish's (1965) effective number of rows.
 
-    Shares, such as those of AdaBoost, would otherwise let the prior dominate the data.
-
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
     """
@@ -90,8 +86,8 @@ def relative_weights(weights: np.ndarray) -> np.ndarray:
     """Row weights (n,) of which only the ratios matter.
 
     Whole numbers without their common divisor count copies, and so do small multiples of the smallest weight. Other
-    weights sum to Kish's effective number of rows. Zeros stay. Ratios are rounded to 30 bits, because a training
-    amplifies rounding errors.
+    weights sum to Kish's effective number of rows. Ratios are rounded to 30 bits, because a training amplifies rounding
+    errors.
 
     >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
     (array([1., 0., 2.]), array([2., 3.]))
@@ -132,8 +128,6 @@ def effective_number(weights: np.ndarray) -> int:
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean and standard deviation (d,) of columns (n, d) with weights (n,) or (n, d), and a mask of constant columns.
 
-    Columns are constant up to rounding. Raises ``ValueError`` if the range of a column exceeds the largest float64.
-
     >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
     (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
     """
@@ -157,13 +151,7 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of the asinh that compresses heavy tails, in the units of the column; None without heavy tails.
-
-    A column has heavy tails if a value is more than 20 robust standard deviations away from the median. Centre and
-    width are then the median and the robust standard deviation, that of a normal distribution with the same central 90
-    % interval. If this interval of a positive column spans more than three decades, the centre is zero and the width
-    its lower end, which amounts to a logarithm.
-    """
+    """Centre and width of the asinh that compresses heavy tails (values 20 robust deviations away); None without."""
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))
@@ -178,8 +166,6 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
 def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Quantiles (q,) of the weighted empirical distribution, without interpolation: a weight of k equals k copies.
 
-    Values of weight zero are ignored, also at levels 0 and 1.
-
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
     array([1., 3., 3.])
     """
@@ -190,5 +176,4 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
         ordered, sums = values[order], np.cumsum(weights[order])
     # A positive position skips leading values of weight zero; the factor keeps rounding from passing the last value.
     positions = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
-    quantiles: np.ndarray = ordered[np.searchsorted(sums, positions)]
-    return quantiles
+    return ordered[np.searchsorted(sums, positions)]

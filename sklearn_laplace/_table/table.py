@@ -3,10 +3,8 @@
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
 become days, dates days since 1970. Text is categorical, unless it holds dates or numbers (``text.py``). A level becomes
 its index among the training levels, and an unseen level the next index after them. Levels are compared by value: 1, 1.0
-and True are the same. Statistics over rows are weighted, and rows of weight zero are ignored.
+and True are the same.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -101,7 +99,6 @@ class Table:
 
     @property
     def flagged(self) -> tuple[bool, ...]:
-        """True for each column with an indicator of missing values."""
         return tuple(column.flagged for column in self.columns)
 
     @property
@@ -111,7 +108,6 @@ class Table:
 
     @property
     def numeric(self) -> np.ndarray:
-        """Positions of the numeric columns."""
         return np.flatnonzero(np.asarray(self.levels) == 0)
 
     @cached_property
@@ -121,11 +117,10 @@ class Table:
 
     @cached_property
     def _reported(self) -> set[tuple[str, Any]]:
-        """Columns and unknown categories that a warning has already named."""
         return set()
 
     @classmethod
-    def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Table:
+    def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Self:
         """Determine the encoding from the training rows, with ``names`` if X no longer has them."""
         values, is_category, zoned = read_columns(X)
         names = column_names(X) if names is None else names
@@ -143,7 +138,7 @@ class Table:
         return cls(tuple(columns))
 
     @classmethod
-    def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Table:
+    def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Self:
         """Names and ends of the columns of rows (n, d) that a given net reads unchanged; :meth:`with_reach` follows."""
         ends = zip(X.min(0).tolist(), X.max(0).tolist(), strict=True)
         return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
@@ -165,11 +160,7 @@ class Table:
                 warn_user(concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
-        """Encode rows as numbers, shape (n, d), float64; warn of mostly unknown categories and first missing numbers.
-
-        Raises ``TypeError`` for values that are neither strings nor numbers, and ``ValueError`` for infinite numbers.
-        With weights, also for missing numbers in a column that had none, except in rows of weight zero.
-        """
+        """Encode rows as numbers (n, d), float64; warn of mostly unknown categories and first missing numbers."""
         if self.is_numeric and _are_finite(X):
             return X.copy()
         text = ["text" in column.level_kinds for column in self.columns]
@@ -233,7 +224,7 @@ class Table:
         excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])
         return excess if fillings is None else np.where(fillings.gaps(torch.from_numpy(coded)), np.inf, excess)
 
-    def with_trained_rows(self, coded: np.ndarray) -> Table:
+    def with_trained_rows(self, coded: np.ndarray) -> Self:
         """Encoding after training on coded rows: unknown levels share a trained embedding, and ranges include them."""
         columns = [
             replace(column, spread=()) if column.n_levels and (values == column.n_levels).any() else column
@@ -241,7 +232,7 @@ class Table:
         ]
         return replace(self, columns=tuple(columns)).with_later(coded)
 
-    def with_later(self, coded: np.ndarray) -> Table:
+    def with_later(self, coded: np.ndarray) -> Self:
         """Encoding whose ranges include coded rows (n, d) that came later."""
         columns = []
         for column, values in zip(self.columns, coded.T, strict=True):
@@ -252,7 +243,7 @@ class Table:
             columns.append(column)
         return replace(self, columns=tuple(columns))
 
-    def with_reach(self, coded: np.ndarray) -> Table:
+    def with_reach(self, coded: np.ndarray) -> Self:
         """Encoding with the ranges of different training rows (n, d), whatever their weights."""
         columns = [
             column if column.n_levels else replace(column, reach=reach_of(values[~np.isnan(values)]))
@@ -260,7 +251,7 @@ class Table:
         ]
         return replace(self, columns=tuple(columns))
 
-    def without_rows(self, coded: np.ndarray) -> Table:
+    def without_rows(self, coded: np.ndarray) -> Self:
         """Encoding without coded rows that came later: a range that one of them extended is that of the training."""
         columns = [
             replace(column, later=()) if np.isin(values, [*{*column.later} - {*column.reach}]).any() else column
@@ -276,16 +267,12 @@ class Table:
 
 
 def _are_finite(X: Any) -> bool:
-    """True for an array of float64 without missing and infinite numbers."""
     return type(X) is np.ndarray and X.dtype == np.float64 and bool(np.isfinite(X).all())
 
 
 @contextmanager
 def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
-    """Add the affected rows of X, if in memory, to the message of a :class:`NonFiniteError`.
-
-    ``table_of`` returns the encoding of X, or None for a net that takes X unchanged.
-    """
+    """Add the affected rows of X, if in memory, to the message of a :class:`NonFiniteError`."""
     try:
         yield
     except NonFiniteError as error:

@@ -6,8 +6,6 @@ is such a marker. Markers are missing values in both cases. All other text is ca
 like dates, numbers or names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
@@ -63,7 +61,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_marker(text: str) -> bool:
-    """True for a common marker of missing values."""
     return text.strip().lower() in MARKERS
 
 
@@ -90,10 +87,7 @@ def number(text: str) -> float | None:
 
 
 def read_as(texts: Collection[str], n_rows: float) -> str:
-    """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories.
-
-    ``n_rows`` is the number of rows, or their total weight if that is larger.
-    """
+    """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories."""
     present = [text for text in texts if not is_marker(text)]
     if _are_dates(present):
         return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""
@@ -110,11 +104,7 @@ def _are_dates(texts: Sequence[str]) -> bool:
 def converted(
     values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, bool | None]:
-    """Numbers (n,), float64, or days since 1970 from objects (n,), NaN if missing; whether dates have a time zone.
-
-    Raises ``ValueError`` for text that cannot be converted, and for dates of which only some have a zone. Rows of
-    weight zero are exempt: such text is missing there. The zone is None without dates.
-    """
+    """Numbers (n,), float64, or days since 1970 from objects (n,), NaN if missing; whether dates have a time zone."""
     numbers, zoned, meaning_of = np.full(len(values), np.nan), None, cache(_meaning)
     for row, value in enumerate(values):
         if is_missing(value):

@@ -5,8 +5,6 @@ It is uniform for a calibrated model (Dawid 1984). For counts, where F has jumps
 :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -36,8 +34,7 @@ def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     scale = distribution.std()
     z = (y - distribution.mean()) / scale
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    values: np.ndarray = scale * (z * erf(z / np.sqrt(2)) + 2 * density - 1 / np.sqrt(np.pi))
-    return values
+    return scale * (z * erf(z / np.sqrt(2)) + 2 * density - 1 / np.sqrt(np.pi))
 
 
 def _by_quantiles(distribution: Any, y: np.ndarray) -> np.ndarray:
@@ -65,16 +62,12 @@ def central_interval(distribution: Any, level: float) -> tuple[np.ndarray, np.nd
 
 
 def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
-    """Quantiles (n, L) or (n, L, k) that increase with their level, although those of close levels may cross by
-    rounding.
-    """
+    """Quantiles (n, L) or (n, L, k) that increase with their level; those of close levels may cross by rounding."""
     return _increasing(np.stack([distribution.ppf(level) for level in levels], axis=1), levels, 1)
 
 
 def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Widen intervals (..., 2, L) where those of a lower level reach beyond them, as those of close levels can by
-    rounding.
-    """
+    """Widen intervals (..., 2, L) where those of a lower level reach beyond them by rounding."""
     ends = -_increasing(-intervals[..., 0, :], levels, -1), _increasing(intervals[..., 1, :], levels, -1)
     return np.stack(ends, -2)
 

@@ -1,7 +1,5 @@
 """What all predictive distributions have in common, and the base class of wrappers that predict one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
@@ -34,8 +32,7 @@ class PredictiveDistribution(Protocol):
 
     def std(self) -> np.ndarray:
         """Standard deviation, in units of y."""
-        std: np.ndarray = np.sqrt(self.var())
-        return std
+        return np.sqrt(self.var())
 
     def logpdf(self, x: Any) -> np.ndarray:
         """Log density in nats; for counts, log probability."""

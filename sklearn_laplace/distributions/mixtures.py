@@ -7,8 +7,6 @@ the point where the cumulative probability reaches the level. Newton's method fi
 counts. The continuous ranked probability score of a mixture of normals has a closed form (Grimit et al. 2006).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,14 +54,12 @@ class NormalMixture(PredictiveDistribution):
 
     def mean(self) -> np.ndarray:
         """Mean of each target, Σ w m."""
-        mean: np.ndarray = (self._shares * self.means).sum(-1)
-        return mean
+        return (self._shares * self.means).sum(-1)
 
     def var(self) -> np.ndarray:
         """Variance of each target: Σ w s² plus the variance between the component means."""
         deviations = self.means - self.mean()[..., None]
-        variance: np.ndarray = (self._shares * (self.stds**2 + deviations**2)).sum(-1)
-        return variance
+        return (self._shares * (self.stds**2 + deviations**2)).sum(-1)
 
     def median(self) -> np.ndarray:
         """Median of each target."""
@@ -77,18 +73,15 @@ class NormalMixture(PredictiveDistribution):
 
     def pdf(self, x: Any) -> np.ndarray:
         """Density at x, in inverse units of the targets."""
-        density: np.ndarray = np.exp(self.logpdf(x))
-        return density
+        return np.exp(self.logpdf(x))
 
     def cdf(self, x: Any) -> np.ndarray:
         """Probability that a target is at most x."""
-        probability: np.ndarray = (self._shares * ndtr(self._standardised(x))).sum(-1)
-        return probability
+        return (self._shares * ndtr(self._standardised(x))).sum(-1)
 
     def sf(self, x: Any) -> np.ndarray:
         """Survival function: probability of a target above x."""
-        probability: np.ndarray = (self._shares * ndtr(-self._standardised(x))).sum(-1)
-        return probability
+        return (self._shares * ndtr(-self._standardised(x))).sum(-1)
 
     def ppf(self, q: Any) -> np.ndarray:
         """Quantiles at levels q in (0, 1), which broadcast with the targets."""
@@ -128,8 +121,7 @@ class NormalMixture(PredictiveDistribution):
             pairs = _mean_size(mean[:, :, None] - mean[:, None], np.hypot(std[:, :, None], std[:, None]))
             spread.append(np.einsum("ni,nij,nj->n", share, pairs, share))
         half_spread = 0.5 * np.concatenate(spread).reshape(self.means.shape[:-1])
-        score: np.ndarray = (self._shares * distance).sum(-1) - half_spread
-        return score
+        return (self._shares * distance).sum(-1) - half_spread
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Independent random draws of shape ``size``, which ends with the shape of the targets, its default.
@@ -142,12 +134,10 @@ class NormalMixture(PredictiveDistribution):
         chosen = _component(self._shares, generator.uniform(size=shape))
         means, stds = (np.broadcast_to(part, (*shape, part.shape[-1])) for part in (self.means, self.stds))
         mean, std = (np.take_along_axis(part, chosen[..., None], -1)[..., 0] for part in (means, stds))
-        draws: np.ndarray = mean + std * generator.normal(size=shape)
-        return draws
+        return mean + std * generator.normal(size=shape)
 
     def _standardised(self, x: Any) -> np.ndarray:
-        z: np.ndarray = (np.asarray(x, dtype=float)[..., None] - self.means) / self.stds
-        return z
+        return (np.asarray(x, dtype=float)[..., None] - self.means) / self.stds
 
 
 @dataclass(frozen=True)
@@ -183,15 +173,13 @@ class CountMixture(PredictiveDistribution):
     def logpmf(self, k: Any) -> np.ndarray:
         """Log probability of counts k, in nats."""
         components = np.stack([component.logpmf(k) for component in self.components], -1)
-        log_probability: np.ndarray = logsumexp(components, axis=-1, b=self.weights)
-        return log_probability
+        return logsumexp(components, axis=-1, b=self.weights)
 
     logpdf = logpmf  # type: ignore[assignment]  # scipy calls its argument k
 
     def pmf(self, k: Any) -> np.ndarray:
         """Probability of counts k."""
-        probability: np.ndarray = np.exp(self.logpmf(k))
-        return probability
+        return np.exp(self.logpmf(k))
 
     def cdf(self, x: Any) -> np.ndarray:
         """Probability that a count is at most x."""
@@ -205,8 +193,7 @@ class CountMixture(PredictiveDistribution):
             middle = np.floor(0.5 * (low + high))
             reached = self.cdf(middle) >= q
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        quantile: np.ndarray = high
-        return quantile
+        return high
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Independent random draws, see :meth:`NormalMixture.rvs`."""
@@ -215,21 +202,16 @@ class CountMixture(PredictiveDistribution):
         generator = check_random_state(seed)
         candidates = np.stack([component.rvs(shape, generator) for component in self.components], -1)
         chosen = _component(np.broadcast_to(self.weights, candidates.shape), generator.uniform(size=shape))
-        draws: np.ndarray = np.take_along_axis(candidates, chosen[..., None], -1)[..., 0]
-        return draws
+        return np.take_along_axis(candidates, chosen[..., None], -1)[..., 0]
 
     def _averaged(self, values: list[np.ndarray]) -> np.ndarray:
-        average: np.ndarray = np.tensordot(self.weights, np.stack(values), 1)
-        return average
+        return np.tensordot(self.weights, np.stack(values), 1)
 
 
 def _closer(
     mixture: NormalMixture, level: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket.
-
-    Returns the new points, the ends of their brackets, and the lengths of the steps.
-    """
+    """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket."""
     # Above the median the upper tail is compared: neither difference then cancels against 1.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)
     low, high = np.where(excess < 0, x, low), np.where(excess < 0, high, x)
@@ -242,8 +224,7 @@ def _closer(
 def _mean_size(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Mean absolute value of a normal, E|N(m, s²)|."""
     z = mean / std
-    expectation: np.ndarray = mean * (2 * ndtr(z) - 1) + 2 * std * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-    return expectation
+    return mean * (2 * ndtr(z) - 1) + 2 * std * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
 
 
 def _component(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:

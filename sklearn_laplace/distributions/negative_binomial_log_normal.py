@@ -14,8 +14,6 @@ where NB has mean :math:`\mu = e^g` and variance :math:`\mu + \alpha\mu^2`. The 
   Edgeworth series of the sum replaces the rule if g is the widest term.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -118,9 +116,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts, given the moments (n, C) or (n,) of the log rates at the mode; the mean of a rate is
-    exp(mean).
-    """
+    """Distribution of counts, from the moments (n, C) or (n,) of log rates at the mode, of mean exp(mean)."""
     mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):
         return PoissonLogNormal(mean, variance)

@@ -1,7 +1,5 @@
 """Predictive distributions of regressors of other packages, from the method that each of them has for it."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -23,8 +21,7 @@ def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
     The first of these that it has is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss ``"RMSEWithUncertainty"``,
-    whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``. A mean
-    and a standard deviation, positive and finite, make a normal distribution.
+    whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``.
     """
     if callable(getattr(model, "pred_dist", None)):
         found = model.pred_dist(X)
@@ -68,7 +65,6 @@ def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
 
 
 def _has_mean_and_variance(model: Any) -> bool:
-    """True for a CatBoost model with the loss of mean and variance."""
     settings = getattr(model, "get_all_params", None)
     return callable(settings) and settings().get("loss_function") == MEAN_AND_VARIANCE
 
@@ -78,7 +74,6 @@ def _parameters(method: Any) -> Any:
 
 
 def _normal(mean: Any, std: Any, source: str) -> Any:
-    """Normal distribution with standard deviations that are checked."""
     if not (np.isfinite(std).all() and (std > 0).all()):
         raise ValueError(
             f"{source} returned a standard deviation of {np.min(std)}; a density needs finite, positive standard "

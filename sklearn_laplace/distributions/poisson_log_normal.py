@@ -130,9 +130,7 @@ class PoissonLogNormal(PredictiveDistribution):
         return np.where(x >= 0, probability, 0.0)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Smallest count whose cumulative probability is at least q, levels in (0, 1) that broadcast with the
-        parameters.
-        """
+        """Smallest count whose cumulative probability is at least q in (0, 1), which broadcasts."""
         q, mean, variance = np.broadcast_arrays(np.asarray(q, dtype=float), *self._parameters)
         flat = self._flat(mean, variance)
         level = q.ravel()

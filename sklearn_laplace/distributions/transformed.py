@@ -9,8 +9,6 @@ Means and variances are integrals of :math:`g^{-1}(z)` and its square against ea
 the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)` by the same rule, in pieces between the components.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,7 +59,6 @@ class TransformedMixture(PredictiveDistribution):
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of each target."""
         latent = self.latent
         means, variances = by_target(self.transforms, normal_moments, latent.means, latent.stds)
         mixture = NormalMixture(means, np.sqrt(variances), latent.weights)
@@ -84,13 +81,11 @@ class TransformedMixture(PredictiveDistribution):
         x = np.asarray(x, dtype=float)
         z, slope = self._mapped("apply", x), self._mapped("log_slope", x)
         is_inside = np.isfinite(z)
-        density: np.ndarray = np.where(is_inside, self.latent.logpdf(np.where(is_inside, z, 0.0)) + slope, -np.inf)
-        return density
+        return np.where(is_inside, self.latent.logpdf(np.where(is_inside, z, 0.0)) + slope, -np.inf)
 
     def pdf(self, x: Any) -> np.ndarray:
         """Density at x, in inverse units of the targets."""
-        density: np.ndarray = np.exp(self.logpdf(x))
-        return density
+        return np.exp(self.logpdf(x))
 
     def cdf(self, x: Any) -> np.ndarray:
         """Probability that a target is at most x."""
@@ -122,8 +117,7 @@ class TransformedMixture(PredictiveDistribution):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.latent.means.shape
-        return shape
+        return self.latent.means.shape
 
     def _mapped(self, method: str, values: np.ndarray) -> np.ndarray:
         """Values (..., n) or (..., n, k) under a method of the transformations."""
@@ -140,11 +134,7 @@ def by_target(
     *parts: np.ndarray,
     nodes: int = N_NODES,
 ) -> list[np.ndarray]:
-    """Apply a function to each target and to a part of the rows at a time.
-
-    ``parts`` have shape (n, J) or, with k transformations, (n, k, J). The function maps (transform, *parts) of shape
-    (rows, J) to a tuple of arrays (rows, ·), with ``nodes`` evaluations an entry.
-    """
+    """Apply a function to parts (n, J), or (n, k, J) with k transformations, by target and by some rows."""
     single = len(transforms) == 1
     columns = []
     for k, transform in enumerate(transforms):

@@ -2,14 +2,12 @@ r"""Logarithm of a positive target, under which skewed noise is closer to normal
 
 .. math:: g(y) = \begin{cases} \log y & 0 < y \le b \\ \log b + (y - b) / b & y > b \end{cases}
 
-b is the largest training target. Above it g continues as a straight line with the same slope. A wide prediction far
-from the data then grows as it does without a transformation. Under a plain logarithm its mean would grow exponentially.
-There is no line below the smallest target, so that predictions stay above zero.
+b is the largest training target. Above it g continues as a straight line with the same slope. There is no line below
+the smallest target, so that predictions stay above zero.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -28,7 +26,7 @@ class LogTransform:
     high: float
 
     @classmethod
-    def fitted(cls, y: np.ndarray) -> LogTransform:
+    def fitted(cls, y: np.ndarray) -> Self:
         """Transformation for training targets (n,); ``ValueError`` for a target that is not positive."""
         if not (y > 0).all():
             raise ValueError(
@@ -47,15 +45,12 @@ class LogTransform:
         positive = y > 0
         y = np.where(positive, y, self.high)
         z = np.log(np.minimum(y, self.high)) + np.maximum(y - self.high, 0.0) / self.high
-        transformed: np.ndarray = np.where(positive, z, -np.inf)
-        return transformed
+        return np.where(positive, z, -np.inf)
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
         """The y with g(y) = z."""
-        original: np.ndarray = np.exp(np.minimum(z, self.end)) + self.high * np.maximum(z - self.end, 0.0)
-        return original
+        return np.exp(np.minimum(z, self.end)) + self.high * np.maximum(z - self.end, 0.0)
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:
         """log g′(y), which a log density of g(y) needs to become that of y; 0 for y ≤ 0, where the density is zero."""
-        slope: np.ndarray = -np.log(np.where(y > 0, np.clip(y, np.finfo(float).tiny, self.high), 1.0))
-        return slope
+        return -np.log(np.where(y > 0, np.clip(y, np.finfo(float).tiny, self.high), 1.0))

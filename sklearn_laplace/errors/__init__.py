@@ -4,8 +4,6 @@ Every message states the value given, what is needed and what to do. Each class 
 that scikit-learn users expect, for example ``ValueError`` for an invalid argument.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """The scikit-learn search that calls a fit, and what its fits share: trainings, and warnings that are given once."""
 
-from __future__ import annotations
-
 import sys
 from collections import OrderedDict
 from collections.abc import Callable

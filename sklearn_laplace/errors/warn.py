@@ -3,8 +3,6 @@
 The policy on what may still change is on the page "API policy".
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 
@@ -16,11 +14,7 @@ BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib.
-
-    Without such a line, in a thread or process of joblib, it is the outermost one. The candidates of a scikit-learn
-    search give each category once. A message tells what was given, what follows from it, and what to do.
-    """
+    """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib."""
     search = current_search()
     if search is not None and not search.may_warn(message, category):
         return

@@ -19,8 +19,6 @@ curvature scale with :math:`\varphi^{-p}`. The derivatives are (those in φ only
     & & \partial^2_{\log\varphi} &= -E/\varphi - \tfrac12 p^2 \textstyle\sum_g (t_g - \sum_h S_{gh}).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,11 +32,7 @@ PRECISION_BOUNDS = (1e-6, 1e8)
 
 
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
-    """Log marginal likelihood of the training targets, nats, in the network's target units.
-
-    Costs one posterior of the structure, unless ``posterior`` for the same ``hyper`` is given; O(P) with a single prior
-    precision, if the structure has a spectrum.
-    """
+    """Log marginal likelihood of the training targets, nats, in the network's target units."""
     theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
         logdet = posterior.logdet_precision()
@@ -114,7 +108,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
     r"""Re-estimates of MacKay (1992, eq. 4.9 and 4.10), clipped to the search bounds.
 
     :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the effective
-    number of parameters under the current values. The optimum of the evidence at fixed weights is a fixed point.
+    number of parameters under the current values.
     """
     shrinkage = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
     gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
@@ -138,10 +132,7 @@ def _mackay_dispersion(fit: LaplaceFit, hyper: Hyper, gamma: float) -> float:
 
 
 def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """Return ``hyper`` with the maximum-likelihood dispersion at the fit's weights, φ = Σ w‖y − f‖² / (N_w C).
-
-    If the likelihood has no dispersion, ``hyper`` itself.
-    """
+    """Return ``hyper`` with the maximum-likelihood dispersion φ = Σ w‖y − f‖² / (N_w C), if the likelihood has one."""
     if not fit.likelihood.has_dispersion:
         return hyper
     value = 2 * fit.nll / (fit.total_weight * fit.n_outputs)

@@ -1,18 +1,13 @@
 r"""Variance of the outputs outside the range of the training rows.
 
-A net continues its function beyond the data in a way that the prior over its weights chose, not the data. The variance
-of the linearised net grows with the square of the distance at most, and that of a net with bounded activations stops
-growing. Further features therefore represent functions that the net does not: they are zero on the range of the
-training rows, so their posterior is their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let e be how far
-column j lies beyond its range on side ±, in widths of the range. Each output gets
+A net continues its function beyond the data in a way that the prior over its weights chose, not the data. Further
+features therefore represent functions that the net does not: they are zero on the range of the training rows, so their
+posterior is their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let e be how far column j lies beyond its
+range on side ±, in widths of the range. Each output gets
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
           \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
-
-The cube outgrows the square of a mean that is linear in the distance, so class probabilities become equal far away.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,15 +21,7 @@ FARTHEST = 1e30
 
 @dataclass(frozen=True, eq=False)
 class Extrapolation:
-    """Independent Gaussian functions of rows (n, d), one set for each output.
-
-    Examples
-    --------
-    >>> low, high, width = torch.tensor([[0.0], [2.0], [2.0]]).double()
-    >>> outside = Extrapolation(low, high, width, scale=torch.tensor([3.0]).double())
-    >>> outside.variance(torch.tensor([[1.0], [4.0], [-2.0]])).flatten().tolist()
-    [0.0, 9.0, 9.0]
-    """
+    """Independent Gaussian functions of rows (n, d), one set for each output."""
 
     low: Tensor  # (d,), end of the range; −∞ for columns without one
     high: Tensor  # (d,)
@@ -62,10 +49,7 @@ class Extrapolation:
         return torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
 
     def drawn(self, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Draws of the functions: a map from rows (n, d) to outputs (n, C, s).
-
-        The generator is not advanced, so rows inside the range have the same draws as without rows outside.
-        """
+        """Draws of the functions, a map from rows (n, d) to outputs (n, C, s); the generator is not advanced."""
         ahead = torch.Generator().set_state(generator.get_state())
         ahead = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=ahead)))
         shape = 2 * len(self.low), len(self.scale), n_samples

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from .nonfinite import not_finite
 from .prior import Prior
 from .structures import Kron
 from .structures._base import Curvature, Posterior
-from .tempering import tempered
+from .tempering import TemperedPosterior
 
 Rows = tuple[Tensor, Tensor, Tensor]
 """A batch of rows: inputs (n, …), targets in the form that the likelihood expects, and row weights (n,)."""
@@ -99,18 +99,11 @@ class LaplaceFit:
         )
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
-        """Factorised posterior, without another pass over the data.
-
-        If ``spectral``, a single prior precision uses the eigendecomposition of the curvature, which is cached for
-        every later ``hyper``. Otherwise a cheaper factorisation serves this ``hyper`` only.
-        """
+        """Factorised posterior; if ``spectral``, a single precision uses the curvature's cached eigendecomposition."""
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
-        """Posterior with the damping of Ritter et al. (2018), for predictions only.
-
-        The evidence is defined by :meth:`posterior`.
-        """
+        """Posterior with the damping of Ritter et al. (2018), for predictions; the evidence uses :meth:`posterior`."""
         assert isinstance(self.curvature, Kron)
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
 
@@ -121,27 +114,7 @@ class LaplaceFit:
             d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
 
         Here d is the distance from the posterior mean and P is the posterior precision (in the last term, the number of
-        weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T. Costs one posterior, for its
-        determinant, and a product with H for each row. The matrix P is never formed.
-
-        Raises ``ValueError`` if the last dimension of ``theta`` is not P, and ``UnsupportedCombinationError`` if the
-        structure does not support these groups of prior precisions.
-
-        Examples
-        --------
-        >>> from sklearn_laplace.laplace.network import trace
-        >>> import torch
-        >>> from sklearn_laplace.laplace.curvatures import GGN
-        >>> from sklearn_laplace.laplace.likelihoods import Gaussian
-        >>> from sklearn_laplace.laplace.structures import Full
-        >>> module, x = torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double()
-        >>> network = trace(module, x)
-        >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, x, x[0])])
-        >>> hyper = Hyper(torch.ones(1).double())  # posterior precision 2
-        >>> fit.log_prob(fit.theta + torch.tensor([[0.0], [1.0]]), hyper).round(decimals=4)
-        tensor([-0.5724, -1.5724], dtype=torch.float64)
-        >>> torch.distributions.Normal(0.0, 2**-0.5).log_prob(torch.tensor([0.0, 1.0]))
-        tensor([-0.5724, -1.5724])
+        weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T.
         """
         mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
         if theta.shape[-1:] != mean.shape:
@@ -157,7 +130,8 @@ class LaplaceFit:
     def _tempered(self, posterior: Callable[[Tensor, float], Posterior], hyper: Hyper, spectral: bool) -> Posterior:
         values, scale = hyper.prior_precision, hyper.scale(self.dispersion_power)
         if isinstance(hyper.temperature, Tensor):
-            return tempered(posterior, values[self.prior.groups], scale, hyper.temperature)
+            tempered = posterior(values[self.prior.groups] * hyper.temperature, scale)
+            return TemperedPosterior(tempered, hyper.temperature)
         return posterior(self.prior.precision(values) if spectral else values[self.prior.groups], scale)
 
     def log_likelihood(self, hyper: Hyper) -> float:
@@ -191,17 +165,14 @@ def fit_laplace(
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64 accuracy.
 
-    ``prior`` is only stored in the result. ``like`` is a curvature with which the result will be merged: its basis and
-    options replace ``structure`` and ``options``, those of ``structure.zero``. With ``shift`` = θ − θ* (P,), the
-    network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r, if already known; it saves a backward
-    pass per batch. ``past`` is a fit of earlier rows, added through its quadratic model (Ritter et al. 2018b).
+    ``like`` is a curvature with which the result will be merged, in place of ``structure`` and the ``options`` of its
+    ``zero``. With ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w
+    Jᵀ r, if known; ``past`` a fit of earlier rows, added by its quadratic model (Ritter et al. 2018b).
 
-    Raises ``NonFiniteError``, which names layer and rows, if a sum is NaN or infinite; sums are checked at the end of
-    the pass, so that a GPU never has to synchronise within it. Raises ``ValueError`` if a structure needs a second pass
-    and ``batches`` yields a different number of rows.
+    Raises ``NonFiniteError``, which names layer and rows, and ``ValueError`` for a second pass over other rows. Sums
+    are checked at the end of the pass, so that a GPU never has to synchronise within it.
 
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.laplace.structures import Full
@@ -216,7 +187,11 @@ def fit_laplace(
         curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
-    linearise = partial(_line, network, shift=shift)
+
+    def linearise(inputs: Tensor) -> Linearisation:
+        line = network.linearise(inputs)
+        return line if shift is None else line.moved(shift)
+
     nll, total_weight, log_noise = torch.zeros(3, dtype=torch.float64, device=theta.device)
     total_gradient, n_rows, n_outputs = torch.zeros_like(theta), 0, 0
     try:
@@ -277,11 +252,6 @@ def _another_pass(
             f"{n_again}. Give a list of batches, not a generator."
         )
     return curvature
-
-
-def _line(network: Network, inputs: Tensor, shift: Tensor | None = None) -> Linearisation:
-    line = network.linearise(inputs)
-    return line if shift is None else line.moved(shift)
 
 
 CHUNK = 512

@@ -25,11 +25,7 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class Predictive:
-    """Moments of the targets y at new inputs.
-
-    For classes they are the moments of each class's indicator: ``mean`` is the class probability, and epistemic +
-    aleatoric variance = p (1 − p).
-    """
+    """Moments of the targets y at new inputs; of class indicators, both variances sum to p (1 − p)."""
 
     mean: Tensor  # (n, C)
     epistemic_variance: Tensor  # which more data would reduce, (n, C)

@@ -2,17 +2,15 @@ r"""Numerics of the engine: factorisations and solves with one policy for jitter
 
 Every Cholesky and eigendecomposition of a large matrix uses this module. All matrices are float64.
 
-:func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. Such GPUs
-compute float64 at 1/32 or 1/64 of the float32 rate. There the sum of n values is split as in Rump, Ogita
-& Oishi (2008), algorithm 3.2: with :math:`\sigma = 2^{\lceil \log_2 (n + 2) \rceil} 2^e` and :math:`\max |x| < 2^e`,
+:func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. There the
+sum of n values is split as in Rump, Ogita & Oishi (2008), algorithm 3.2: with :math:`\sigma = 2^{\lceil \log_2 (n + 2)
+\rceil} 2^e` and :math:`\max |x| < 2^e`,
 
 .. math:: q_i = (\sigma + x_i) - \sigma, \qquad r_i = x_i - q_i .
 
-Both are exact in float32, and so is the sum of the q in any order. The remainders r are at most
-:math:`2^{-24} \sigma`, and are split in turn. The host reads no value.
+Both are exact in float32, and so is the sum of the q in any order. The remainders r are at most :math:`2^{-24} \sigma`,
+and are split in turn.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,11 +39,10 @@ TOLERANCE, MAX_ITERATIONS = 1e-13, 500
 
 
 def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
-    """Lower Cholesky factor L (p, p) of a symmetric positive definite matrix, of which only the lower triangle is read.
+    """Lower Cholesky factor L (p, p) of a symmetric positive definite matrix, read from its lower triangle.
 
-    Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix, whose
-    remainder is positive semi-definite up to rounding. If the largest jitter is not enough, negative eigenvalues of the
-    remainder are set to zero. Raises NotPositiveDefiniteError for NaN, infinity or an indefinite matrix.
+    Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix: with
+    the largest jitter, negative eigenvalues of the rest are set to zero. Otherwise raises NotPositiveDefiniteError.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
@@ -81,11 +78,7 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p) of a symmetric matrix.
-
-    Negative eigenvalues of a ``semidefinite`` matrix, a sum of outer products, are rounding errors. Otherwise
-    :func:`clipped` warns with their number. Raises NotPositiveDefiniteError for NaN or infinity.
-    """
+    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p); a warning unless ``semidefinite``."""
     _require_finite(matrix)
     values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
     return values.clamp_min(0.0) if semidefinite else clipped(values), vectors
@@ -109,10 +102,7 @@ def eigvalsh(matrix: Tensor) -> Tensor:
 
 
 def clipped(values: Tensor) -> Tensor:
-    """Set the negative ones among the eigenvalues (p,) of a curvature to zero.
-
-    Issues a ClippedWarning if one exceeds the float32 rounding error of a zero.
-    """
+    """Set negative eigenvalues (p,) of a curvature to zero; a ClippedWarning beyond float32 rounding errors."""
     size = float(values.abs().max()) if len(values) else 0.0
     negative = values < -CLIP_ROUNDING * size
     if bool(negative.any()):
@@ -126,10 +116,7 @@ def clipped(values: Tensor) -> Tensor:
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
-    """Raise NotPositiveDefiniteError if a curvature is not positive semi-definite after a subtraction.
-
-    ``smallest`` is its smallest eigenvalue. The largest diagonal entry before, ``size``, scales the rounding errors.
-    """
+    """Raise NotPositiveDefiniteError for a negative smallest eigenvalue; ``size`` scales the rounding errors."""
     if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
         raise NotPositiveDefiniteError(
             f"cannot remove these rows: the remaining curvature would have an eigenvalue of {float(smallest):.2g}. "
@@ -191,17 +178,10 @@ def trace_of_inverse(factor: Tensor) -> Tensor:
 def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
     r"""Covariance after removing one site's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
 
-    Equal to :math:`(q^{-1} - S S^\top)^{-1}`, and defined for a singular q (…, C, C) too. The eigenvalues of
-    :math:`S^\top q S`, the leverages, are below 1 in exact arithmetic. They can reach 1 by rounding, or if q does not
-    include all of S (…, C, K). The bound :math:`q_- \preceq` ``most``, the prior covariance, then replaces them:
-    :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S u` for every unit vector u.
-
-    Examples
-    --------
-    >>> import torch
-    >>> half, one, four = (torch.tensor([[value]]) for value in (0.5, 1.0, 4.0))
-    >>> downdated(half, one, four), downdated(one, one, four)  # the second leverage is 1: 1 + 4 replaces 1 / 0
-    (tensor([[1.]]), tensor([[6.]]))
+    Equal to :math:`(q^{-1} - S S^\top)^{-1}`, and defined for a singular q (…, C, C) too. If the leverages, the
+    eigenvalues of :math:`S^\top q S` for S (…, C, K), reach 1, the bound :math:`q_- \preceq` ``most`` (the prior
+    covariance) replaces them: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S u` for
+    every unit vector u.
     """
     cross = covariance @ factor
     leverage, free = factor.mT @ cross, factor.mT @ most @ factor
@@ -221,11 +201,7 @@ def conjugate_gradients(
     precondition: Callable[[Tensor], Tensor],
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3) of shape (P,).
-
-    ``system`` and ``precondition`` multiply a vector by the matrix and by an approximate inverse. The final residual is
-    at most ``tolerance`` times the initial one, in the preconditioner's norm.
-    """
+    """Solve a symmetric positive definite system (P,) (Nocedal & Wright 2006, algorithm 5.3) to a relative residual."""
     solution, residual = torch.zeros_like(right), right
     solved = precondition(residual)
     direction, size = solved, float(residual @ solved)
@@ -248,14 +224,9 @@ LEVELS = 3
 """Number of splits; the error is below 2⁻⁴⁰ n max |x| for up to 10⁵ values."""
 
 
-def has_fast_float64(capability: tuple[int, int]) -> bool:
-    """True for the compute capability of a GPU with a float64 rate of half its float32 rate."""
-    return tuple(capability) in FAST_FLOAT64
-
-
 def is_slow_at_float64(device: torch.device) -> bool:
     """True for a GPU that computes float64 at a small part of its float32 rate."""
-    return device.type == "cuda" and not has_fast_float64(torch.cuda.get_device_capability(device))
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) not in FAST_FLOAT64
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
@@ -266,15 +237,7 @@ def sum_of_rows(values: Tensor) -> Tensor:
 
 
 def compensated(values: Tensor) -> Tensor:
-    r"""Sum of float32 values (n,) by float32 operations, as float64; the error is below :math:`2^{-40} n \max |x|`.
-
-    At most 10⁵ values of magnitudes up to 10³⁸ / 4n; NaN and infinity result in NaN.
-
-    Examples
-    --------
-    >>> compensated(torch.tensor([1e8, 1.0, -1e8]))
-    tensor(1., dtype=torch.float64)
-    """
+    r"""Sum of at most 10⁵ float32 values (n,) by float32 operations; the error is below :math:`2^{-40} n \max |x|`."""
     if not len(values):
         return values.double().sum()
     growth = 2.0 ** math.ceil(math.log2(len(values) + 2))
@@ -292,9 +255,8 @@ def pulled_back(
 ) -> tuple[Tensor, ...]:
     """Gradients of Σ outputs · cotangent with respect to tensors, zero for those that are not used.
 
-    If ``keeps``, the graph is kept; if ``differentiable``, the gradients are part of one. A cotangent that is an
-    argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second. So it becomes a factor, unless
-    it has a graph of its own.
+    A cotangent as an argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second; so it becomes
+    a factor, unless it has a graph of its own.
     """
     given = None
     if cotangent.requires_grad:

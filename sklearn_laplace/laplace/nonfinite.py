@@ -1,10 +1,7 @@
 """Locate the source of NaN and infinite values, in a slow pass over the rows after a sum was not finite.
 
-Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights. Hooks
-are placed on a replica, so that the network is not modified and regular passes have no overhead.
+Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,11 +23,7 @@ ADVICE = "Scale the inputs, avoid points where an operation or its derivative is
 def not_finite(
     network: Network, batches: Iterable[tuple[Tensor, ...]], likelihood: Likelihood | None = None
 ) -> NonFiniteError:
-    """Error that names the first quantity that is not finite, from the rows of the failed pass.
-
-    Batches are (inputs, targets, weights), or (inputs,) alone to check only the network. The error's ``inputs`` are the
-    rows concerned within the first such batch.
-    """
+    """Error that names the first quantity that is not finite in batches (inputs, targets, weights), or (inputs,)."""
     if what := _weights(network.module):
         return NonFiniteError(f"{what}. Train the net again, or give it other weights.")
     for inputs, *rest in batches:

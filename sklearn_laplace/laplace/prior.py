@@ -1,10 +1,7 @@
 r"""Prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-1})`, with δ shared within groups.
 
-Owns the mean and the map from G group precisions to one precision per parameter. The precisions themselves are
-hyperparameters (:class:`~sklearn_laplace.laplace.Hyper`).
+Owns the mean and the map from G group precisions to one precision per parameter.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 

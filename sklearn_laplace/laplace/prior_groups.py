@@ -5,8 +5,6 @@ of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). 
 grouping depends on the traced network only.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,11 +114,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs of unit mean square per row of each of :func:`input_columns` (d,), corrected for unused weights.
-
-    A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels has V + 1
-    embeddings. Each row uses one of them, and training rows never use the last: the value is (V + 1) / V.
-    """
+    """Inputs per row of each of :func:`input_columns` (d,): 1, 2 with an indicator, (V + 1) / V for V levels."""
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1
@@ -155,10 +149,7 @@ GROUPINGS = {
 
 
 def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
-    """Prior means μ₀ (P,), float64, from tensors by name, as in a ``state_dict``; zero for tensors that are not given.
-
-    Buffers and parameters that are not selected are ignored. Raises ValueError for an unknown name or a wrong shape.
-    """
+    """Prior means μ₀ (P,), float64, from tensors by name; zero for others. Buffers and fixed parameters are ignored."""
     layout = network.layout
     buffers = dict(network.module.named_buffers())
     if unknown := [name for name in values if name not in layout.aliases and name not in buffers]:
@@ -184,10 +175,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 
 
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
-    """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module given, else 1.
-
-    Raises ValueError for a name that is neither a tensor nor a module with parameters.
-    """
+    """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module given, else 1."""
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
     valid = {part for parts in around.values() for part in parts}
@@ -206,10 +194,7 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
 
 
 def tensors_of(network: Network, name: str) -> tuple[str, ...]:
-    """Selected tensors with a given name, or inside a module of that name; empty if there are none.
-
-    A tied tensor may be given by any of its names.
-    """
+    """Selected tensors with a given name, or inside a module of that name; empty if there are none."""
     tensors = {first for other, first in network.layout.aliases.items() if name in (other, *_modules_around(other))}
     return tuple(first for first in network.parameter_names if first in tensors)
 

@@ -1,9 +1,4 @@
-"""Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them.
-
-Every recorded pass uses a temporary replica. The module itself never has hooks added, and threads share no state.
-"""
-
-from __future__ import annotations
+"""Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them."""
 
 import copy
 from collections import OrderedDict
@@ -15,10 +10,9 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``.
+    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``, by any name.
 
-    New tensors are given under every name of a tied tensor, and may be functions of the tensors to differentiate. A
-    ``shallow`` copy is fast and contains only the tree of registered modules, otherwise every attribute.
+    A ``shallow`` copy contains only the tree of registered modules, otherwise every attribute.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})
@@ -71,10 +65,9 @@ class Tape:
                 layer.register_forward_hook(self._recorder(name))
 
     def run(self, x: Tensor) -> Tensor:
-        """Run the forward pass and record the inputs, outputs, number and order of the calls. A tape runs only once.
+        """Run the forward pass once and record inputs, outputs, number and order of the calls.
 
-        The recorded inputs are part of the graph of x if x requires a gradient. The hooks refer to the tape, so it
-        drops its reference to the replica: the cycle would keep the tensors in memory until a garbage collection.
+        The hooks refer to the tape, so it drops the replica: a cycle would keep the tensors until a garbage collection.
         """
         replica = self.replica
         del self.replica

@@ -4,14 +4,10 @@ Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each layer or each 
 
 .. math:: P = s\, S H S + \mathrm{diag}(\delta) = S\, \big(s H + \mathrm{diag}(\delta T)\big)\, S ,
 
-so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S. Libraries that store a
-Kronecker-factored curvature call 1/T of a layer its number of rows N. This module does not depend on the structure that
-it wraps.
+so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,8 +30,7 @@ class TemperedPosterior(Posterior):
         return self.inner.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return self.inner.n_parameters
 
     @property
@@ -50,11 +45,9 @@ class TemperedPosterior(Posterior):
         return self.inner.logdet_precision() - self.temperatures.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """Product S⁻¹ R v with the root R of the inner covariance."""
         return self.inner.apply_root(vectors) * self._inverse
 
     def solve(self, vector: Tensor) -> Tensor:
-        """Product S⁻¹ P⁻¹ S⁻¹ v, with P the inner precision."""
         return self.inner.solve(vector * self._inverse) * self._inverse
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
@@ -81,13 +74,3 @@ class TemperedPosterior(Posterior):
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
         return self.inner.shrinkage(groups, n_groups)
-
-
-def tempered(
-    posterior: Callable[[Tensor, float], Posterior], precision: Tensor, scale: float, temperatures: Tensor
-) -> TemperedPosterior:
-    """Posterior with one temperature per weight, from the ``posterior`` method of a curvature.
-
-    The scale is at unit temperature, 1 / dispersion^power. The structure must support the precisions δ T.
-    """
-    return TemperedPosterior(posterior(precision * temperatures, scale), temperatures)

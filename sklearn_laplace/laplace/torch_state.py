@@ -1,15 +1,10 @@
 """Settings of torch during a call (threads, gradients, kind of tensors), and the devices of this machine.
 
-Small problems and forked processes use one thread. Matrix products of a few hundred rows gain nothing from a second
-thread, and lose much on a busy machine: every parallel region waits for a thread without a core. In a forked process,
-OpenMP's worker threads do not exist, but its pool still lists them, and the next parallel region waits forever; with
-one thread there is no such region. torch stores the number of threads per calling thread; a thread started in the
-forked process has a new pool and inherits the number.
-
-Public methods of an estimator leave ``torch.inference_mode()``, whose tensors can never take part in a gradient.
+Small problems use one thread: matrix products of a few hundred rows gain nothing from a second, and lose much on a busy
+machine. Forked processes use one as well: OpenMP's pool still lists worker threads that do not exist there, and a
+parallel region would wait for them forever. Public methods of an estimator leave ``torch.inference_mode()``, whose
+tensors can never take part in a gradient.
 """
-
-from __future__ import annotations
 
 import os
 import re

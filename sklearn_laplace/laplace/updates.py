@@ -2,27 +2,21 @@ r"""Add and remove rows after training, without retraining: update the curvature
 
 The network is replaced by its linearisation at θ*, the mode of the training rows. The current Gaussian posterior
 :math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998, Bayesian online learning; Ritter et al.
-2018b, here with a fixed point of linearisation). Let the new rows have gradient g at θ and exact curvature
-:math:`\hat H`, without the approximation of any structure. They move the mean by the minimiser d of
+2018b, here with a fixed point of linearisation). Let the new rows have gradient g at θ and exact curvature :math:`\hat
+H`, without the approximation of any structure. They move the mean by the minimiser d of
 
 .. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
           (P + \hat H/\varphi^p)\, d = -g/\varphi ,
 
 with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation of
 :math:`\hat H` is added to the curvature. Conjugate gradients, preconditioned by the posterior of all rows, solve the
-system; an exact structure needs one step. The structure's sum instead of :math:`\hat H` would overshoot: with a
-diagonal H, each weight would make the whole correction by itself. Removing rows reverses the equation:
-:math:`d = P^{-1} g/\varphi`, with P without these rows and g their gradient at the mean with them.
+system; an exact structure needs one step. Removing rows reverses the equation: :math:`d = P^{-1} g/\varphi`, with P
+without these rows and g their gradient at the mean with them.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
 remaining rows, in any order of updates. With any structure, removing the rows added last restores the previous
 posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
-
-A previous posterior can also be the prior of a new training (:class:`Previous`): its curvature is added to that of the
-new rows.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
@@ -62,10 +56,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a dual fit to ``full`` if, with ``n_dual`` new dual rows, it would have more dual rows than weights.
-
-    The dual form stores every row, and its Gram matrix grows quadratically. Both forms represent the same posterior.
-    """
+    """Convert a dual fit to ``full`` if ``n_dual`` new dual rows would make it larger than the weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit
@@ -73,11 +64,7 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Add rows to a fit and move its mean; the temperature is ignored.
-
-    ``rows`` is a pass over the new rows at θ*, with the network, structure and prior of ``fit``, and ``exact`` their
-    curvature in an exact structure. The loss and gradient of the result come from the quadratic model of both.
-    """
+    """Add rows, a pass at θ* and their ``exact`` curvature, to a fit and move its mean; the temperature is ignored."""
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
     hyper = replace(hyper, temperature=1.0)
@@ -104,11 +91,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
 
 
 def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`, with the same arguments.
-
-    Raises NotPositiveDefiniteError if the rows cannot have been part of the fit, UnsupportedCombinationError if the
-    structure cannot subtract rows, and ValueError if no rows would remain.
-    """
+    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`, with the same arguments."""
     remaining = fit.total_weight - rows.total_weight
     if remaining <= LEAST_WEIGHT * fit.total_weight:
         raise ValueError(

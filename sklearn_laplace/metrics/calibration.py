@@ -2,18 +2,11 @@ r"""Expected calibration error: the difference between predicted probability and
 
 .. math:: \mathrm{ECE} = \sum_b \frac{W_b}{W}\, |\mathrm{freq}_b - \mathrm{conf}_b|
 
-where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows. :math:`\mathrm{conf}_b` is
-the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for which the event occurred. Bins
-include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width; "quantile" splits the rows into
-bins of equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested.
-
-References
-----------
-C. Guo, G. Pleiss, Y. Sun, K. Weinberger (2017), On calibration of modern neural networks. ICML, eq. 3.
-K. Nguyen, B. O'Connor (2015), Posterior calibration and exploratory analysis for NLP models. EMNLP (equal counts).
+(Guo et al. 2017, eq. 3), where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows.
+:math:`\mathrm{conf}_b` is the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for
+which the event occurred. Bins include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width;
+"quantile" splits the rows into bins of equal weight (Nguyen & O'Connor 2015), fewer if probabilities are equal.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -50,10 +43,7 @@ class ReliabilityBins:
 def reliability_bins(
     probability: Any, event: Any, sample_weight: Any = None, *, n_bins: int = 10, strategy: str = "uniform"
 ) -> ReliabilityBins:
-    """Group rows into bins by the predicted probability of an event, in [0, 1].
-
-    Raises a ValueError for other probabilities, different lengths, no positive weight, or an unknown strategy.
-    """
+    """Group rows into bins by the predicted probability of an event, in [0, 1]."""
     cut = lookup("strategy", strategy, {"uniform": _equal_widths, "quantile": _equal_weights})
     number = count("n_bins", n_bins)
     p = check_array(probability, ensure_2d=False, dtype=np.float64, input_name="probability")
@@ -137,8 +127,7 @@ def expected_calibration_error(
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Probability (n,) of the event that is evaluated for each row, and whether it occurred (n,).
 
-    The event is "the most probable class is the true one" for two-dimensional probabilities, and "the true class is the
-    second label" for one-dimensional ones.
+    The event is that the most probable class, or in one dimension the second label, is the true one.
     """
     if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
         raise ValueError(

@@ -9,11 +9,8 @@ Each check is a test at level .05 of one consequence of calibration, on held-out
 * variance by size: squared errors agree with predicted variances in bins of the latter (``metrics/spread.py``);
 * coverage by width, and coverage by group (``metrics/worst_groups.py``).
 
-The first five use overlapping information: a wrong variance is found by most of them. The p-values are adjusted for
-their number by Holm's method (1979), which holds for dependent tests. CRPS and sharpness are no tests.
+The p-values are adjusted for their number by Holm's method (1979), which holds for dependent tests.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -37,18 +34,14 @@ PIT_POINTS = np.arange(1, 100) / 100
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Spread of the predictive distributions and of the targets, in the units of y; no measure of calibration.
-
-    Mean of the predicted standard deviations, the standard deviation of the targets for comparison, and
-    the mean width of the central intervals of each level.
-    """
+    """Means of the predicted standard deviations and interval widths, and the standard deviation of the targets."""
 
     mean_std: float
     std_of_targets: float
     widths: dict[float, float]
 
     @classmethod
-    def of(cls, rows: JudgedRows) -> Sharpness:
+    def of(cls, rows: JudgedRows) -> Self:
         """Sharpness of the predictive distributions of rows."""
 
         def mean(values: np.ndarray) -> float:

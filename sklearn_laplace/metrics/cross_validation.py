@@ -88,7 +88,6 @@ def cross_validate_distribution(
 
 
 def _scores(estimator: Any, X: Any, y: Any, *, levels: tuple[float, ...]) -> dict[str, float]:
-    """All scores of a fitted estimator, from one predictive distribution."""
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         p, classes = step.predict_proba(rows), step.classes_

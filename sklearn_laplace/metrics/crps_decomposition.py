@@ -14,27 +14,15 @@ Gneiting et al. 2023). The parts, integrated over τ, are
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is a trapezoidal rule in
-:math:`\Phi^{-1}(\tau)`. Recalibration adapts to chance too: MCB is positive for a calibrated model, and shrinks with
-more rows. Its size for a calibrated model is simulated, with targets drawn from the predictive distributions.
+:math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is simulated.
 
 The isotonic quantile regression halves the range of candidate values until one is left (Stout 2013). Each step is an
 isotonic regression of "y is above the middle of its range", for all levels in one call: O(k n log n) for k levels.
-
-References
-----------
-F. Laio, S. Tamea (2007), Verification tools for probabilistic forecasts. Hydrol. Earth Syst. Sci. 11.
-S. Bentzien, P. Friederichs (2014), Decomposition and graphical portrayal of the quantile score. QJRMS 140.
-T. Gneiting, D. Wolffram, J. Resin, K. Kraus, J. Bracher, T. Dimitriadis, V. Hagenmeyer, A. Jordan, S. Lerch, K. Phipps,
-M. Schienle (2023), Model diagnostics and forecast evaluation for quantiles. Annu. Rev. Stat. Appl. 10, sec. 3.3.
-S. Arnold, E.-M. Walz, J. Ziegel, T. Gneiting (2024), Decompositions of the mean continuous ranked probability score.
-Electron. J. Stat. 18 (compares this decomposition with others).
-Q. Stout (2013), Isotonic regression via partitioning. Algorithmica 66.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr
@@ -55,9 +43,8 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 class CrpsDecomposition:
     """CRPS and its parts, in the units of y: score = miscalibration − discrimination + uncertainty; all at least 0.
 
-    Large discrimination and small miscalibration are good. ``expected`` is the mean miscalibration of simulated targets
-    of a calibrated model. One such model in 20 exceeds ``plausible``. Both are NaN if there are too many rows to
-    simulate.
+    ``expected`` and ``plausible`` are the mean and the largest miscalibration of simulated targets of a calibrated
+    model. Both are NaN if there are too many rows to simulate.
     """
 
     score: float
@@ -74,7 +61,7 @@ class CrpsDecomposition:
         y: np.ndarray,
         weights: np.ndarray | None = None,
         draws: Sequence[np.ndarray] = (),
-    ) -> CrpsDecomposition:
+    ) -> Self:
         """Decompose the CRPS of targets y (n,), from predicted quantiles (41, n) at :data:`LEVELS`.
 
         ``draws`` are targets (n,) of the predictive distributions, for the miscalibration that is due to chance.
@@ -95,10 +82,7 @@ class CrpsDecomposition:
 
 
 def isotonic_quantiles(predicted: np.ndarray, y: np.ndarray, levels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Increasing function of the predicted quantiles (k, n) with the smallest quantile score at each level.
-
-    Rows with equal predictions get the same value.
-    """
+    """Increasing function of predicted quantiles (k, n), equal for equal ones, of smallest score at each level."""
     k, n = predicted.shape
     order = np.argsort(predicted, axis=1, kind="stable")
     ordered = np.take_along_axis(predicted, order, 1)

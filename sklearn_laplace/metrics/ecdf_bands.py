@@ -8,20 +8,13 @@ is
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
-and γ is the α quantile of its distribution under uniformity. That distribution is simulated, with a fixed seed, and
-kept for further calls of the same n. The counts between the points are drawn from a multinomial distribution, which is
-exact and whose cost does not depend on n.
-
-References
-----------
-T. Säilynoja, P.-C. Bürkner, A. Vehtari (2022), Graphical test for discrete uniformity and its applications in
-goodness-of-fit evaluation and multiple sample comparison. Statistics and Computing 32, 32; sec. 2.1, alg. 1.
+and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). The counts
+between the points are drawn from a multinomial distribution, which is exact and whose cost does not depend on n.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from scipy.stats import binom
@@ -48,7 +41,7 @@ class EcdfBand:
     pvalue: float
 
     @classmethod
-    def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> EcdfBand:
+    def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> Self:
         """Compare values (n,) with the uniform distribution; weighted values get the band of their effective size."""
         weights = np.ones(len(values)) if weights is None else weights
         order = np.argsort(values, kind="stable")
@@ -89,6 +82,4 @@ def _least_tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
 
 
 def _tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
-    """Twice the smaller tail probability of each count."""
-    tails: np.ndarray = 2 * np.minimum(binom.cdf(counts, n, points), binom.sf(counts - 1, n, points))
-    return tails
+    return 2 * np.minimum(binom.cdf(counts, n, points), binom.sf(counts - 1, n, points))

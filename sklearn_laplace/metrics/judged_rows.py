@@ -1,16 +1,13 @@
 r"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from.
 
 A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and a linear one for a normal distribution. Those of
-continuous distributions are computed at 21 values of v, and interpolated between them. Those of counts, and the ends of
-the intervals, are exact.
+continuous distributions are computed at 21 values of v, and interpolated between them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -55,12 +52,8 @@ class JudgedRows:
     @classmethod
     def of(
         cls, distribution: Any, y: Any, output: int | None, sample_weight: Any, random: np.random.RandomState
-    ) -> JudgedRows:
-        """Evaluate the predictive distributions of one target.
-
-        Raises a TypeError if the distribution lacks a method, and a ValueError for wrong shapes, moments that are not
-        finite, several outputs of which none is chosen, or too few rows.
-        """
+    ) -> Self:
+        """Evaluate the predictive distributions of one target."""
         mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
         if mean.ndim == 0 and y is not None:  # the same distribution for all rows
             mean = np.full(np.shape(y)[:1], mean)
@@ -120,7 +113,6 @@ def _check_moments(mean: np.ndarray, std: np.ndarray, kept: np.ndarray) -> None:
 
 
 def _place(output: int | None, n_outputs: int) -> int:
-    """Position of the target to report on."""
     if output is None and n_outputs == 1:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n_outputs:
@@ -166,8 +158,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
     """Normal quantile of the PIT of each target; of the upper tail, if the distribution has it, where the PIT is 1."""
     if is_normal(distribution):
-        scores: np.ndarray = (targets - distribution.mean()) / distribution.std()
-        return scores
+        return (targets - distribution.mean()) / distribution.std()
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))
     if is_discrete(distribution) or not callable(upper := getattr(distribution, "sf", None)):
         return scores

@@ -4,28 +4,18 @@ Every metric is a function ``(estimator, X, y, sample_weight=None)`` that return
 scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
 take the estimator, because they need different parts of the predictive distribution: the density, quantiles or moments.
 A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution has the highest expected
-score. The other metrics must not be maximised: a very wide interval has full coverage.
+score.
 
-To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
-With metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function
-cannot request it.
-
-For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution. The
-distributions of NGBoost and CatBoost are read as :func:`~sklearn_laplace.predictive` does. Any classifier with
-``predict_proba`` is evaluated by :func:`log_density_scorer`. For class probabilities, see ``metrics/calibration.py``.
+To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled. With
+metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function cannot
+request it.
 
 Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s; Φ and φ are the
-distribution function and the density of the standard normal; l and u are the ends of the central interval of level
-1 − α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
-``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of
-k weights. The log density is summed over the outputs of a row instead.
-
-References
-----------
-T. Gneiting, A. Raftery (2007), Strictly proper scoring rules, prediction, and estimation. JASA 102, 359-378.
+distribution function and the density of the standard normal; l and u are the ends of the central interval of level 1 −
+α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
+``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of k
+weights. The log density is summed over the outputs of a row instead.
 """
-
-from __future__ import annotations
 
 from inspect import unwrap
 from numbers import Real
@@ -41,17 +31,6 @@ from .._validation.rows import check_same_kind, check_targets, targets_like, unm
 from ..distributions.evaluation import central_interval, crps_of, is_discrete
 from ..distributions.other_models import log_density
 
-__all__ = [
-    "CALIBRATION_LEVELS",
-    "calibration_gap",
-    "coverage",
-    "log_density_scorer",
-    "mean_width",
-    "neg_crps",
-    "neg_interval_score",
-    "neg_nlpd",
-    "sharpness",
-]
 AVERAGE = "uniform_average"
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 """Nominal levels at which :func:`calibration_gap` compares nominal and observed coverage: .05, .10, …, .95."""
@@ -393,7 +372,6 @@ def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> 
 
 
 def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends of the central interval of one level."""
     if not isinstance(confidence_level, Real):
         raise ValueError(f"confidence_level={confidence_level!r} must be a single number strictly between 0 and 1.")
     return central_interval(distribution, fractions("confidence_level", confidence_level)[0])
@@ -406,12 +384,10 @@ def _levels(levels: Any) -> tuple[float, ...]:
 
 
 def _columns(values: np.ndarray) -> np.ndarray:
-    """Values of shape (n,) or (n, k) as an array of shape (n, k)."""
     return values.reshape(len(values), -1)
 
 
 def _average(values: np.ndarray, sample_weight: Any) -> float:
-    """Weighted mean over the rows, plain mean over the outputs."""
     return float(_column_averages(values, sample_weight).mean())
 
 

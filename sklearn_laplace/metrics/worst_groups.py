@@ -1,27 +1,18 @@
 r"""Coverage of groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
 
-The groups of the tree are honest: half of the rows grow it, the other half is judged. The tree predicts
-:math:`|2u - 1|` from the columns, with u the PIT. This is the level of the central interval that ends at the target.
-It is uniform for a calibrated model, and therefore has the same mean ½ in all groups. It is larger where intervals are
-too narrow or off centre, and smaller where they are too wide.
+The groups of the tree are honest: half of the rows grow it, the other half is judged (Athey & Imbens 2016). The tree
+predicts :math:`|2u - 1|` from the columns, with u the PIT. This is the level of the central interval that ends at the
+target. It is uniform for a calibrated model, and therefore has the same mean ½ in all groups.
 
-Width strata are bins of the width of the intervals (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage). A
-model whose intervals are too narrow where they are narrow, and too wide where they are wide, is right on average only.
+Width strata are bins of the width of the intervals (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
 
 Each observed coverage has a binomial band that holds for all groups together (Bonferroni). Rows are treated as
 independent.
-
-References
-----------
-S. Athey, G. Imbens (2016), Recursive partitioning for heterogeneous causal effects. PNAS 113 (honest trees).
-A. Angelopoulos, S. Bates (2021), A gentle introduction to conformal prediction. arXiv:2107.07511.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.stats import binom
@@ -58,7 +49,7 @@ class GroupCoverage:
     @classmethod
     def of(
         cls, groups: dict[str, np.ndarray], inside: np.ndarray, level: float, weights: np.ndarray | None = None
-    ) -> GroupCoverage:
+    ) -> Self:
         """Coverage ``inside`` (n,) of the intervals of a level, in groups given by masks (n,)."""
         w = np.ones(len(inside)) if weights is None else weights
         entries = [Frequency.of(name, inside[rows], level, len(groups), w[rows]) for name, rows in groups.items()]
@@ -83,8 +74,8 @@ def leaves(
 ) -> dict[str, np.ndarray] | None:
     """Groups of rows where the calibration differs: names, and masks (n,) of the rows to judge.
 
-    ``kept`` (n_samples,) marks the n rows to use; the others of a table X are left out. The result is None if X is
-    not a table, or has fewer than 160 rows. If no split improves the tree, all rows are one group.
+    ``kept`` (n_samples,) marks the n rows to use; the others of a table X are left out. The result is None if X is not
+    a table, or has fewer than 160 rows.
     """
     if len(pit) < 4 * LEAST_ROWS:
         return None
@@ -150,7 +141,6 @@ class _Feature:
         return {threshold: f"{threshold:.{digits}g}" for threshold in thresholds}
 
     def condition(self, low: float, high: float, texts: dict[float, str]) -> str:
-        """Text for "low < feature ≤ high"."""
         if self.levels is not None:
             chosen = [level for k, level in enumerate(self.levels) if low < k <= high]
             rest = f", … ({len(chosen)} levels)" if len(chosen) > LISTED else ""
@@ -164,8 +154,8 @@ class _Feature:
 def _features(X: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
     """Features of the tree.
 
-    Levels of text columns are ordered by their mean target in the growing half, so that one split separates good
-    from bad levels. A missing number becomes the median; missing values also have a feature of their own.
+    Levels of text columns are ordered by their mean target in the growing half, so that one split separates good from
+    bad levels.
     """
     for name, all_values, is_time in named_columns(X):
         values = all_values[kept]

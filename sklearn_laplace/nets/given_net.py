@@ -1,7 +1,5 @@
 """Inspect the user's net: its sizes, criterion and device."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import threading
@@ -138,10 +136,7 @@ def both_probabilities(logit: Tensor) -> Tensor:
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU.
-
-    False if the net cannot be built or evaluated; its training then raises the error.
-    """
+    """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU."""
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
     if isinstance(net, FrozenEstimator):
@@ -211,11 +206,7 @@ def check_split(net: Any, weights: np.ndarray) -> None:
 
 
 def check_net(net: Any) -> None:
-    """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones.
-
-    Raises ``TypeError`` for any other type, also in a list, ``ValueError`` for an empty list or a net twice in one, and
-    ``NotFittedError`` for a frozen net that is not fitted.
-    """
+    """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones."""
     if is_list(net):
         _check_list(net)
     elif isinstance(net, FrozenEstimator):
@@ -249,15 +240,11 @@ def _check_list(nets: Sequence[Any]) -> None:
         check_net(net)
     states = [{k: v.cpu() for k, v in net.estimator.module_.state_dict().items()} for net in nets]
     for (first, before), (second, after) in combinations(enumerate(states), 2):
-        if _are_equal(before, after):
+        if before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before):
             raise ValueError(
                 f"net[{first}] and net[{second}] have equal weights, so that this net would count twice. Pass each "
                 "net once."
             )
-
-
-def _are_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def check_module(module: nn.Module, example: Tensor, rows: TrainingRows) -> None:
@@ -334,10 +321,7 @@ def has_own_iterator(net: Any) -> bool:
 
 
 def device_of(net: Any) -> str | None:
-    """Device set in a skorch net, frozen or not, or in all nets of a list; None for any other net.
-
-    Raises ``ValueError`` if the nets of a list are on different devices.
-    """
+    """Device set in a skorch net, frozen or not, or in all nets of a list; None for any other net."""
     if is_list(net):
         devices = {device_of(element) for element in net} - {None}
         if len(devices) > 1:

@@ -1,8 +1,6 @@
 """Multilayer perceptron on standardised columns.
 
-The first layer standardises the raw columns with fixed statistics; a constant column becomes zero. So the net accepts
-unscaled tables, and one prior scale fits all inputs. Initial weights are Xavier normal draws from a separate generator,
-so that neither the global generator nor other threads affect them.
+The first layer standardises the raw columns with fixed statistics; a constant column becomes zero.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ class Standardise(nn.Module):
     r"""Standardise the inputs made of each column with fixed statistics, (x − mean) / scale; by default 0 and 1.
 
     A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`, all cosines before all sines.
-    Cycles longer than one unit use whole units, such as the days of a week. Computed in double precision even in a
-    single-precision module: a column far from zero would otherwise lose significant digits.
+    Cycles longer than one unit use whole units, such as the days of a week.
 
     >>> Standardise(1, cycles=[[4.0]])(torch.tensor([[1.0]])).round()
     tensor([[1., 0., 1.]])
@@ -98,9 +95,6 @@ class Standardise(nn.Module):
 class Compress(Standardise):
     """Compress heavy tails by asinh((x − centre) / width), then standardise; a column of infinite width is unchanged.
 
-    The inverse hyperbolic sine is approximately linear within the width and logarithmic beyond. It is monotone and
-    unbounded, so that inputs far outside the data stay far outside.
-
     >>> Compress(2, [1.0, 0.0], [2.0, float("inf")])(torch.tensor([[1e6, 3.0]]))
     tensor([[13.8155,  3.0000]])
     """
@@ -122,10 +116,6 @@ class Compress(Standardise):
         self.register_buffer("width", torch.tensor(list(width), dtype=torch.float64))
 
     def plain(self, x: Tensor) -> Tensor:
-        """Compressed columns, shape (n, d), float64."""
-        return self.drawn_in(x)
-
-    def drawn_in(self, x: Tensor) -> Tensor:
         """Compressed columns before standardisation, shape (n, d), float64."""
         x = x.double()
         return torch.where(self.width.isinf(), x, ((x - self.centre) / self.width).asinh())
@@ -134,10 +124,9 @@ class Compress(Standardise):
 class Pieces(Compress):
     r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
-    Heavy tails are compressed first, see :class:`Compress`. A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes
-    K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`, clipped to 0 below the piece and to 1 above it. The first is not
-    clipped below, the last not above. A weight is the slope over its piece alone. A linear layer on this encoding can
-    represent any function that is linear between the edges, including x itself.
+    A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
+    clipped to 0 below the piece and to 1 above it. The first is not clipped below, the last not above. A linear layer
+    on this encoding can represent any function that is linear between the edges, including x itself.
     """
 
     column: Tensor
@@ -193,7 +182,7 @@ class Pieces(Compress):
 
     def pieces(self, x: Tensor) -> Tensor:
         """Pieces before standardisation, shape (n, Σ K), float64."""
-        parts = (self.drawn_in(x)[:, self.column] - self.left) / self.length
+        parts = (super().plain(x)[:, self.column] - self.left) / self.length
         return parts.clamp(self.low, self.high)
 
 
@@ -201,9 +190,8 @@ class NumbersAndPieces(Pieces):
     r"""Encode each column as a robustly scaled, smoothly clipped number and as its pieces (:class:`Pieces`).
 
     The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
-    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). It is approximately linear near the median and its
-    absolute value stays below 3. A column with fewer than two pieces has the number only: a single piece would repeat
-    it. All numbers come before all pieces. By default, the mean is 0 for numbers and 0.5 for pieces.
+    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two pieces has the number
+    only: a single piece would repeat it. All numbers come before all pieces.
 
     >>> NumbersAndPieces([[0.0, 1.0, 4.0]], [1.0], [2.0])(torch.tensor([[1.0], [5.0]])).round(decimals=3)
     tensor([[ 0.0000,  0.5000, -0.5000],
@@ -274,32 +262,12 @@ class Shift(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """Multilayer perceptron: input standardisation, hidden layers and a linear output layer.
+    """Multilayer perceptron: input standardisation, hidden layers (none for a linear model) and a linear output layer.
 
-    The input of each linear layer is divided by √(number of inputs) (Jacot et al. 2018). Weights of order one then
-    give outputs of order one at any width, so that one prior precision, naturally 1, suits all layers.
+    The input of each linear layer is divided by √(number of inputs) (Jacot et al. 2018). Weights of order one then give
+    outputs of order one at any width, so that one prior precision, naturally 1, suits all layers. Statistics of the
+    columns are those of :class:`Standardise` and :class:`Compress`; ``output_shift`` is added to each output.
 
-    Parameters
-    ----------
-    in_features : int
-        Number of columns.
-    out_features : int
-        Number of outputs: targets, or one logit per class.
-    hidden_layer_sizes : sequence of int
-        Units of each hidden layer. If empty, the model is linear.
-    activation : str
-        A key of :data:`ACTIVATIONS`.
-    input_mean, input_scale : sequence of float, optional
-        Statistics of the columns, see :class:`Standardise`.
-    input_centre, input_width : sequence of float, optional
-        Centre and width of columns with heavy tails, see :class:`Compress`.
-    output_shift : sequence of float, optional
-        Constant added to each output, for targets with non-zero mean.
-    seed : int
-        Seed of the initial weights.
-
-    Examples
-    --------
     >>> import torch
     >>> net = MLP(3, 1, hidden_layer_sizes=(5,), seed=1)
     >>> net(torch.zeros(4, 3)).shape
@@ -368,8 +336,7 @@ class MLP(nn.Sequential):
 
     def numbers(self, x: Tensor) -> Tensor:
         """Encoded columns, shape (n, d); independent of the weights."""
-        encoded: Tensor = self[0](x)
-        return encoded
+        return self[0](x)
 
 
 def units_before(layers: Iterable[nn.Module]) -> tuple[int, ...]:
@@ -399,10 +366,7 @@ def standardised(
 
 
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """Linear layer with zero bias and Xavier normal weights for inputs already divided by √(fan-in).
-
-    ``fan_in`` counts all inputs of an output unit, including those of other layers added to this one.
-    """
+    """Linear layer with zero bias and Xavier normal weights for inputs already divided by √(fan-in)."""
     layer = nn.Linear(n_in, n_out, bias=bias, device="meta")  # draws nothing; nn.utils.skip_init would import sympy
     std, dtype = math.sqrt(2.0 * fan_in / (fan_in + n_out)), torch.get_default_dtype()
     weight = std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64)

@@ -1,7 +1,5 @@
 """Mini-batches by slicing tensors, and the MAP objective (``skorch_net.py``) as a loss of mini-batches."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -26,11 +24,9 @@ class WeightedTargets(Tensor):
 
 
 class SlicingIterator:
-    """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch, without collating.
+    """Iterator over mini-batches, slices of one permuted copy of the rows per epoch, without collating.
 
-    Without a seed, order and draws from torch's global generator are those of ``torch.utils.data.DataLoader``, so that
-    a net trains as by skorch alone. With a seed, its own generator draws the permutations, and a full batch is not
-    permuted.
+    Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``.
     """
 
     def __init__(
@@ -76,15 +72,11 @@ class SlicingIterator:
 
 
 def _draw() -> int:
-    """Seed from torch's global generator."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 
 class RowsDataset(Dataset[Any]):
-    """Data set for skorch: item i is (x, y) if all weights are 1, otherwise (x, (y, w)).
-
-    ``X`` and ``y`` exist for scoring callbacks; ``y`` excludes the known noise.
-    """
+    """Data set for skorch: (x, y) if all weights are 1, else (x, (y, w)); ``X`` and ``y`` are for scoring callbacks."""
 
     def __init__(self, rows: TrainingRows) -> None:
         self.rows = rows
@@ -100,10 +92,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam optimiser that is initialised before the first epoch instead of with the net.
-
-    Its import of torch's compiler takes longer than most trainings by Gauss–Newton steps alone.
-    """
+    """Adam initialised before the first epoch: its import of torch's compiler takes longer than most trainings."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr
@@ -138,10 +127,7 @@ class MAPLoss(nn.Module):
     def bind(
         self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper, past: LaplaceFit | None = None
     ) -> None:
-        """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows.
-
-        ``network`` has the layout of the weights of ``module`` and the transform of the outputs.
-        """
+        """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows."""
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())
         self.penalised = [parameters[name] for name in delta]

@@ -15,8 +15,6 @@ The functions that the net can represent, the names of its parameters, and the u
 the same. Any other use of X, such as the indices of an embedding, gets the values themselves.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -64,7 +62,6 @@ def build_net(
 ) -> NeuralNet:
     """Skorch net configured for training, not yet initialised: a clone of the user's net, or a new one around a module.
 
-    ``source`` is not changed. ``max_epochs``, ``lr`` and ``batch_size`` replace values of the net if they are not None.
     ``seed`` is that of the order of mini-batches; None for torch's global generator, as in skorch.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
@@ -102,7 +99,6 @@ def build_net(
 
 
 def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str, Any]) -> NeuralNet:
-    """New skorch net around a module class, or around a copy of a module."""
     net = NeuralNet(
         source if inspect.isclass(source) else renewed(source),
         criterion=MAPLoss,
@@ -117,10 +113,7 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
 
 
 def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) -> None:
-    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of two rows.
-
-    Raises ``ValueError`` if the module cannot be built, refuses the inputs, or has another number of outputs.
-    """
+    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of two rows."""
     try:
         net.initialize()
     except TypeError as error:
@@ -138,11 +131,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy of the user's module; weights that are torch's defaults are drawn again from torch's global generator.
-
-    The weights are kept if a parameter is fixed, if a submodule with parameters has no ``reset_parameters``, or if a
-    weight is out of the range of torch's initialisation, as after a training.
-    """
+    """Copy of the user's module; weights in the range of torch's defaults are drawn again if all can be reset."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
@@ -162,10 +151,7 @@ def _is_new(layer: nn.Module) -> bool:
 
 
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
-    """Linear layers with a bias that take X itself, by name, each with its columns of X.
-
-    They are found by a forward pass of rows x (n, …) in eval mode; the module is not changed.
-    """
+    """Linear layers with a bias that take X itself, by name, each with its columns of X."""
     found: dict[str, list[slice | None]] = {}
     original, handles = x.clone(), []
     for name, layer in module.named_modules():
@@ -200,10 +186,7 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Let the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X.
-
-    Statistics of a layer in the state ``known`` of another net replace the given ones.
-    """
+    """Let the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X."""
     for name, columns in layers.items():
         layer = module.get_submodule(name)
         mean, scale = (

@@ -6,12 +6,7 @@ the other layers. With the pre-activations :math:`h_l`, the inputs :math:`a_{l+1
 :math:`W_l` after these factors, the cotangents follow from the last layer backwards,
 
 .. math:: g_L = e_c, \qquad g_l = \varphi'(h_l) \circ W_{l+1}^\top g_{l+1} .
-
-Without automatic differentiation, copies and hooks, the prediction of a single row is fast. This module is independent
-of posteriors.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +23,7 @@ from .table import TableMLP
 
 def _through_gelu(g: Tensor, h: Tensor) -> Tensor:
     g, h = torch.broadcast_tensors(g, h)  # oneDNN, which torch uses in float32, refuses views that repeat values
-    product: Tensor = torch.ops.aten.gelu_backward(g.contiguous(), h.contiguous())
-    return product
+    return torch.ops.aten.gelu_backward(g.contiguous(), h.contiguous())
 
 
 SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
@@ -61,10 +55,8 @@ class StackedPass:
 class StackedNets:
     """K built-in nets of one shape, activation and encoding; build it with :meth:`of`.
 
-    The ``weights`` (K, O, I) of each layer, in the order of the parameters, are multiplied by the ``factors`` of its
-    inputs, (K, I) or a float. For the layer of the numbers, these are the column scales of the first net over those of
-    each net. ``biases`` are (K, O); ``shift`` (K, 1, C) is added to the outputs. There is an activation before each
-    layer that does not read the columns.
+    ``weights`` (K, O, I) of each layer are multiplied by the ``factors`` of its inputs, (K, I) or a float: for the
+    numbers, the column scales of the first net over those of each net. ``biases`` are (K, O), ``shift`` is (K, 1, C).
     """
 
     nets: tuple[MLP | TableMLP, ...]
@@ -160,7 +152,6 @@ class StackedNets:
 
 
 def _linear(net: nn.Module) -> dict[str, nn.Linear]:
-    """Linear layers by name, in the order of the parameters."""
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
 
 

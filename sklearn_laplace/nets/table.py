@@ -8,16 +8,12 @@ For d columns, m of which have missing values, a hidden unit of the first layer 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
 wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
 several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`) and the waves of its cycles; each has a weight
-and counts in d. The sum is linear in all weights, so their Laplace approximation is as accurate as that of an ordinary
-first layer. Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
+and counts in d. The curvature of all these weights has the Kronecker form of a linear layer.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
 training uses it: its weights stay at the prior mean, and their posterior is the prior. All embeddings of a column share
-one prior precision, set by the variance between the seen levels. Until rows have trained this embedding, an estimator
-replaces unseen levels of new rows by training levels (``_table/fillings.py``).
+one prior precision, set by the variance between the seen levels.
 """
-
-from __future__ import annotations
 
 import itertools
 import math
@@ -46,31 +42,12 @@ class Levels(nn.Module):
 class TableMLP(ColumnsModule):
     """Multilayer perceptron on numeric columns with missing values and embedded categorical columns.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Number of levels of each column; 0 for a numeric column.
-    missing : sequence of bool
-        True for each numeric column that gets an indicator of missing values.
-    out_features : int
-        Number of outputs: targets, or one logit per class.
-    hidden_layer_sizes : sequence of int
-        Units of each hidden layer.
-    activation : str
-        A key of :data:`~sklearn_laplace.nets.ACTIVATIONS`.
-    input_mean, input_scale, input_centre, input_width, output_shift, seed
-        As in :class:`~sklearn_laplace.nets.MLP`, with statistics for the numeric columns only. If ``input_edges`` are
-        given, ``input_mean`` and ``input_scale`` have one value per encoded column.
-    input_edges : sequence of sequence of float, optional
-        Edges of each numeric column, see :class:`~sklearn_laplace.nets.mlp.Pieces`.
-    input_quartiles : tuple of two sequences of float, optional
-        Median and interquartile range of each numeric column. If given, each column enters as a clipped number and as
-        its pieces, see :class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`.
-    input_cycles : sequence of sequence of float
-        Periods of each numeric column, see :class:`~sklearn_laplace.nets.mlp.Standardise`.
+    ``levels`` of each column are 0 for a numeric one; ``missing`` is True for columns that get an indicator of missing
+    values. Other parameters are as in :class:`~sklearn_laplace.nets.MLP`, with statistics of the numeric columns, or of
+    the encoded ones with ``input_edges`` (:class:`~sklearn_laplace.nets.mlp.Pieces`). With ``input_quartiles``, medians
+    and interquartile ranges, each enters as a clipped number too (:class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`).
+    ``input_cycles`` are the periods of :class:`~sklearn_laplace.nets.mlp.Standardise`.
 
-    Examples
-    --------
     >>> import torch
     >>> net = TableMLP([0, 3], [True, False], 1, hidden_layer_sizes=(5,))
     >>> net(torch.tensor([[0.5, 1.0], [float("nan"), 3.0]], dtype=torch.float64)).shape

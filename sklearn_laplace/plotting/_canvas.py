@@ -4,8 +4,6 @@ The colours are those of Okabe & Ito (2008), which are distinguishable with colo
 colour also differ in line style, marker or hatching, so that the plots remain readable in black and white.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,11 +26,7 @@ PANEL = 4.6, 3.9
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """The n Axes of a display to draw on; for a single given Axes, only that of the first panel.
-
-    ``panel`` is the size of a new panel in inches. Other values of ``ax`` are a TypeError, another number of Axes is a
-    ValueError.
-    """
+    """The n Axes of a display to draw on, new ones of a size in inches; of a single Axes only the first panel's."""
     with _naming_the_package(display):
         from matplotlib.axes import Axes
     if ax is None:
@@ -64,10 +58,9 @@ def _naming_the_package(display: str) -> Iterator[None]:
 
 
 def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
-    """The Axes of a display whose panels have different sizes, in the order in which ``rooms`` names them first.
+    """The Axes of panels of different sizes, whose names ``rooms`` has at their places, in the order of first names.
 
-    ``rooms`` has the name of the panel at each place of the figure. ``figure`` is divided if ``ax`` is None; a new one
-    has the size in inches.
+    ``figure`` is divided if ``ax`` is None; a new one has the size in inches.
     """
     with _naming_the_package(display):
         from matplotlib.figure import FigureBase

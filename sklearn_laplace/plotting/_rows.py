@@ -1,7 +1,5 @@
 """Input checks shared by the displays: predictive distributions of estimators, and arrays of predictions."""
 
-from __future__ import annotations
-
 from numbers import Integral
 from typing import Any
 

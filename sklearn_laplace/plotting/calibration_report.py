@@ -1,7 +1,5 @@
 """Figure of a calibration report: PIT, coverage, variances, groups, and parts of the CRPS."""
 
-from __future__ import annotations
-
 from textwrap import fill
 from typing import Any, Self
 

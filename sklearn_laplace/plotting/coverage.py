@@ -6,8 +6,6 @@ the fraction below the quantile of level p is that with :math:`u_n \le p`. For c
 uniformly between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np
@@ -75,9 +73,9 @@ class CoverageDisplay:
     def __init__(
         self, pit: Any, *, kind: str = "interval", n_bins: int = 10, estimator_name: str | None = None
     ) -> None:
-        level_reached = lookup("kind", kind, {"interval": _central, "quantile": _below})
         self.kind = kind
         self.pit = numbers("pit", pit)
+        reached = lookup("kind", kind, {"interval": np.abs(2 * self.pit - 1), "quantile": self.pit})
         if self.pit.ndim != 1 or not ((self.pit >= 0) & (self.pit <= 1)).all():
             raise ValueError(
                 f"pit has shape {self.pit.shape} and values from {self.pit.min():g} to {self.pit.max():g}; expected "
@@ -85,7 +83,7 @@ class CoverageDisplay:
             )
         n = len(self.pit)
         self.nominal = LEVELS
-        self.observed = (level_reached(self.pit)[:, None] <= LEVELS).mean(0)
+        self.observed = (reached[:, None] <= LEVELS).mean(0)
         self.band = np.stack([binom.ppf((1 + side * PLAUSIBLE) / 2, n, LEVELS) / n for side in (-1, 1)], 1)
         self.gap = float(np.abs(self.observed - self.nominal).mean())
         self.density, self.edges = np.histogram(self.pit, count("n_bins", n_bins), (0, 1), density=True)
@@ -223,14 +221,3 @@ def _transform(y: Any, distribution: Any, output: int | None, random_state: Any)
     which = output_index("CoverageDisplay", output, mean.shape)
     check_counts(distribution, column(targets, which))
     return column(pit_of(distribution, targets, check_random_state(random_state)), which)
-
-
-def _central(pit: np.ndarray) -> np.ndarray:
-    """Level of the central interval whose end is the target."""
-    distance: np.ndarray = np.abs(2 * pit - 1)
-    return distance
-
-
-def _below(pit: np.ndarray) -> np.ndarray:
-    """Level of the quantile that equals the target."""
-    return pit

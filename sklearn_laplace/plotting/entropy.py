@@ -7,8 +7,6 @@ rows in and out of distribution, and rows that are classified correctly and inco
 higher entropy. An entropy that does not separate the groups has an AUROC of one half.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

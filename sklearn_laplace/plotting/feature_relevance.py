@@ -5,8 +5,6 @@ For any other model the relevance of a column is the loss of log density if its 
 (permutation importance; Breiman 2001), :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any, Self
@@ -197,39 +195,11 @@ class FeatureRelevanceDisplay:
         array([1, 0, 2])
         >>> plt.close(display.figure_)
         """
-        options = {"output": output, "n_repeats": n_repeats, "max_rows": max_rows, "random_state": random_state}
-        options |= {"feature_names": feature_names, "max_features": max_features, "name": name}
-        return cls._of_permutations(estimator, X, y, **options).plot(ax=ax, **plot_options)
-
-    @classmethod
-    def _of_permutations(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: Any,
-        *,
-        output: int | None,
-        random_state: Any,
-        n_repeats: int = 3,
-        max_rows: int = 300,
-        feature_names: Sequence[str] | None = None,
-        max_features: int = 20,
-        name: str | None = None,
-    ) -> Self:
-        """Compute the display by shuffling each column, without drawing it."""
-        X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
-        if len(np.shape(X)) != 2:
-            raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")
-        d, generator = X.shape[1], check_random_state(random_state)
-        affordable = max(MOST_PREDICTED // (d * count("n_repeats", n_repeats)), LEAST_ROWS)
-        chosen = sample(len(X), min(max_rows, affordable))
-        X, y = _safe_indexing(X, chosen), _safe_indexing(y, chosen)
-        best = _log_density(estimator, X, y, output)
-        orders = [generator.permutation(len(chosen)) for _ in range(n_repeats)]
-        worse = [[_log_density(estimator, _shuffled(X, k, order), y, output) for order in orders] for k in range(d)]
+        relevance = losses_of_permutations(estimator, X, y, output, random_state, n_repeats, max_rows)
         names = column_names(X) if feature_names is None else feature_names
-        options: dict[str, Any] = {"measure": BY_SHUFFLING, "max_features": max_features, "estimator_name": name}
-        return cls((best - np.mean(worse, 1)).clip(0), feature_names=names, **options)
+        labels: dict[str, Any] = {"measure": BY_SHUFFLING, "estimator_name": name}
+        display = cls(relevance, feature_names=names, max_features=max_features, **labels)
+        return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, bar_kwargs: dict[str, Any] | None = None) -> Self:
         """Draw the display; raises an ImportError if matplotlib is not installed.
@@ -275,6 +245,23 @@ def _names(step: Any, transformations: list[Any], n: int) -> Any:
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def losses_of_permutations(
+    estimator: Any, X: Any, y: Any, output: int | None, random_state: Any, n_repeats: int = 3, max_rows: int = 300
+) -> np.ndarray:
+    """Loss of mean log density by shuffling each of d columns among the rows, shape (d,), at least zero."""
+    X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
+    if len(np.shape(X)) != 2:
+        raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")
+    d, generator = X.shape[1], check_random_state(random_state)
+    affordable = max(MOST_PREDICTED // (d * count("n_repeats", n_repeats)), LEAST_ROWS)
+    chosen = sample(len(X), min(max_rows, affordable))
+    X, y = _safe_indexing(X, chosen), _safe_indexing(y, chosen)
+    best = _log_density(estimator, X, y, output)
+    orders = [generator.permutation(len(chosen)) for _ in range(n_repeats)]
+    worse = [[_log_density(estimator, _shuffled(X, k, order), y, output) for order in orders] for k in range(d)]
+    return (best - np.mean(worse, 1)).clip(0)
 
 
 def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:

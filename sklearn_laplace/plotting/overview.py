@@ -1,7 +1,5 @@
 """One figure of a fitted model: predictions, calibration, and relevance of the columns."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any, Self
 
@@ -9,12 +7,13 @@ import numpy as np
 from scipy.special import entr
 from sklearn.base import is_classifier
 
+from .._table.reading import column_names
 from ..metrics.calibration import judged_confidence
 from ._canvas import mosaic
 from ._rows import classification, regression
 from .coverage import CoverageDisplay, _transform
 from .entropy import EntropyDisplay
-from .feature_relevance import FeatureRelevanceDisplay
+from .feature_relevance import BY_SHUFFLING, FeatureRelevanceDisplay, losses_of_permutations
 from .prediction_interval import LEVELS, PredictionIntervalDisplay
 from .reliability import ReliabilityDisplay
 
@@ -171,5 +170,6 @@ def _relevance(
     shape = np.shape(X)
     if len(shape) != 2 or shape[1] < 2:
         return None
-    options: dict[str, Any] = {"max_features": max_features, "random_state": random_state, "name": name}
-    return FeatureRelevanceDisplay._of_permutations(estimator, X, y, output=output, **options)
+    relevance = losses_of_permutations(estimator, X, y, output, random_state)
+    labels: dict[str, Any] = {"feature_names": column_names(X), "measure": BY_SHUFFLING, "estimator_name": name}
+    return FeatureRelevanceDisplay(relevance, max_features=max_features, **labels)

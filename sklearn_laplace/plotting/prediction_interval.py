@@ -1,15 +1,13 @@
 """Predictions of a regressor: mean, nested central intervals and data points.
 
-With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. With
-several columns, the rows do not lie on a curve. Each row is then drawn as bars, ordered by a chosen column or by the
-predicted mean.
+With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. Each
+row is then drawn as bars, ordered by a chosen column or by the predicted mean.
 """
-
-from __future__ import annotations
 
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.utils import _safe_indexing
 
 from .._table.reading import _few, column_names
@@ -191,7 +189,7 @@ class PredictionIntervalDisplay:
         mean = column(mean, which)
         grid = None if where is None else _grid(X, where, count("grid_resolution", grid_resolution))
         drawn = sample(len(mean), max_rows)
-        x_points = _ranks(mean[drawn]) if where is None else where[drawn]
+        x_points = rankdata(mean[drawn], method="ordinal") if where is None else where[drawn]
         shown: dict[str, Any] = {"x": x_points, "mean": mean[drawn], "interval": ends[drawn], "is_curve": False}
         if grid is not None:
             at_grid = regression(cls.__name__, estimator, grid[1])
@@ -233,7 +231,7 @@ class PredictionIntervalDisplay:
             As in :class:`PredictionIntervalDisplay` and :meth:`from_estimator`.
         """
         mean = numbers("mean", mean)
-        x, default = (_ranks(mean), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
+        x, default = (rankdata(mean, method="ordinal"), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
         predictions = {"x": x, "mean": mean, "interval": interval, "confidence_level": confidence_level}
         points = {}
         if y_true is not None:
@@ -283,7 +281,6 @@ class PredictionIntervalDisplay:
         return self.ax_.fill_between(self.x, self.lower[:, k], self.upper[:, k], **look)
 
     def _bars(self, k: int, colour: Any) -> Any:
-        """Draw the k-th interval as one bar for each row."""
         widths = np.linspace(*WIDTHS, len(self.confidence_level))
         look = {"color": [colour], "linewidth": widths[k], "label": self._label(k)}
         return self.ax_.vlines(self.x, self.lower[:, k], self.upper[:, k], **look)
@@ -310,13 +307,8 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
     values = _column(table, index)
     if not _is_numeric(values):
         raise ValueError(f"feature={feature!r} is not numeric; choose a numeric column, or feature=None.")
-    return values.astype(np.float64), _axis_label(names, index, n)
-
-
-def _axis_label(names: list[Any] | None, place: int, n_columns: int) -> str:
-    if names:
-        return str(names[place])
-    return f"feature {place}" if n_columns > 1 else "x"
+    label = str(names[index]) if names else f"feature {index}" if n > 1 else "x"
+    return values.astype(np.float64), label
 
 
 def _column(table: Any, place: int) -> np.ndarray:
@@ -354,12 +346,4 @@ def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
 def _coverage(targets: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Fraction of the targets (n,) inside intervals (n, 2, n_levels), for each level."""
     inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
-    fraction: np.ndarray = inside.mean(0)
-    return fraction
-
-
-def _ranks(mean: np.ndarray) -> np.ndarray:
-    """Rank of each mean, from 1 to n."""
-    ranks = np.empty(len(mean))
-    ranks[np.argsort(mean, kind="stable")] = np.arange(1, len(mean) + 1)
-    return ranks
+    return inside.mean(0)

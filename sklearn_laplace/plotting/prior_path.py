@@ -1,7 +1,5 @@
 """Model-selection scores along a grid of prior precisions, with the prior precision of the fit."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np
@@ -76,19 +74,16 @@ class PriorPathDisplay:
         self.scores = {key: np.asarray(scores[key], dtype=np.float64) for key in SCORES if key in scores}
         if not self.scores or not all(np.isfinite(values).any() for values in self.scores.values()):
             raise ValueError(f"scores={list(scores)} have no finite values; expected at least one in each score.")
-        self._check_shapes()
-        self.best = {key: float(self.prior_precision[np.nanargmax(values)]) for key, values in self.scores.items()}
-        self.chosen = chosen
-        self.is_mean = is_mean
-        self.estimator_name = estimator_name
-
-    def _check_shapes(self) -> None:
         for key, values in self.scores.items():
             if values.shape != self.prior_precision.shape or values.ndim != 1:
                 raise ValueError(
                     f"{key} has shape {values.shape}; expected {self.prior_precision.shape}, one score for each prior "
                     "precision."
                 )
+        self.best = {key: float(self.prior_precision[np.nanargmax(values)]) for key, values in self.scores.items()}
+        self.chosen = chosen
+        self.is_mean = is_mean
+        self.estimator_name = estimator_name
 
     @classmethod
     def from_estimator(

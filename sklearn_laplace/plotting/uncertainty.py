@@ -6,8 +6,6 @@ curve; a random order gives a flat curve in expectation. Rows of equal uncertain
 their order does not matter.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np
@@ -240,12 +238,10 @@ def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 def _squared(y_true: Any, y_pred: Any) -> np.ndarray:
     predicted = numbers("y_pred", y_pred)
-    losses: np.ndarray = (targets_like(y_true, predicted) - predicted) ** 2
-    return losses
+    return (targets_like(y_true, predicted) - predicted) ** 2
 
 
 def _wrong(y_true: Any, y_pred: Any) -> np.ndarray:
-    """Zero-one loss of each row."""
     truth, predicted = column_or_1d(y_true), column_or_1d(y_pred)
     if len(truth) != len(predicted):
         raise ValueError(

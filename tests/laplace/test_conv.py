@@ -19,6 +19,7 @@ from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.layers import conv
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.structures._base import WeightSharing
 
@@ -268,7 +269,7 @@ def test_functional_is_full_where_a_layer_has_positions(shape):
     covariances = []
     for key in ("full", "functional"):
         chunks = [(x[:4], y[:4], w[:4]), (x[4:], y[4:], w[4:])]
-        prior = network.tensor_prior()
+        prior = GROUPINGS["tensor"].prior(network)
         fit = fit_laplace(network, LIKELIHOODS["gaussian"](), GGN(), STRUCTURES[key], prior, chunks)
         precision = prior.precision(torch.linspace(0.5, 2, prior.n_groups, dtype=torch.float64))
         covariances.append(fit.curvature.posterior(precision, 1.7).covariance(jacobian))

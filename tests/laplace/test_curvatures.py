@@ -239,18 +239,18 @@ def test_negative_eigenvalues_are_clipped_and_counted(structure):
 @pytest.mark.parametrize("structure", ["full", "block_diagonal", "diag"])
 @indefinite
 def test_the_hessian_is_clipped_after_the_sum(structure):
-    """Single batches may be indefinite: sums, differences and copies use the unclipped matrices."""
+    """Single batches may be indefinite: sums and differences use the unclipped matrices."""
     problem = contracts.example("gaussian", seed=2)
     line = problem.network.linearise
 
     def curvature(rows):
         batch = Hessian().batch(line(problem.x[rows]), problem.likelihood, problem.y[rows], problem.weights[rows])
-        return STRUCTURES[structure].zero(problem.network.blocks, contracts.CPU).add(batch)
+        return STRUCTURES[structure].zero(problem.network.blocks, contracts.CPU).add_(batch)
 
     whole, part, rest = (curvature(rows) for rows in (slice(None), slice(0, 4), slice(4, None)))
     delta = torch.tensor(0.3, dtype=torch.float64)
     p = problem.network.n_parameters
-    for actual, expected in ((part.merge(rest), whole), (whole.subtract(part), rest), (whole.copy(), whole)):
+    for actual, expected in ((part.merge(rest), whole), (whole.subtract(part), rest)):
         ours, theirs = (contracts.covariance_of(c.posterior(delta, 1.5), p) for c in (actual, expected))
         contracts.close(ours, theirs, 1e-9, structure)
 

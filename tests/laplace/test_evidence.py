@@ -24,6 +24,7 @@ from sklearn_laplace.laplace.evidence import (
 from sklearn_laplace.laplace.likelihoods import Gaussian
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.selection import maximise_evidence
 from sklearn_laplace.laplace.structures import STRUCTURES, Full
 
@@ -34,7 +35,7 @@ CASES = [
 
 
 def prior_of(network: Network, name: str) -> Prior:
-    return {"scalar": network.scalar_prior, "tensor": network.tensor_prior}[name]()
+    return GROUPINGS[name].prior(network)
 
 
 class Dense:
@@ -88,7 +89,7 @@ def test_log_evidence_of_a_linear_net_is_the_density_of_its_targets():
     truth = oracles.bayesian_linear_regression(A, y, w, torch.tensor([2.0, 2.0, 2.0, 0.5]).double(), 0.3)
     network = trace(module, x).with_parameters(truth.mean.T.flatten())  # [W | b] row by row
     for structure in (STRUCTURES["full"], STRUCTURES["functional"]):
-        fit = fit_laplace(network, Gaussian(), GGN(), structure, network.tensor_prior(), [(x, y, w)])
+        fit = fit_laplace(network, Gaussian(), GGN(), structure, GROUPINGS["tensor"].prior(network), [(x, y, w)])
         hyper = Hyper(torch.tensor([2.0, 0.5], dtype=torch.float64), 0.3)
         assert log_evidence(fit, hyper) == pytest.approx(truth.log_density, rel=1e-10)
 
@@ -172,7 +173,7 @@ def test_what_is_not_free_keeps_its_value(prior, free):
 def test_maximum_does_not_depend_on_the_start(far):
     """At fixed weights the evidence is concave in the logarithms, so that any start leads to the same optimum."""
     problem = contracts.example("gaussian", seed=6, n=14)
-    prior = problem.network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(problem.network)
     fit, start = problem.fit("full", prior), hyper_for(problem, prior)
     best = maximise_evidence(fit, start)
     other = maximise_evidence(fit, Hyper(far * start.prior_precision, dispersion=far**0.5))

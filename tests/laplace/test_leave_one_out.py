@@ -27,6 +27,7 @@ from sklearn_laplace.laplace.linalg import downdated
 from sklearn_laplace.laplace.links import LINKS
 from sklearn_laplace.laplace.mode import DataLoss, Problem, gauss_newton_step, refine
 from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.selection import loo_path, select_loo
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.updates import add_rows
@@ -76,7 +77,7 @@ def without(problem: contracts.Example, n: int) -> contracts.Example:
 def test_the_mode_of_the_linearised_network_is_that_of_dense_newton_steps(structure, kind):
     """For every structure, which acts as a preconditioner only, from arbitrary weights."""
     problem = contracts.example(kind, seed=3, n=12)
-    prior = problem.network.scalar_prior() if structure == "ekfac" else problem.network.tensor_prior()
+    prior = problem.network.scalar_prior() if structure == "ekfac" else GROUPINGS["tensor"].prior(problem.network)
     hyper = hyper_of(problem, prior, temperature=3.0)
     mode = linearised_mode(problem.fit(structure, prior), batches(problem), hyper)
     expected, _ = oracles.linearised_map(*dense(problem, hyper, prior))
@@ -129,7 +130,7 @@ def test_rows_that_are_not_held_give_the_same(monkeypatch):
 def test_gaussian_leave_one_out_is_the_refit_without_the_row(structure, grouped):
     """Against n dense refits, with three outputs, zero weights and different batches."""
     problem = contracts.example("gaussian", seed=1, n=14)
-    prior = problem.network.tensor_prior() if grouped else problem.network.scalar_prior()
+    prior = GROUPINGS["tensor"].prior(problem.network) if grouped else problem.network.scalar_prior()
     hyper, fit = hyper_of(problem, prior), problem.fit(structure, prior)
     mean, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
     for size in (4, 14):
@@ -257,7 +258,7 @@ def test_shared_weights_are_taken_out_as_a_sum_over_positions(structure):
 def test_the_covariance_is_that_of_the_structure_without_the_row(structure, kind):
     """Against the curvature of the other rows from the oracles; categorical factors have fewer columns than outputs."""
     problem = contracts.example(kind, seed=1, n=8)
-    prior = problem.network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(problem.network)
     hyper = hyper_of(problem, prior, temperature=1.6)
     fit, scale = problem.fit(structure, prior), hyper.scale(1)
     _, J, _ = at(problem)
@@ -525,7 +526,7 @@ def test_a_path_is_refused_where_there_is_none():
         ("gaussian", "full", True),
     ]:
         problem = contracts.example(kind)
-        prior = problem.network.tensor_prior() if tensors else problem.network.scalar_prior()
+        prior = GROUPINGS["tensor"].prior(problem.network) if tensors else problem.network.scalar_prior()
         with pytest.raises(UnsupportedCombinationError, match=r"needs a Gaussian likelihood.*Use loo_log_density"):
             loo_path(problem.fit(structure, prior), batches(problem), ridge)
 
@@ -610,7 +611,7 @@ def test_classes_choose_their_prior_by_the_linked_probability():
 def test_several_prior_precisions_are_searched_in_turn():
     """A precision per tensor is better than a single one."""
     problem = contracts.example("gaussian", seed=3, n=15)
-    rows, groups = batches(problem, 15), problem.network.tensor_prior()
+    rows, groups = batches(problem, 15), GROUPINGS["tensor"].prior(problem.network)
     one, many = problem.fit("full"), problem.fit("full", groups)
     together = select_loo(one, one, rows, Hyper(torch.ones(1, dtype=torch.float64), 0.1), gaussian_density)
     start = replace(together, prior_precision=together.prior_precision.expand(groups.n_groups).clone())

@@ -25,6 +25,7 @@ from sklearn_laplace.laplace.mode import (
 from sklearn_laplace.laplace.mode import problem as lbfgs
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 
 OF_TENSOR_PRIORS = sorted(set(STRUCTURES) - {"ekfac"})
@@ -51,7 +52,7 @@ class Search:
         self.x, self.y = contracts.random_rows(kind, n, sizes[0], sizes[-1], seed)
         self.w = oracles.random_weights(n, seed)
         self.network = trace(self.module, self.x)
-        self.prior = self.network.tensor_prior()
+        self.prior = GROUPINGS["tensor"].prior(self.network)
         self.problem = problem_of(kind, self.prior, structure, self.x, self.y, self.w)
         values = torch.linspace(0.4, 0.9, self.prior.n_groups, dtype=torch.float64)
         self.hyper = Hyper(values, dispersion=0.2 if kind == "gaussian" else 1.0)
@@ -94,7 +95,7 @@ def test_refine_of_a_linear_net_is_bayesian_linear_regression(structure):
     w = oracles.random_weights(30, seed=2)
     module = oracles.random_mlp((3, 2), seed=5)
     network = trace(module, x)
-    problem = problem_of("gaussian", network.tensor_prior(), structure, x, y, w)
+    problem = problem_of("gaussian", GROUPINGS["tensor"].prior(network), structure, x, y, w)
     hyper = Hyper(torch.tensor([2.0, 0.5], dtype=torch.float64), dispersion=0.3)
     mode = refine(problem, problem.linearise(network), hyper, max_steps=200)
     A = torch.cat([x, torch.ones(30, 1, dtype=torch.float64)], 1)
@@ -181,7 +182,7 @@ def test_refine_stays_at_a_mode():
 def test_newton_decrement_is_the_distance_in_the_posterior_metric(structure):
     """sqrt(gᵀ P⁻¹ g) with the dense P, always at temperature 1."""
     problem = contracts.example("gaussian", seed=1)
-    prior = problem.network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(problem.network)
     hyper = Hyper(torch.linspace(1, 2, prior.n_groups, dtype=torch.float64), dispersion=0.4, temperature=3.0)
     delta = hyper.prior_precision[prior.groups]
     P = oracles.posterior_precision(contracts.dense_curvature(structure, problem), delta, 1 / 0.4)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import layers
 from sklearn_laplace.laplace.network import Network, select, trace
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 
 # torch warns that weight norm has no vmap rule and is slower
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -588,7 +589,7 @@ def test_tensor_prior_groups_by_tensor():
     """A group per parameter tensor, independent of the blocks."""
     module = CASES["residual"]()
     network = trace(module, X)
-    prior = network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(network)
     assert (
         prior.names == network.parameter_names == ("gain", "inner.weight", "inner.bias", "outer.weight", "outer.bias")
     )

@@ -22,6 +22,7 @@ from sklearn_laplace._training.cache import neutral
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.structures._base import WeightSharing
 from sklearn_laplace.laplace.subsets import All, LastLayer, Subnetwork
@@ -122,7 +123,7 @@ def test_a_separate_bias_stays_one_in_every_subset():
 def test_separate_biases_let_weight_and_bias_have_their_own_precision(key):
     """Each block then has a single precision, which ekfac supports too."""
     problem = separate(contracts.example("gaussian", seed=4))
-    prior = problem.network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(problem.network)
     values = torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64)
     posterior = problem.fit(key, prior).curvature.posterior(values[prior.groups], 1.3)
     P = oracles.posterior_precision(contracts.dense_curvature(key, problem), values[prior.groups], 1.3)
@@ -144,7 +145,8 @@ def test_kronecker_forms_expand_or_reduce_positions(structure, sharing, kind):
     fit = problem.fit(structure, weight_sharing=sharing)
     contracts.close(dense(fit.curvature), expected, 1e-9, structure)
     assert fit.curvature.options["weight_sharing"] is sharing
-    merged = fit.curvature.merge(fit.curvature) if structure == "kron" else fit.curvature.copy()
+    zero = fit.curvature.emptied(fit.network.blocks, contracts.CPU)
+    merged = fit.curvature.merge(fit.curvature) if structure == "kron" else zero
     assert merged.options == fit.curvature.options
 
 
@@ -290,9 +292,9 @@ def test_damping_of_ritter_needs_one_precision_a_block():
     with pytest.raises(
         UnsupportedCombinationError, match=r"\(damping='ritter'\) needs one prior .*'body\.0'.*='separate'"
     ):
-        problem.fit("kron", problem.network.tensor_prior()).damped_posterior(Hyper(values))
+        problem.fit("kron", GROUPINGS["tensor"].prior(problem.network)).damped_posterior(Hyper(values))
     apart = separate(problem)
-    posterior = apart.fit("kron", apart.network.tensor_prior()).damped_posterior(Hyper(values))
+    posterior = apart.fit("kron", GROUPINGS["tensor"].prior(apart.network)).damped_posterior(Hyper(values))
     assert bool(torch.isfinite(posterior.marginal_variance()).all())
 
 

@@ -16,6 +16,7 @@ from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.linalg import cholesky, eigh
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES, Full, Functional, LowRank, kron
 from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 from sklearn_laplace.nets import TableMLP
@@ -56,7 +57,7 @@ def test_posterior_is_the_dense_one_of_its_definition(structure, subset, kind, d
     scale = data.draw(st.sampled_from([0.2, 1.0, 4.0]))
     tensorwise = structure != "ekfac" and data.draw(st.booleans())
     network = problem.network
-    prior = network.tensor_prior() if tensorwise else network.scalar_prior()
+    prior = GROUPINGS["tensor"].prior(network) if tensorwise else network.scalar_prior()
     values = precision * torch.linspace(1, 3, prior.n_groups, dtype=torch.float64)
     posterior = problem.fit(structure, prior).curvature.posterior(prior.precision(values), scale)
 
@@ -80,7 +81,7 @@ def test_full_of_many_outputs_is_the_dense_product(n_outputs, module):
     x, y = contracts.random_rows("categorical", 20, 3, n_outputs, seed=n_outputs)
     made = oracles.random_mlp((3, 4, n_outputs), seed=1) if module == "mlp" else contracts.Scaled(3, 4, n_outputs, 1)
     network = trace(made, x)
-    prior = network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(network)
     fit = fit_laplace(network, Categorical(), GGN(), Full, prior, [(x, y, torch.ones(20).double())])
     for values in (torch.ones(prior.n_groups).double(), torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64)):
         posterior = fit.curvature.posterior(prior.precision(values), 1.0)
@@ -310,7 +311,7 @@ def test_low_rank_keeps_the_leading_eigenpairs(rank):
         return torch.stack([curvature.times(row) for row in eye])
 
     zero = LowRank.zero(problem.network.blocks, contracts.CPU, rank)
-    error = (dense(zero.add(problem.batch())) - exact).norm()
+    error = (dense(zero.add_(problem.batch())) - exact).norm()
     assert error <= 1.1 * (best - exact).norm() + 1e-12
     one_by_one = zero
     for i in range(30):
@@ -358,7 +359,7 @@ def test_functional_is_full_of_a_table_under_one_set_of_precisions_after_another
     x[:, 1], x[:, 3], x[2, 0] = torch.arange(9) % 3, torch.arange(9) % 4, torch.nan
     y = torch.randn(9, 2, generator=generator).double() if kind == "gaussian" else torch.arange(9) % 2
     network = trace(module, x)
-    prior = network.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(network)
     rows = [(x, y, oracles.random_weights(9))]
     likelihood = Gaussian() if kind == "gaussian" else Categorical()
     fits = [fit_laplace(network, likelihood, GGN(), structure, prior, rows) for structure in (Full, Functional)]

@@ -27,6 +27,7 @@ from sklearn_laplace.laplace.evidence import log_evidence
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.laplace.predictives import GLM
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import Subnetwork, largest
 
@@ -101,11 +102,11 @@ def test_the_jacobian_of_some_elements_is_their_columns(case):
     torch.testing.assert_close(part.with_parameters(theta)(x), oracles.outputs(expected, x), rtol=1e-12, atol=1e-12)
     pair = part.tensors(torch.stack([part.theta, theta]))
     assert all(torch.equal(pair[name][0], tensor) for name, tensor in whole.tensors(whole.theta).items())
-    prior = part.tensor_prior()
+    prior = GROUPINGS["tensor"].prior(part)
     assert prior.names == whole.parameter_names
     assert prior.counts.tolist() == [int(masks[name].sum()) for name in prior.names]
     natural = part.natural_precisions(prior)
-    torch.testing.assert_close(natural, whole.natural_precisions(whole.tensor_prior()))
+    torch.testing.assert_close(natural, whole.natural_precisions(GROUPINGS["tensor"].prior(whole)))
 
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
@@ -116,7 +117,10 @@ def test_a_posterior_over_some_elements_is_that_of_the_dense_truth(kind, structu
     whole, rows = problem.network, (problem.x, problem.y, problem.weights)
     masks = random_masks(whole)
     network = Subnetwork(masks).of(whole, problem.x)
-    for prior, values in ((network.scalar_prior(), [1.7]), (network.tensor_prior(), [0.5, 1.0, 2.0, 4.0, 8.0])):
+    for prior, values in (
+        (network.scalar_prior(), [1.7]),
+        (GROUPINGS["tensor"].prior(network), [0.5, 1.0, 2.0, 4.0, 8.0]),
+    ):
         hyper = Hyper(torch.tensor(values).double(), 0.3 if kind == "gaussian" else 1.0)
         fit = fit_laplace(network, problem.likelihood, GGN(), STRUCTURES[structure], prior, [rows])
         names = whole.parameter_names

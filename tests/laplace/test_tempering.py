@@ -18,7 +18,7 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.evidence import evidence_derivatives, log_evidence
-from sklearn_laplace.laplace.prior_groups import temperatures
+from sklearn_laplace.laplace.prior_groups import GROUPINGS, temperatures
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.tempering import TemperedPosterior
 
@@ -39,7 +39,7 @@ def test_every_answer_is_that_of_the_dense_matrix(structure, kind, grouped, name
     """Holds for every structure; ekfac refuses what it cannot represent."""
     example = contracts.example(kind, seed=1)
     network = example.network
-    prior = network.tensor_prior() if grouped else network.scalar_prior()
+    prior = GROUPINGS["tensor"].prior(network) if grouped else network.scalar_prior()
     T = temperatures(network, names)
     values = torch.logspace(-0.5, 0.7, prior.n_groups, dtype=torch.float64)
     hyper = Hyper(values, 0.3 if kind == "gaussian" else 1.0, T)

@@ -21,6 +21,7 @@ from sklearn_laplace.laplace.evidence import log_evidence
 from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.network import select, trace
 from sklearn_laplace.laplace.predictives import GLM
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS
 
@@ -139,7 +140,7 @@ def test_kron_with_a_precision_for_each_tensor_agrees_where_biases_are_separate(
     theirs, fit, hyper = both("regression", "kron", "all", separate=True)
     values = torch.tensor([0.3, 1.0, 4.0, 9.0], dtype=torch.float64)
     theirs.prior_precision = values
-    fit = replace(fit, prior=fit.network.tensor_prior())
+    fit = replace(fit, prior=GROUPINGS["tensor"].prior(fit.network))
     _agree(theirs, fit, replace(hyper, prior_precision=values))
 
 

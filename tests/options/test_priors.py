@@ -153,7 +153,7 @@ def test_the_evidence_and_its_derivatives_know_the_mean(structure, kind):
     """By the dense formula and finite differences; the maximum is MacKay's fixed point."""
     example = contracts.example(kind, seed=2)
     network = example.network
-    prior = replace(network.tensor_prior(), mean=normal(network.n_parameters))
+    prior = replace(GROUPINGS["tensor"].prior(network), mean=normal(network.n_parameters))
     fit = example.fit(structure, prior)
     hyper = Hyper(torch.logspace(0.6, -0.4, prior.n_groups, dtype=torch.float64), 0.6 if kind == "gaussian" else 1.0)
     H, f = contracts.dense_curvature(structure, example), oracles.outputs(example.module, example.x)

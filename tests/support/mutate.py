@@ -443,9 +443,9 @@ MUTATIONS = (
     ),
     Mutation(
         "layers' temperatures upside down",
-        "laplace/tempering.py",
-        "posterior(precision * temperatures, scale), temp",
-        "posterior(precision / temperatures, scale), temp",
+        "laplace/fit.py",
+        "posterior(values[self.prior.groups] * hyper.temperature, scale)",
+        "posterior(values[self.prior.groups] / hyper.temperature, scale)",
         "tempering",
     ),
     Mutation(

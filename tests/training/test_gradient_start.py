@@ -20,6 +20,7 @@ from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.nets import MLP
 
 RNG = np.random.default_rng(0)
@@ -133,7 +134,9 @@ def test_only_normal_noise_of_many_rows_begins_by_gradients():
     assert starts_by_gradients(network, rows, plan_of())
     assert not starts_by_gradients(network, rows.taken(torch.arange(SMALL_ROWS)), plan_of())
     assert not starts_by_gradients(network, rows, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
-    assert not starts_by_gradients(network, rows, replace(plan_of(), prior=lambda network: network.tensor_prior()))
+    assert not starts_by_gradients(
+        network, rows, replace(plan_of(), prior=lambda network: GROUPINGS["tensor"].prior(network))
+    )
     linear = trace(MLP(3, 1, (), input_mean=X.mean(0), input_scale=X.std(0)).double(), torch.from_numpy(X))
     assert not starts_by_gradients(linear, rows, plan_of())
 

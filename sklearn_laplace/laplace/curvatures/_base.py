@@ -13,10 +13,7 @@ from ..network.network import Linearisation
 
 
 class CurvatureRule(ABC):
-    """Rule by which row n contributes Jₙᵀ Sₙ Sₙᵀ Jₙ to the curvature.
-
-    Rules are plain data: two equal rules give the same curvature for the same rows.
-    """
+    """Rule by which row n contributes Jₙᵀ Sₙ Sₙᵀ Jₙ to the curvature; plain data, so that equal rules agree."""
 
     provides: ClassVar[frozenset[str]]
     """Forms in which the contribution is available: "rows", "layers", "matrix"."""

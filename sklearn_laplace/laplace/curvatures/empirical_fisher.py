@@ -1,11 +1,9 @@
 r"""Empirical Fisher: :math:`H = \sum_n w_n g_n g_n^\top` with :math:`g_n = J_n^\top r_n` the gradient of −log p(yₙ).
 
 At dispersion φ the gradient is :math:`g_n/\varphi`, so this curvature scales with :math:`1/\varphi^2`, the others with
-1/φ. It costs one backward pass per row, whatever the number of outputs. Rows with a good fit contribute little. It is
-therefore no approximation of the Hessian at a mode (Kunstner, Balles & Hennig 2019).
+1/φ. Rows with a good fit contribute little. It is therefore no approximation of the Hessian at a mode (Kunstner, Balles
+& Hennig 2019).
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,8 +20,6 @@ from ._base import CurvatureRule
 class EmpiricalFisher(CurvatureRule):
     """Empirical Fisher: Sₙ = √wₙ rₙ, one column.
 
-    Examples
-    --------
     >>> sorted(EmpiricalFisher.provides), EmpiricalFisher.dispersion_power
     (['layers', 'rows'], 2)
     """
@@ -32,7 +28,6 @@ class EmpiricalFisher(CurvatureRule):
     dispersion_power: ClassVar[int] = 2
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ with S = √w · r."""
         factor = likelihood.residual(line.outputs, targets) * weights.sqrt()[:, None]
         return Batch(line.pullback(factor[..., None]), line.outputs, weights)
 

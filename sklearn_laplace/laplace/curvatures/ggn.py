@@ -1,10 +1,8 @@
 r"""Generalised Gauss–Newton: :math:`H = \sum_n w_n J_n^\top \Lambda_n J_n` (Schraudolph 2002; Martens 2020).
 
 Sₙ is a square root of Λₙ, the expected Hessian of the loss with respect to the outputs. For the likelihoods of this
-package Λₙ is also the Fisher information. Only the known noise in the targets is used.
+package Λₙ is also the Fisher information.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,8 +20,6 @@ from ._base import CurvatureRule
 class GGN(CurvatureRule):
     """Generalised Gauss–Newton: Sₙ Sₙᵀ = wₙ Λₙ.
 
-    Examples
-    --------
     >>> sorted(GGN.provides), GGN.dispersion_power
     (['layers', 'rows'], 1)
     """
@@ -32,7 +28,6 @@ class GGN(CurvatureRule):
     dispersion_power: ClassVar[int] = 1
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ with S = √w · Λ^½."""
         factor = likelihood.hessian_factor(line.outputs, targets) * weights.sqrt()[:, None, None]
         return Batch(line.pullback(factor), line.outputs, weights)
 

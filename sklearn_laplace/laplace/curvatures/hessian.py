@@ -1,11 +1,8 @@
 r"""Exact Hessian: :math:`H = \nabla_\theta^2 \sum_n w_n \mathrm{nll}_n`, at unit dispersion.
 
-It is the generalised Gauss–Newton matrix plus the curvature of the network itself,
-:math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`, and has no output factor. The cost is one backward pass
-through the gradient per weight. Structures clip negative eigenvalues.
+It is the generalised Gauss–Newton matrix plus the curvature of the network itself, :math:`\sum_n w_n \sum_c r_{nc}
+\nabla_\theta^2 f_c(x_n)`, and has no output factor. Structures clip negative eigenvalues.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,8 +19,6 @@ from ._base import CurvatureRule
 class Hessian(CurvatureRule):
     """Exact Hessian of a batch as a P × P matrix by autodiff, O(n P²) time and P² memory.
 
-    Examples
-    --------
     >>> sorted(Hessian.provides), Hessian.dispersion_power
     (['matrix'], 1)
     """

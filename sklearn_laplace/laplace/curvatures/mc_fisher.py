@@ -4,10 +4,8 @@ r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}
 product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectation. The cost is S backward passes per row
 instead of one per output (Martens & Grosse 2015, section 5).
 
-The draws of a row are a function of its inputs and the seed only. They do not depend on the order or the batching of
-the rows. They are the same in a second pass, for copies of a row, and when it is removed again. Each row is hashed, bit
-by bit of its inputs, by the mixing function of SplitMix64 (Steele, Lea & Flood 2014). The draws are the following
-values of that generator.
+The draws of a row are a function of its inputs and the seed only. Each row is hashed, bit by bit of its inputs, by the
+mixing function of SplitMix64 (Steele, Lea & Flood 2014). The draws are the following values of that generator.
 """
 
 from __future__ import annotations
@@ -31,8 +29,6 @@ GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 class MCFisher(CurvatureRule):
     """Sampled Fisher: Sₙ = √(wₙ/S) (rₙ₁ … rₙₛ) for S sampled targets.
 
-    Examples
-    --------
     >>> sorted(MCFisher.provides), MCFisher.dispersion_power
     (['layers', 'rows'], 1)
     """
@@ -58,10 +54,7 @@ class MCFisher(CurvatureRule):
 
 
 def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
-    """Uniform draws (n, n_columns), float64, as a function of each row's values (n, …) and the seed.
-
-    They are odd multiples of 2⁻⁵³, strictly between 0 and 1.
-    """
+    """Uniform draws (n, n_columns), float64, as a function of each row's values (n, …) and the seed."""
     bits = (inputs.flatten(1).double() + 0.0).view(torch.int64)  # + 0.0 maps -0.0 to 0.0
     places = torch.arange(1, bits.shape[1] + 1, device=bits.device) * _signed(GAMMA)
     state = _mixed(_mixed(bits + places).sum(1) + seed)

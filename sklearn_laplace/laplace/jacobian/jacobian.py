@@ -9,8 +9,7 @@ Row n of a batch contributes :math:`S_n^\top J_n` (K × P). Here :math:`J_n` (C 
   :math:`\sum_l g_{nkl} \otimes a_{nl}`;
 - one tensor of any other layer. The part is stored densely.
 
-The block of a layer is [W | b] (outputs × inputs, the bias as last column), flattened row by row. This module is
-independent of likelihoods, priors and structures.
+The block of a layer is [W | b] (outputs × inputs, the bias as last column), flattened row by row.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class LayerFactor(_LinearFactor):
         return (self.cotangents.sum(1).mT @ self.inputs).flatten()
 
     def square_sum(self) -> Tensor:
-        """Sum of squares over rows and columns, shape (O·I,). One matrix product, whatever K."""
+        """Sum of squares over rows and columns, shape (O·I,)."""
         squares = self.cotangents.square()
         squares = squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
         return (squares.mT @ self.inputs.square()).flatten()
@@ -75,10 +74,10 @@ class LayerFactor(_LinearFactor):
         return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
 
     def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
-        r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), without forming a matrix (n·K, O·I).
+        r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), for weights (I,) or (O, I).
 
-        For weights v (I,), one per column, it is :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})`. For
-        weights (O, I), it is the sum of such products over the outputs.
+        It is :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v (I,), else the sum over
+        outputs.
         """
         if weights.ndim == 2:
             parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
@@ -111,11 +110,10 @@ class LayerFactor(_LinearFactor):
         return LayerFactor(self.inputs.double(), self.cotangents.double())
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
-        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64; for a layer with itself its lower triangle.
 
-        For two layers and K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, a single
-        Khatri–Rao product of cost N·O·O′·I·I′ for any K. For a layer with itself only the lower triangle of ``total``
-        is valid.
+        It is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two layers, at a cost independent of
+        K.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:
@@ -181,10 +179,7 @@ class DenseFactor:
 
 @dataclass(frozen=True)
 class SharedFactor(_LinearFactor):
-    """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
-
-    Squares are taken after the sum over positions. All structures but the Kronecker-factored ones use the dense form.
-    """
+    """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``."""
 
     inputs: Tensor  # (n, L, I)
     cotangents: Tensor  # (n, K, L, O)
@@ -233,10 +228,7 @@ class SharedFactor(_LinearFactor):
 
 
 def picked(factor: Factor, index: Tensor) -> DenseFactor:
-    """Dense part of the parameters at positions ``index`` (p,) of the block's flattened matrix.
-
-    For a layer at a single position, only the selected entries are computed.
-    """
+    """Dense part of the parameters at positions ``index`` (p,) of the block's flattened matrix."""
     if isinstance(factor, LayerFactor):
         width = factor.inputs.shape[-1]
         return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
@@ -262,10 +254,7 @@ Factor = LayerFactor | SharedFactor | DenseFactor
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """A contiguous part of the parameter vector: a matrix of ``outputs`` rows and ``inputs`` columns.
-
-    It is [W | b] for a factored layer, whose Jacobian is inputs and cotangents. A dense tensor is a single row.
-    """
+    """A contiguous part of the parameter vector: [W | b] (``outputs`` × ``inputs``) of a layer, or one row if dense."""
 
     name: str  # of the layer or tensor in the module
     outputs: int
@@ -309,12 +298,12 @@ class FactoredJacobian:
         return self._shape[1]
 
     def rows(self) -> Tensor:
-        """Dense form, shape (n, K, P). Needs n·K·P elements of memory."""
+        """Dense form, shape (n, K, P)."""
         parts = [factor.rows() for factor in self.factors]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def total(self) -> Tensor:
-        """Sum over rows and columns, shape (P,), float64. The gradient, if K = 1 and S is the residual."""
+        """Sum over rows and columns, shape (P,), float64."""
         return torch.cat([factor.total().double() for factor in self.factors])
 
     def times(self, vectors: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 r"""Sums of Khatri–Rao products: exact curvature blocks of layer pairs, without the dense Jacobian."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -30,11 +28,7 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost.
-
-    Both symmetric panels are packed. Few pairs of outputs make a thin, slow product; each pair then has a weighted Gram
-    matrix. Nothing is added above the diagonal blocks.
-    """
+    """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost."""
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)

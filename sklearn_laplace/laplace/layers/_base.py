@@ -2,10 +2,8 @@ r"""Base class of layers with a closed-form Jacobian.
 
 The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is a product of features,
 which depend on the layer's inputs (once per batch), and cotangents, the gradients at its outputs (once per output
-factor S). Nothing here depends on the rest of the network.
+factor S).
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -27,10 +25,7 @@ class FactoredLayer(ABC):
     @staticmethod
     @abstractmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True if this class describes ``layer`` with the given inputs.
-
-        Subclasses of a torch layer are not handled, because they may override anything.
-        """
+        """True if this class describes ``layer``; not for subclasses of torch's layers, which may override anything."""
 
     @classmethod
     @abstractmethod
@@ -65,10 +60,7 @@ class FactoredLayer(ABC):
 
 
 def shared_factor(inputs: Tensor, cotangents: Tensor, positions: int) -> LayerFactor | SharedFactor:
-    """Factor of a linear layer from inputs (n, L, I) and cotangents (n, K, L, O) at L positions of each row.
-
-    It is a LayerFactor if L was 1 when the layer was traced (``positions``), on which structures rely.
-    """
+    """Factor of a layer from inputs (n, L, I), cotangents (n, K, L, O): a LayerFactor if L was 1 when traced."""
     if positions > 1:
         return SharedFactor(inputs, cotangents)
     return LayerFactor(inputs.squeeze(1), cotangents.squeeze(2))

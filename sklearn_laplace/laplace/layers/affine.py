@@ -1,11 +1,8 @@
 r"""Normalisation layers, :math:`y = \gamma \hat x + \beta` with one γ and one β per channel or element.
 
-The normalised input :math:`\hat x` does not depend on γ and β. It is computed by the layer's own function without them,
-never from y, since γ may be zero. The part of row n is :math:`[\sum_l g_{nkl} \hat x_{nl} \mid \sum_l g_{nkl}]`, summed
-over the positions l that share γ and β.
+The normalised input :math:`\hat x` does not depend on γ and β. The part of row n is :math:`[\sum_l g_{nkl} \hat x_{nl}
+\mid \sum_l g_{nkl}]`, summed over the positions l that share γ and β.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,8 +58,6 @@ class Affine(FactoredLayer):
 
     ``weight`` and ``bias`` are the numbers of elements of γ and β; 0 if the tensor is not selected.
 
-    Examples
-    --------
     >>> layer = torch.nn.LayerNorm(5)
     >>> sequences = torch.zeros(2, 7, 5)
     >>> affine = Affine.of("0", layer, {"weight", "bias"}, sequences)
@@ -94,7 +89,6 @@ class Affine(FactoredLayer):
 
     @property
     def block(self) -> ParameterBlock:
-        """[γ | β] in one row."""
         return ParameterBlock(self.name, 1, self.weight + self.bias, factored=False)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:

@@ -5,8 +5,6 @@ Let :math:`a_{nl}` be the patches of row n, and :math:`g_{nkl}` the cotangents a
 such map per group. It has no single input, so its part is stored dense.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,8 +29,6 @@ class Conv(FactoredLayer):
 
     ``weight`` and ``bias`` are the inputs of one output channel, and 1; with groups, the elements of each tensor.
 
-    Examples
-    --------
     >>> layer = torch.nn.Conv2d(3, 8, kernel_size=5)
     >>> images = torch.zeros(2, 3, 28, 28)
     >>> conv = Conv.of("0", layer, {"weight", "bias"}, images)
@@ -72,7 +68,7 @@ class Conv(FactoredLayer):
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
         """Patches with a column of ones for the bias, shape (n, L, I + 1), without unselected tensors.
 
-        With groups: the patches alone, shape (n, C·kernel, L). Memory is one copy of the input per kernel element.
+        With groups: the patches alone, shape (n, C·kernel, L).
         """
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         if self.groups > 1:

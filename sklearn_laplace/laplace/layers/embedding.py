@@ -3,8 +3,6 @@ r"""``torch.nn.Embedding``: the cotangents of a row, summed at its indices.
 The part of row n is :math:`\sum_l e_{i_{nl}} \otimes g_{nkl}`, with e the unit vectors of the vocabulary.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,8 +19,6 @@ class Embedding(FactoredLayer):
 
     ``weight`` is the number V·D of elements of the table (0 if it is not selected).
 
-    Examples
-    --------
     >>> Embedding("0", weight=12, bias=0, n_vectors=4, padding=None).block.size
     12
     """
@@ -45,11 +41,9 @@ class Embedding(FactoredLayer):
 
     @property
     def block(self) -> ParameterBlock:
-        """The table, vector by vector, in one row."""
         return ParameterBlock(self.name, 1, self.weight, factored=False)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """Indices, shape (n, L)."""
         return inputs.reshape(len(inputs), -1)
 
     def factor(self, features: Tensor, cotangents: Tensor) -> DenseFactor:

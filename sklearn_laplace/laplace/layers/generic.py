@@ -1,10 +1,6 @@
-r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one backward pass per row, batched by ``vmap``.
-
-This is slow: a backward pass through the whole network per row and column. It is correct for every network without
-interaction between rows in eval mode.
+r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one backward pass per row, batched by
+``vmap``.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -19,8 +15,6 @@ from ..jacobian.jacobian import DenseFactor, ParameterBlock
 class Generic:
     """Parameter tensors without a factored form.
 
-    Examples
-    --------
     >>> Generic(("scale",), (4,), batched=True).blocks[0].size
     4
     """

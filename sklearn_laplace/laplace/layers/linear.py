@@ -1,7 +1,5 @@
 r"""``torch.nn.Linear``: the part of row n is :math:`g_{nk} \otimes [a_n, 1]`, summed over the positions of the row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,10 +11,7 @@ from ._base import FactoredLayer, shared_factor
 
 
 class StandardisedLinear(nn.Linear):
-    """Linear layer on standardised inputs, whose parameters have the names and shapes of a plain one.
-
-    ``standardise`` is a fixed map of the inputs (n, I), without parameters.
-    """
+    """Linear layer on inputs (n, I) after the fixed map ``standardise``, with the names and shapes of a plain one."""
 
     standardise: nn.Module
 
@@ -31,8 +26,6 @@ class Linear(FactoredLayer):
 
     ``weight`` and ``bias`` are I and 1, or 0 if the tensor is not selected.
 
-    Examples
-    --------
     >>> Linear("0", weight=2, bias=1, n_outputs=3, positions=1).block.inputs
     3
     """
@@ -42,7 +35,6 @@ class Linear(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True for a linear layer that owns its weight."""
         return type(layer) in (nn.Linear, StandardisedLinear) and "weight" in layer._parameters and inputs.ndim >= 2
 
     @classmethod

@@ -13,11 +13,8 @@ refit without the row. For others the error is of second order in the leverage, 
 *other* rows.
 
 The left-out mean is that of the refit, with :math:`q_n` from an exact structure (``exact``). The left-out covariance is
-that of the fit's own structure without the row (``left_out_covariance`` in ``structures/``). The structure's own q
-would give the leverages of independent layers or weights, and wrong means; see docs/decisions.md.
+that of the fit's own structure without the row (``left_out_covariance`` in ``structures/``).
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable
@@ -35,13 +32,8 @@ from .rows import Density, linear_rows, one_temperature
 def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:
     """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, under the model of all other rows.
 
-    The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
-    exact structure, determines the mean; it may be ``fit`` itself. With low_rank, the rank should exceed the effective
-    number of parameters. A row of weight zero has the ordinary prediction. The temperature divides the
-    curvature and not the prior. It affects only the covariance.
-
-    Raises UnsupportedCombinationError for several temperatures, and ValueError if the total weight of ``batches``
-    differs from that of the fit.
+    Structure and rule of ``fit`` determine the covariance; ``exact``, a fit of the same rows with ``GGN`` and an exact
+    structure, the mean. A row of weight zero has the ordinary prediction. The temperature affects only the covariance.
     """
     one_temperature(hyper)
     all_rows = linear_rows(fit.network, batches)
@@ -68,10 +60,7 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 def loo_log_density(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
 ) -> float:
-    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, with the arguments of :func:`leave_one_out`.
-
-    For rates of counts, it is the density of the counts, see :meth:`Poisson.scored`.
-    """
+    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, of rows by :meth:`Likelihood.scored`."""
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))

@@ -1,7 +1,5 @@
 r"""Mode of the linearised network, the point at which leave-one-out formulas are evaluated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -26,19 +24,12 @@ LOOSE = 0.01
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
-    r"""Fit at the mode of the linearised network under given hyperparameters; the temperature is ignored.
-
-    Newton's method on
+    r"""Fit at the mode of the linearised network at temperature 1, by Newton's method on
 
     .. math:: \sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
               \mathrm{diag}(\delta)(\theta - \mu_0)
 
-    with :math:`w_n` the weight of a row, :math:`\mu_0` the mean of the prior and :math:`\delta` its precisions. A
-    Gaussian likelihood needs one step. The result does not depend on the structure of the fit: conjugate gradients
-    solve each step, preconditioned with the fit's posterior.
-
-    The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at
-    θ*. Raises ValueError if the total weight of ``batches`` differs from that of the fit.
+    It has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at θ*.
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
 
@@ -106,10 +97,7 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """Backtracking line search over step, step/2, …: the first fit that lowers the objective, or None.
-
-    The second result is True if the decrease is within rounding errors.
-    """
+    """First fit along step, step/2, … that lowers the objective, or None; and True if within rounding errors."""
     assert fit.shift is not None
     value = fit.objective(hyper)
     rounding = ROUNDING * (abs(value) + 1.0)

@@ -1,7 +1,5 @@
 """Rows of a fit under the linearised network: outputs, Jacobian, and predictive log densities of the targets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +13,8 @@ from ..curvatures._base import CurvatureRule
 from ..fit import Hyper, Rows
 from ..jacobian.jacobian import DenseFactor, FactoredJacobian
 from ..latent import LatentGaussian
-from ..likelihoods._base import Likelihood, Link, without_noise
+from ..likelihoods._base import Likelihood, without_noise
+from ..links._base import Link
 from ..network.network import Linearisation, Network
 
 Density = Callable[[LatentGaussian, Tensor, float], Tensor]
@@ -30,10 +29,7 @@ def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float)
 
 
 def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Terms eᵀ V⁻¹ e and log |V|, each of shape (…), of a normal density with V = covariance + diag(noise).
-
-    The residual e and the noise variances have shape (…, C), the covariance (…, C, C).
-    """
+    """Terms eᵀ V⁻¹ e and log |V| (…) for residuals (…, C) and V = covariance (…, C, C) + diag(noise)."""
     factor = torch.linalg.cholesky(covariance + torch.diag_embed(noise))
     white = torch.linalg.solve_triangular(factor, residual[..., None], upper=False)[..., 0]
     return white.square().sum(-1), 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -68,10 +64,7 @@ class LinearRows:
         return self.outputs if shift is None else self.outputs + self.jacobian.times(shift[:, None])[..., 0]
 
     def factor(self, rule: CurvatureRule, likelihood: Likelihood, outputs: Tensor) -> Tensor:
-        """Output factor S (n, C, K) of a rule at these outputs, at unit dispersion, with √w included.
-
-        A rule without an output factor is replaced by the generalised Gauss–Newton.
-        """
+        """S (n, C, K) of a rule (``GGN`` if it has none) at these outputs and unit dispersion, √w included."""
         rule = rule if "rows" in rule.provides else GGN()
         line = Linearisation(self.inputs, outputs, _as_rows, _no_hessian)
         return rule.batch(line, likelihood, self.targets, self.weights).jacobian.rows().mT

@@ -5,32 +5,20 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
+from ..links._base import Link
 
 LOGIT_OUTSIDE = 40.0
 """Standard deviation of the difference between two logits, one width outside the range of the data."""
 
 
-class Link(Protocol):
-    """The part of a link that a likelihood over classes uses (see ``links/``)."""
-
-    def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities, shape (n, C)."""
-
-    def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance of the class probabilities under the Gaussian over the logits, shape (n, C)."""
-
-
 class Likelihood(ABC):
-    """p(y given f) at unit dispersion. The dispersion φ itself is a hyperparameter.
-
-    The negative log-likelihood of a row at dispersion φ is ``nll / φ + log_normaliser(φ) + log_noise``.
-    """
+    """p(y given f) at unit dispersion. At φ a row has −log p = ``nll / φ + log_normaliser(φ) + log_noise``."""
 
     has_dispersion: ClassVar[bool]
     """True if φ (the noise variance) is a free hyperparameter; otherwise it is fixed at 1."""
@@ -71,11 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Return the same likelihood for targets of the given mean variance over the outputs.
-
-        Only the search interval of φ and the noise of new rows depend on it. ``noise`` are C known noise variances of
-        an average row, in units of φ; empty if no noise is known.
-        """
+        """Likelihood for a mean target variance, and C known noise variances of an average row in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -104,15 +88,11 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets drawn from p(y given f) at unit dispersion, one per row in the form that ``nll`` takes.
+        """Targets in the form of ``nll``, with their known noise, by the quantile function of ``uniforms`` (n, C)."""
 
-        The quantile function maps ``uniforms`` (n, C), float64, strictly between 0 and 1. Draws have the known noise of
-        ``targets``, if any.
-        """
-
-    @abstractmethod
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Term to add to ``nll / φ`` for a negative log density, per row of weight 1."""
+        """Term to add to ``nll / φ`` for a negative log density, per row of weight 1; zero if ``nll`` is complete."""
+        return 0.0
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½ Σ log v of each row's known noise, shape (n,): the part of the negative log density independent of φ."""
@@ -127,9 +107,7 @@ class Likelihood(ABC):
         return outputs
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float) -> Tensor:
-        """Covariance (n, n, C) of new numeric targets over the rows, given mean (n, C) and covariance (n, n, C) of the
-        outputs.
-        """
+        """Covariance (n, n, C) of new numeric targets, given mean (n, C) and covariance (n, n, C) of the outputs."""
         noise = self.noise_variance(dispersion, mean.shape[1], mean.device).to(mean)
         return covariance + noise * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
 
@@ -159,10 +137,7 @@ def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def class_moments(logits: LatentGaussian, link: Link | None) -> Predictive:
-    """Moments of the class indicators: mean p, epistemic variance Var(p) and aleatoric variance p (1 − p) − Var(p).
-
-    The argument is the Gaussian over one logit per class. Raises TypeError if ``link`` is None.
-    """
+    """Mean p, epistemic variance Var(p) and aleatoric variance p (1 − p) − Var(p) of the class indicators."""
     if link is None:
         raise TypeError("link=None: a likelihood over classes needs a link from logits to probabilities. Pass a Link.")
     probabilities = link.mean(logits)

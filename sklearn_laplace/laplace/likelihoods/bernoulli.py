@@ -4,8 +4,6 @@ r"""Bernoulli likelihood over one logit: :math:`-\log p(y|f) = \mathrm{softplus}
 the equivalent pair of logits :math:`(-f/2, f/2)`, whose softmax is :math:`(1 - p, p)`.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch
@@ -13,15 +11,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..latent import LatentGaussian, Predictive
-from ._base import LOGIT_OUTSIDE, Likelihood, Link, class_moments
+from ..links._base import Link
+from ._base import LOGIT_OUTSIDE, Likelihood, class_moments
 
 
 class Bernoulli(Likelihood):
     """Two classes, given the logit of the second. Targets are class indices 0 and 1, int64.
 
-    Examples
-    --------
-    >>> import torch
     >>> Bernoulli().residual(torch.zeros(2, 1), torch.tensor([0, 1])).flatten()
     tensor([ 0.5000, -0.5000])
     """
@@ -34,11 +30,9 @@ class Bernoulli(Likelihood):
         return LOGIT_OUTSIDE
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """softplus(f) − y f, shape (n,), nats."""
         return -logsigmoid((2 * targets - 1) * outputs[:, 0])  # softplus(f) - y f would cancel digits at large f
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """σ(f) − y, shape (n, 1)."""
         sign = (1 - 2 * targets)[:, None]
         return sign * (sign * outputs).sigmoid()
 
@@ -47,17 +41,10 @@ class Bernoulli(Likelihood):
         return (0.5 * (logsigmoid(outputs) + logsigmoid(-outputs))).exp()[..., None]
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """1 where the uniform exceeds 1 − p, else 0, shape (n,)."""
         return (uniforms[:, 0] > (-outputs[:, 0].double()).sigmoid()).long()
 
-    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: the probabilities are already normalised."""
-        return 0.0
-
     def logits(self, outputs: Tensor) -> Tensor:
-        """(−f/2, f/2), shape (n, 2, …)."""
         return torch.cat([-0.5 * outputs, 0.5 * outputs], 1)
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
-        """Moments of both class indicators, shape (n, 2)."""
         return class_moments(self.class_logits(latent), link)

@@ -5,8 +5,6 @@ r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 :math:`S_{kk} = \sqrt{p_k q_{k+1}/q_k}` and :math:`S_{ik} = -p_i \sqrt{p_k/(q_k q_{k+1})}` for i > k.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 
@@ -14,15 +12,13 @@ import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import LOGIT_OUTSIDE, Likelihood, Link, class_moments
+from ..links._base import Link
+from ._base import LOGIT_OUTSIDE, Likelihood, class_moments
 
 
 class Categorical(Likelihood):
     """C classes, given their logits. Targets are class indices, int64.
 
-    Examples
-    --------
-    >>> import torch
     >>> factor = Categorical().hessian_factor(torch.zeros(1, 2))
     >>> (factor @ factor.mT)[0]
     tensor([[ 0.2500, -0.2500],
@@ -37,11 +33,9 @@ class Categorical(Likelihood):
         return LOGIT_OUTSIDE / math.sqrt(2)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """−log softmax(f)_y, shape (n,), nats."""
         return -outputs.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """p − e_y, shape (n, C)."""
         residual = outputs.softmax(-1)
         return residual.scatter_add(-1, targets[:, None], -torch.ones_like(residual[:, :1]))
 
@@ -63,10 +57,5 @@ class Categorical(Likelihood):
         cumulated = outputs.double().softmax(-1).cumsum(-1)
         return (cumulated[:, :-1] < uniforms[:, :1]).sum(-1)
 
-    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: the probabilities are already normalised."""
-        return 0.0
-
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
-        """Moments of the class indicators, shape (n, C)."""
         return class_moments(latent, link)

@@ -18,24 +18,17 @@ import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link, with_noise
+from ..links._base import Link
+from ._base import Likelihood, with_noise
 
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
     """Normal targets with one noise variance, or with noise variances in known ratios.
 
-    Parameters
-    ----------
-    target_variance : float
-        Mean variance of the targets over the outputs. It sets the scale of the search for φ.
-    noise : tuple of C floats
-        Known noise variances of an average row, in units of φ, used for new rows. If empty, new rows have noise
-        variance φ.
+    ``target_variance``, the mean over the outputs, sets the scale of the search for φ. ``noise`` has the C known noise
+    variances of new rows in units of φ; without it they are φ.
 
-    Examples
-    --------
-    >>> import torch
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     tensor([2.])
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]]))  # target 3 with noise variance 0.5 φ
@@ -61,12 +54,10 @@ class Gaussian(Likelihood):
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½ Σ (y − f)²/v, shape (n,)."""
         y, v = _parts(outputs, targets)
         return 0.5 * ((y - outputs).square() / v).sum(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(f − y)/v, shape (n, C)."""
         y, v = _parts(outputs, targets)
         return (outputs - y) / v
 
@@ -87,16 +78,13 @@ class Gaussian(Likelihood):
         return outputs + noise
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """½ C log 2πσ², nats."""
         return 0.5 * n_outputs * math.log(2 * math.pi * dispersion)
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½ Σ log v, shape (n,); zero if no noise is known."""
         v = _parts(outputs, targets)[1]
         return 0.5 * v.log().sum(-1) if isinstance(v, Tensor) else super().log_noise(outputs, targets)
 
     def noise_variance(self, dispersion: float, n_outputs: int, device: torch.device | None = None) -> Tensor:
-        """φ times the known relative noise variance of an average row, shape (C,)."""
         noise = super().noise_variance(dispersion, n_outputs, device)
         return noise * noise.new_tensor(self.noise) if self.noise else noise
 

@@ -14,8 +14,6 @@ If the log mean is Gaussian with mean m and variance v, the epistemic variance i
 :math:`\mathrm{E}[\mu + \alpha\mu^2] = e^{m + v/2} + \alpha e^{2m + 2v}`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Link
+from ..links._base import Link
 from .poisson import Poisson
 
 BITS = 2.0**26
@@ -37,9 +35,6 @@ HALVINGS = 36
 class NegativeBinomial(Poisson):
     """Overdispersed counts, given their log means. Targets (n, C) are non-negative integers.
 
-    Examples
-    --------
-    >>> import torch
     >>> likelihood = NegativeBinomial((1.0,))  # a geometric distribution: p(k) = 0.5^(k + 1) for mean 1
     >>> likelihood.nll(torch.tensor([[0.0]]), torch.tensor([[2.0]])).neg().exp()
     tensor([0.1250])
@@ -49,19 +44,16 @@ class NegativeBinomial(Poisson):
     is_overdispersed: ClassVar[bool] = True
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """−log p(y | f), shape (n,), nats."""
         alpha, t = self._shifted(outputs)
         size, y = 1 / self._alpha(targets.double()), targets.double()  # the difference of lgamma cancels digits
         constants = torch.lgamma(size) + torch.lgamma(y + 1) - torch.lgamma(y + size)
         return (targets * softplus(-t) + softplus(t) / alpha + constants.to(outputs)).sum(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(μ − y) / (1 + α μ), shape (n, C)."""
         alpha, t = self._shifted(outputs)
         return t.sigmoid() / alpha - targets * (-t).sigmoid()
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Square root of the Fisher information, diag((μ / (1 + α μ))^½), shape (n, C, C)."""
         alpha, t = self._shifted(outputs)
         return torch.diag_embed((0.5 * (logsigmoid(t) - alpha.log())).exp())
 
@@ -86,7 +78,6 @@ class NegativeBinomial(Poisson):
         return super().joint_covariance(mean, covariance) + torch.diag_embed(extra.mT).movedim(0, -1)
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        """Moments of the counts under a log-normal mean, shape (n, C)."""
         moments = super().predict(latent, dispersion)
         extra = self._alpha(latent.mean) * moments.mean.square() * latent.variance.exp()
         return Predictive(moments.mean, moments.epistemic_variance, moments.aleatoric_variance + extra)

@@ -8,8 +8,6 @@ of ``nll``. If the log rate is Gaussian with mean m and variance v, the rate is 
           + \underbrace{e^{m + v/2}}_{\text{aleatoric}} .
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -17,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link
+from ..links._base import Link
+from ._base import Likelihood
 
 LARGE_RATE = 1e8
 """Rate above which draws come from the normal distribution of equal mean and variance, without rounding."""
@@ -25,22 +24,15 @@ LARGE_RATE = 1e8
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
-    """Counts, given their log rates. Targets (n, C) are non-negative numbers.
+    """Counts, given their log rates. Targets (n, C) are non-negative numbers, also counts divided by their exposures.
 
-    Non-integer targets are allowed: a count divided by its exposure, with the exposure as the row's weight.
+    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w: its log rate is f + log w, and it
+    scores log p(w y) in place of w log p(y).
 
-    **Weights of held-out rows.** A weight w of a count repeats it: the row scores w log p(y). If ``of_rates``, the
-    target is the rate y of a count w y with the exposure w. Its log rate is f + log w, and the row scores log p(w y).
-    Both agree for w = 1, and up to a constant if the log rate is certain.
+    A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the rate, of shape
+    1/v and mean :math:`e^m` (MacKay 1998). Rates are therefore log-normal with moments m − v/2 and v of the logarithm,
+    and predictions sum to the observed total; means of :math:`e^{m + v/2}` do not.
 
-    **Rates.** A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the
-    rate, of shape 1/v and mean :math:`e^m` (MacKay 1998, the choice of basis). By a first-order correction for
-    skewness, the mean of its log rate is near m − v/2. Rates are therefore log-normal with moments m − v/2 and v of the
-    logarithm, which have mean :math:`e^m`: predictions sum to the observed total. Means of :math:`e^{m + v/2}` do not.
-
-    Examples
-    --------
-    >>> import torch
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])
     """
@@ -66,15 +58,12 @@ class Poisson(Likelihood):
         return replace(latent, mean=latent.mean + exposures.log()), targets * exposures
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """e^f − y f + log y!, shape (n,), nats."""
         return (outputs.exp() - targets * outputs + torch.lgamma(targets + 1)).sum(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """e^f − y, shape (n, C)."""
         return outputs.exp() - targets
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """diag(e^{f/2}), shape (n, C, C)."""
         return torch.diag_embed((0.5 * outputs).exp())
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -91,12 +80,7 @@ class Poisson(Likelihood):
         normal = rate + rate.sqrt() * torch.special.ndtri(uniforms)
         return torch.where(small, high, normal).to(outputs.dtype)
 
-    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: ``nll`` is already a complete negative log density."""
-        return 0.0
-
     def conditional_mean(self, outputs: Tensor) -> Tensor:
-        """The rate e^f."""
         return outputs.exp()
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:

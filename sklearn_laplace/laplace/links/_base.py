@@ -1,10 +1,8 @@
 """Base class of links, softmax samples, and the pairwise coupling of the moderated links.
 
 The normal draws are shared by all rows, so a prediction does not depend on the other rows. They are scrambled Sobol
-points mapped through the normal quantile function. One hundred are about ten times more accurate than independent ones.
+points mapped through the normal quantile function.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -61,10 +59,7 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
 
 
 def _signs(vectors: Tensor) -> Tensor:
-    """Signs (n, C) that fix those of eigenvectors (n, C, C), which otherwise depend on rounding.
-
-    The first component of at least half the largest magnitude becomes negative, as mostly in LAPACK for two classes.
-    """
+    """Signs (n, C) of eigenvectors (n, C, C): the first component of half the largest size becomes negative."""
     magnitudes = vectors.abs()
     first = (magnitudes > 0.5 * magnitudes.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
     return -vectors.gather(1, first)[:, 0].sign()

@@ -1,17 +1,14 @@
 r"""Laplace bridge: the Dirichlet whose Laplace approximation is the Gaussian over the logits (MacKay 1998).
 
-For logits that sum to zero, Laplace's approximation of a Dirichlet with concentrations α has mode
-:math:`\mu_c = \log\alpha_c - \tfrac1C\sum_j\log\alpha_j` and variances
-:math:`\Sigma_{cc} = (1 - \tfrac2C)/\alpha_c + \tfrac1{C^2}\sum_j 1/\alpha_j`. Solved for α (Hobbhahn et al. 2022),
+For logits that sum to zero, Laplace's approximation of a Dirichlet with concentrations α has mode :math:`\mu_c =
+\log\alpha_c - \tfrac1C\sum_j\log\alpha_j` and variances :math:`\Sigma_{cc} = (1 - \tfrac2C)/\alpha_c +
+\tfrac1{C^2}\sum_j 1/\alpha_j`. Solved for α (Hobbhahn et al. 2022),
 
 .. math:: \alpha_c = \frac{1}{\Sigma_{cc}} \Big(1 - \frac{2}{C} + \frac{e^{\mu_c}}{C^2} \sum_j e^{-\mu_j}\Big).
 
-The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with
-:math:`M = I - 11^\top/C`, which keeps the distribution of the probabilities. The papers condition on
-:math:`1^\top f = 0` instead, which agrees if Σ1 ∝ 1. Otherwise a constant added to all logits would change the result.
+The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with :math:`M = I -
+11^\top/C`, which keeps the distribution of the probabilities.
 """
-
-from __future__ import annotations
 
 import math
 
@@ -28,12 +25,8 @@ ROUNDING = 1e3
 class Bridge(Link):
     """Mean and variance of a Dirichlet, O(n C²).
 
-    For two classes the mean is the softmax of the mean logits, whatever their variance. The approximation needs small
-    and similar variances: a class with a much smaller variance has a much larger α and takes most of the probability.
+    For two classes the mean is the softmax of the mean logits, whatever their variance.
 
-    Examples
-    --------
-    >>> import torch
     >>> latent = LatentGaussian(torch.tensor([[2.0, 0.0, 0.0]]), 0.5 * torch.eye(3)[None])
     >>> Bridge(torch.zeros(1, 3)).mean(latent).round(decimals=3)
     tensor([[0.6460, 0.1770, 0.1770]])

@@ -1,12 +1,8 @@
 r"""Laplace bridge of a rescaled Gaussian over the logits, which keeps large variances within the bridge's valid range.
 
 With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is applied
-to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). For large variances the
-exact integral depends only on :math:`\mu/\sqrt c` and :math:`\Sigma/c`; the bridge of :math:`N(\mu, \Sigma)` does not.
-If c < 1, dividing by it would sharpen the probabilities, up to one-hot rows at zero variance. Here c is at least one.
+to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). Here c is at least one.
 """
-
-from __future__ import annotations
 
 from torch import Tensor
 
@@ -18,8 +14,6 @@ from .bridge import Bridge
 class BridgeNorm(Link):
     """Laplace bridge with a correction for large variances, O(n C²).
 
-    Examples
-    --------
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> BridgeNorm(torch.zeros(1, 2)).mean(wide).round(decimals=3)
@@ -30,7 +24,6 @@ class BridgeNorm(Link):
         return Bridge(self.draws).mean(_normalised(latent))
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance of the same Dirichlet as in :meth:`mean`, shape (n, C)."""
         return Bridge(self.draws).variance(_normalised(latent))
 
 

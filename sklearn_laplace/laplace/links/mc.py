@@ -1,7 +1,5 @@
 """Monte Carlo link: the average softmax over shared draws. Converges to the exact integral with the number of draws."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ..latent import LatentGaussian
@@ -11,8 +9,6 @@ from ._base import Link, softmax_samples
 class MC(Link):
     """E[softmax(f)] over S quasi-random draws, O(S n C²) for n rows and C classes.
 
-    Examples
-    --------
     >>> import torch
     >>> from sklearn_laplace.laplace.links._base import standard_normals
     >>> latent = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])

@@ -7,15 +7,12 @@ Here :math:`e_q` is the expected maximum of q standard normals. The effective nu
 probabilities of the probit link and is at least two.
 
 The constant :math:`k_q` matches the exact integral for q independent logits of large variance s². There the softmax is
-an arg max. The probability of class c grows with the mean of its logit at the rate
-:math:`E[z_c 1(z_c = \max z)]/s = e_q/(q s)`. In the formula it grows at the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`.
-With :math:`k_q` the two rates are equal.
+an arg max. The probability of class c grows with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max z)]/s =
+e_q/(q s)`. In the formula it grows at the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`. With :math:`k_q` the two rates are
+equal.
 
-For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, MacKay's (1992) moderated logistic. For more classes
-π/8 is too large, because the largest of many logits exceeds the others by a wide margin (tests/laplace/test_links.py).
+For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, MacKay's (1992) moderated logistic.
 """
-
-from __future__ import annotations
 
 import math
 
@@ -31,8 +28,6 @@ INVERSE = 8 / math.pi, 1.5413, 0.3491, -0.01867
 class Moderated(Link):
     """Moderated softmax in closed form for any number of classes, O(n C²).
 
-    Examples
-    --------
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0, 0.0, 0.0]]), 50 * torch.eye(4)[None])
     >>> Moderated(torch.zeros(1, 4)).mean(wide).round(decimals=3)

@@ -1,7 +1,5 @@
 """Plugin link: the softmax of the mean logits, which is the prediction of the MAP network alone."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ..latent import LatentGaussian
@@ -11,13 +9,10 @@ from ._base import Link
 class Plugin(Link):
     """softmax(mean). The mean ignores the epistemic covariance; ``variance`` still uses it.
 
-    Examples
-    --------
     >>> import torch
     >>> Plugin(torch.zeros(1, 2)).mean(LatentGaussian(torch.zeros(1, 2), torch.eye(2)[None]))
     tensor([[0.5000, 0.5000]])
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """softmax(mean), shape (n, C)."""
         return latent.mean.softmax(-1)

@@ -3,12 +3,8 @@ r"""Probit link on pairwise differences of logits.
 .. math:: p_c \propto 1 \Big/ \sum_j \exp\!\Big(-\frac{f_c - f_j}{\sqrt{1 + \tfrac{\pi}{8}\,\mathrm{Var}(f_c-f_j)}}\Big)
 
 For two classes this is MacKay's (1992) moderated logistic. The result does not change when a constant, fixed or random,
-is added to all logits. It is closer to the integral than the per-class formula if the logits share variation, as those
-of one network do, and for few classes. For many logits with independent variances the per-class formula is closer. The
-link "moderated" is closer than both (tests/laplace/test_links.py).
+is added to all logits.
 """
-
-from __future__ import annotations
 
 import math
 
@@ -21,8 +17,6 @@ from ._base import Link, differences, log_coupled
 class Probit(Link):
     """Moderated softmax in closed form, O(n C²).
 
-    Examples
-    --------
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> Probit(torch.zeros(1, 2)).mean(wide).round(decimals=3)

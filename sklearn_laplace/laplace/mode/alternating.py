@@ -1,16 +1,13 @@
 r"""Alternating optimisation of weights and hyperparameters (MacKay 1992; Immer et al. 2021).
 
-The objective is the evidence at converged weights,
-:math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta, \varphi), \delta, \varphi)`. The weights first settle:
-damped Gauss–Newton steps, with the dispersion re-estimated along the way. Then moves of the prior precisions are tried.
-A move is kept if the evidence is higher after the weights have settled again. The moves are MacKay's fixed point (with
-several groups, undamped first) and a common factor up or down. The factor shrinks until no move helps.
+The objective is the evidence at converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta,
+\varphi), \delta, \varphi)`. The weights first settle: damped Gauss–Newton steps, with the dispersion re-estimated along
+the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after the weights have
+settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common factor up or down.
 
 MacKay's fixed point alone overshoots: it ignores how the curvature changes with the weights. Only settled states are
 compared, since at other weights the formula is not the evidence and can exceed its value at the mode.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -88,11 +85,9 @@ def alternate(
 ) -> Mode:
     """Train weights, prior precisions and dispersion jointly. Returns the settled state with the best evidence.
 
-    ``fit`` is a pass over the data at the initial weights. ``hyper`` is best a strong prior and a dispersion as large
-    as the variance of the targets. The identity as ``update_dispersion`` keeps the dispersion fixed. At most half of
-    the ``max_steps`` Gauss–Newton steps precede the first move of a free prior, and at most a sixth follow each move.
-    ``short`` is for weights near a mode: fewer L-BFGS and dispersion updates. The result is not converged to full
-    precision: see :func:`~sklearn_laplace.laplace.mode.refine`.
+    ``fit`` is a pass over the data at the initial weights. At most half of the ``max_steps`` Gauss–Newton steps precede
+    the first move of a free prior, and at most a sixth follow each move. ``short`` is for weights near a mode: fewer
+    L-BFGS and dispersion updates.
     """
     start_steps, move_steps = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(
@@ -102,7 +97,9 @@ def alternate(
     while free_prior and ratio > LAST_RATIO and used < max_steps and not problem.is_over():
         for proposal in _moves(state, ratio):
             steps = min(move_steps, max_steps - used)
-            trial = _tried(problem, state, proposal, update_dispersion, steps, short)
+            trial = None
+            with suppress(NotPositiveDefiniteError, NonFiniteError):
+                trial = _settle(problem, state.fit, proposal, state.damping, update_dispersion, steps, short)
             used += steps if trial is None else trial.n_steps
             if trial is None:
                 continue
@@ -117,15 +114,6 @@ def alternate(
         state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, move_steps, short)
         used += state.n_steps
     return Mode(state.fit, state.hyper, used, state.damping)
-
-
-def _tried(
-    problem: Problem, state: _State, proposal: Hyper, update: Update, max_steps: int, short: bool
-) -> _State | None:
-    """State after a move of the hyperparameters, or None if the move leads to non-finite or indefinite values."""
-    with suppress(NotPositiveDefiniteError, NonFiniteError):
-        return _settle(problem, state.fit, proposal, state.damping, update, max_steps, short)
-    return None
 
 
 def _settle(

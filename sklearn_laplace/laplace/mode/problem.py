@@ -14,12 +14,9 @@ For a linear network and a Gaussian likelihood, either reaches the exact mode in
 is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the weights to the mode of the
 linearised model, in posterior standard deviations.
 
-The loss of the rows is a function of the weights, for searches that evaluate many weights. Only the sum over rows and
-its gradient are computed, on a single replica of the module. If the rows form one batch, the gradient reuses the graph
-of the preceding forward pass.
+Searches evaluate the loss of the rows and its gradient on one replica of the module (:class:`DataLoss`). If the rows
+form one batch, the gradient reuses the graph of the preceding forward pass.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,10 +34,7 @@ from ..structures._base import Posterior
 
 
 class DataLoss:
-    """Loss Σ w·nll of the rows at unit dispersion, as a function of the selected weights of a network.
-
-    Earlier rows are added through the quadratic model of their fit ``past``.
-    """
+    """Loss Σ w·nll of the rows at unit dispersion, plus the model of ``past``, as a function of the weights."""
 
     def __init__(
         self, network: Network, likelihood: Likelihood, batches: Sequence[Rows], past: LaplaceFit | None = None
@@ -191,10 +185,7 @@ class Step:
 
 
 def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: float) -> Step:
-    """Damped Gauss–Newton step from the weights of ``fit`` that lowers the objective.
-
-    The damping μ ≥ 0 is increased until the objective decreases.
-    """
+    """Damped Gauss–Newton step that lowers the objective; the damping μ ≥ 0 is increased until it does."""
     gradient, value = fit.objective_gradient(hyper), fit.objective(hyper)
     objective = _Objective(problem, fit, hyper)
     decrement = 0.0
@@ -239,9 +230,8 @@ def refine(
 ) -> Mode:
     """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
 
-    The posterior of ``fit``, at the initial weights, is the metric of all steps. Each of the ``max_steps`` takes a few
-    gradient passes over the data. The metric has damping μ only if the undamped first step does not lower the
-    objective; that step is not tried if ``is_far``.
+    The posterior of ``fit`` is the metric. It has damping μ if ``is_far``, or if the undamped first step does not lower
+    the objective.
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
@@ -277,10 +267,7 @@ def refine(
 def _metric(
     objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
 ) -> tuple[Posterior, Tensor]:
-    """Posterior that serves as the metric, and the solve P⁻¹ ∇L (P,).
-
-    It is undamped if its full step lowers the objective, as it does near a mode; otherwise damped.
-    """
+    """Posterior that serves as the metric, and the solve P⁻¹ ∇L (P,); damped if the full step raises the objective."""
     exact = _posterior(fit, hyper)
     solved = exact.solve(gradient)
     if damping == 0.0:
@@ -295,10 +282,7 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """Backtracking line search: the first of the step sizes s, s/2, s/4, … with a sufficient decrease, or None.
-
-    Returns the new weights (P,), the objective there, and the step size.
-    """
+    """First of the step sizes s, s/2, … with a sufficient decrease: weights (P,), objective and size there, or None."""
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
         theta = objective.held(start + size * direction)

@@ -1,12 +1,8 @@
 r"""Derivatives of row-wise functions with respect to the inputs, by autograd.
 
 If each value :math:`v_c(x_n)` depends on row n only, the gradient of :math:`\sum_n v_c(x_n)` contains every
-:math:`\partial v_c(x_n) / \partial x_n`, in one backward pass per column c. The gradient of a variance
-:math:`J \Sigma J^\top` needs second derivatives, for which :meth:`Network.linearise` keeps the graph if the inputs
-require a gradient.
+:math:`\partial v_c(x_n) / \partial x_n`, in one backward pass per column c.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor

@@ -2,9 +2,7 @@ r"""The trained module as a function of its selected weights, with factored Jaco
 
 Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm), without gradients, and
 the layout of the selected parameters: their order and shapes, in blocks as in
-:mod:`~sklearn_laplace.laplace.jacobian.jacobian`. Each forward pass with hooks runs on a temporary replica that shares
-the tensors, so that threads share no state. This module is independent of likelihoods, structures and the values of a
-prior.
+:mod:`~sklearn_laplace.laplace.jacobian.jacobian`.
 """
 
 from __future__ import annotations
@@ -25,7 +23,11 @@ from ..layers import FactoredLayer, Generic
 from ..linalg import pulled_back
 from ..prior import Prior
 from ..replica import Tape, replicate
-from .hessian import ASYMMETRY, HESSIAN_BUDGET, _derivative_of_gradient
+
+ASYMMETRY = 1e-3
+"""Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below."""
+HESSIAN_BUDGET = 2**22
+"""Maximum number of activation elements (data rows × Hessian rows computed at once) of a second derivative, 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -105,22 +107,7 @@ class Linearisation:
 
 @dataclass(frozen=True)
 class Network:
-    """A module, its selected weights, and the form in which each layer provides its Jacobian.
-
-    Build one with :func:`~sklearn_laplace.laplace.network.tracing.trace`.
-
-    Examples
-    --------
-    >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
-    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
-    >>> network = trace(module, torch.zeros(4, 2))
-    >>> network.n_parameters, [block.name for block in network.blocks]
-    (13, ['0', '2'])
-    >>> line = network.linearise(torch.ones(5, 2))
-    >>> line.pullback(torch.ones(5, 1, 1)).rows().shape
-    torch.Size([5, 1, 13])
-    """
+    """A module, its selected weights, and the form in which each layer provides its Jacobian."""
 
     module: nn.Module  # private copy in eval mode
     layers: tuple[FactoredLayer, ...]  # with a Jacobian in closed form
@@ -134,19 +121,12 @@ class Network:
     # ------------------------------------------------------------------ building
 
     def with_separate_biases(self) -> Network:
-        """Network with the same selected tensors, unmasked, and a separate dense block for each bias.
-
-        The order of the parameters changes. A layer-wise structure then has the exact block of the bias, uncorrelated
-        with the weight.
-        """
+        """Network with the same selected tensors, unmasked, and a separate dense block for each bias."""
         layout = Layout.of(self.module, self.layers, self.generic, folds_biases=False)
         return replace(self, layout=layout, folds_biases=False)
 
     def restrict(self, masks: Mapping[str, Tensor]) -> Network:
-        """Network in which only the elements in ``masks`` are random, each of the shape of the tensor it names.
-
-        Masks have at least one True element. The other elements keep the module's values.
-        """
+        """Network in which only the elements in ``masks`` are random, each of the shape of the tensor it names."""
         elements = {}
         for block in self.layout.blocks:
             columns = self.layout.columns[block.name]
@@ -182,11 +162,7 @@ class Network:
             return self.transform_outputs(self.module(x))
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Outputs and pullback at inputs (n, …). Costs one forward pass, and K backward passes per pullback.
-
-        If x requires a gradient, outputs and Jacobian are differentiable functions of x. Raises ValueError if a layer's
-        input does not have one row per row of x.
-        """
+        """Outputs and pullback at inputs (n, …); differentiable functions of x if x requires a gradient."""
         tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
@@ -247,11 +223,7 @@ class Network:
         return line.outputs, line.jacobian()
 
     def hessian(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        """Hessian (P, P), float64, of a scalar function of the outputs with respect to the selected weights.
-
-        Costs one forward pass, and one backward pass through the gradient for each of the P rows. Raises
-        UnsupportedCombinationError if torch lacks a second derivative of an operation, or computes a wrong one.
-        """
+        """Hessian (P, P), float64, of a scalar function of the outputs with respect to θ, by P backward passes."""
         theta = self.theta.detach().to(next(self.module.parameters()).dtype).requires_grad_()
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # other attention backends have no second derivative
             value = loss(self.transform_outputs(self.replica(self.tensors(theta))(x)))
@@ -366,10 +338,7 @@ class Network:
         return complete
 
     def natural_precisions(self, prior: Prior) -> Tensor:
-        """Precision of each group, shape (G,), for which outputs are of order one: approximately the fan-in.
-
-        It is the harmonic mean over the group's weights of their fan-in, which is 1 for biases and other vectors.
-        """
+        """Precision of each group (G,) for outputs of order one: the harmonic mean of the fan-in, 1 for vectors."""
         shapes = self.layout.shapes
 
         def inverse_fan_in(name: str, rows: int, width: int) -> Tensor:
@@ -378,13 +347,26 @@ class Network:
 
         return prior.counts / prior.group_sums(self.layout.matrices(inverse_fan_in))
 
-    def tensor_prior(self) -> Prior:
-        """Prior with one group per parameter tensor."""
-        index = {name: i for i, name in enumerate(self.parameter_names)}
-        device = self.theta.device
-        groups = self.layout.matrices(lambda name, rows, width: torch.full((rows, width), index[name], device=device))
-        return Prior(groups, tuple(index))
-
     def scalar_prior(self) -> Prior:
         """Prior with a single precision for all selected weights."""
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
+
+
+def _derivative_of_gradient(gradient: Tensor, theta: Tensor, step: int, name: str) -> Tensor:
+    """Hessian (P, P), ``step`` rows at once if every operation of the module supports batching, else row by row."""
+    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+    try:
+        rows = [
+            torch.autograd.grad(gradient, theta, directions, retain_graph=True, is_grads_batched=True)[0].double()
+            for directions in identity.split(step)
+        ]
+        return torch.cat(rows)
+    except RuntimeError:  # raised by torch for operations without a batching rule
+        try:
+            single = [torch.autograd.grad(gradient, theta, row, retain_graph=True)[0].double() for row in identity]
+        except RuntimeError as error:
+            raise UnsupportedCombinationError(
+                f"curvature='hessian' needs second derivatives, but torch does not implement one of an operation in "
+                f"{name}: {error} Use curvature='ggn'."
+            ) from error
+        return torch.stack(single)

@@ -1,7 +1,5 @@
 """Trace a module to find the layers whose Jacobian has a closed form."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,12 +22,9 @@ def trace(
 ) -> Network:
     """Record one forward pass on ``example`` (n, …) and choose the form of the Jacobian of each selected tensor.
 
-    A layer is factored if its type is supported, it is called exactly once, and it does not share its tensors. Its part
-    must also agree with autodiff on a few rows. All other tensors are generic. The module is copied. ``log_outputs`` is
-    for modules whose outputs are probabilities, of which the logarithm is used.
-
-    Raises ``ValueError`` if a name is unknown, no parameter is selected, the outputs are not differentiable with
-    respect to them, the module cannot be copied, or its forward pass does not use the layers of the copy.
+    A layer is factored if its type is supported, it is called once, it does not share its tensors, and its part agrees
+    with autodiff on a few rows; other tensors are generic. ``log_outputs`` takes the logarithm of outputs that are
+    probabilities.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())

@@ -1,7 +1,5 @@
 """Base class of predictives. A predictive uses a network and a posterior over its weights, but no likelihood."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
@@ -15,8 +13,7 @@ from ..structures._base import Posterior
 class PosteriorPredictive(ABC):
     """Map from a posterior over weights to a distribution over outputs.
 
-    All methods take ``shift`` (P,) or None: how far rows added after the training have moved the posterior mean from
-    θ*.
+    ``shift`` (P,) or None is how far rows added after the training have moved the posterior mean from θ*.
     """
 
     takes_link: ClassVar[bool]

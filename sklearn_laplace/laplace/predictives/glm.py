@@ -1,10 +1,7 @@
 r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^*}(x), J P^{-1} J^\top)`.
 
-This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature. It stays reasonable even under an
-untuned prior, unlike samples of the nonlinear network's weights.
+This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -24,10 +21,7 @@ from ._base import PosteriorPredictive
 class GLM(PosteriorPredictive):
     """Predictive of the network linearised around its MAP estimate, which may get more variance outside the data.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> from sklearn_laplace.laplace.structures import Diag
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
     >>> network = trace(module, torch.ones(1, 1).double())
@@ -68,7 +62,6 @@ class GLM(PosteriorPredictive):
 
     @staticmethod
     def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """f + J·(shift + deviation), shape (n, C, s)."""
         outputs, jacobian = network.jacobian(x)
         moves = deviations if shift is None else deviations + shift
         return outputs.double()[..., None] + jacobian.times(moves.mT)

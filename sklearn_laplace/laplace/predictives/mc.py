@@ -1,15 +1,11 @@
 r"""The predictive by weight samples: outputs :math:`f_{\theta_s}(x)` of the network itself, :math:`\theta_s \sim q`.
 
 The samples are shared by all rows, so a prediction does not depend on the other rows. Batches of samples run through
-the network in one pass (``torch.func``), or one at a time if the module does not support this. The network's weights
-are never modified.
+the network in one pass (``torch.func``), or one at a time if the module does not support this.
 
 For a narrow posterior this predictive converges to the linearised one. A wide Gaussian reaches weights where the
-curvature at the mode is no longer valid. Predictions can then be much worse than the linearised ones (Immer et al.
-2021), even if the prior is selected by the evidence (docs/benchmarks.md, "Error bars").
+curvature at the mode is no longer valid.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -32,10 +28,7 @@ PASS_ELEMENTS = 2**22
 class MC(PosteriorPredictive):
     """Moments over weight samples.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
     >>> network = trace(module, torch.ones(1, 1).double())
     >>> predictive = MC(torch.tensor([[-1.0], [1.0]]).double())
@@ -70,7 +63,6 @@ class MC(PosteriorPredictive):
 
     @staticmethod
     def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Outputs (n, C, s) of the network at θ* + shift + deviation."""
         thetas = network.theta + (deviations if shift is None else deviations + shift)
         width = sum(block.size + len(x) * block.outputs * block.positions for block in network.layout.blocks)
         if _runs_batched(network, x[:1]):

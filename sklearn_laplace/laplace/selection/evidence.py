@@ -5,8 +5,6 @@ the unique optimum, usually in six to ten iterations. For many groups, a diagona
 then ensures that no step decreases the evidence. A warning is issued if the optimum is on a bound.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -32,27 +30,11 @@ LISTED = 6
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Return the hyperparameters that maximise the evidence at the fit's weights.
+    """Return the hyperparameters that maximise the evidence at the fit's weights; others keep their value.
 
-    Parameters
-    ----------
-    fit : LaplaceFit
-    hyper : Hyper
-        Starting point. Hyperparameters that are not free keep their value.
-    free_prior, free_dispersion : bool
-        If True, select the prior precisions or the dispersion. The dispersion is never selected for a likelihood
-        without one.
-    warn : bool
-        If True, issue a :class:`~sklearn_laplace.errors.BoundWarning` for an optimum at a bound.
+    The dispersion is free only for likelihoods with one. If ``warn``, an optimum at a bound issues a BoundWarning.
 
-    Returns
-    -------
-    Hyper
-
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace import fit_laplace
     >>> from sklearn_laplace.laplace.likelihoods import Gaussian
@@ -103,10 +85,7 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Issue a BoundWarning if selected hyperparameters are at a bound of the search and indicate a problem.
-
-    Some of several groups at the upper bound are no problem: the data do not need those weights, and they are pruned.
-    """
+    """Issue a BoundWarning for values at a bound; some of several groups at the upper one are weights not needed."""
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:
         n_more = len(at_bounds) - LISTED

@@ -2,9 +2,7 @@ r"""Selection by held-out rows: the predictive density of nets on rows that they
 
 .. math:: L(\delta, \varphi) = \sum_k \sum_{n \in \text{fold } k} w_n \log p(y_n \mid D_{-k}, \delta, \varphi)
 
-Each net is trained from its own initialisation. Differences between nets, such as other features in another basin of
-the loss, therefore count as errors. Evidence and leave-one-out describe a single basin, and both are overconfident for
-nets whose features were trained on all rows. The weights of the nets are kept. The prior precisions are those of the
+Each net is trained from its own initialisation. The weights of the nets are kept. The prior precisions are those of the
 training times a common factor f.
 
 For a Gaussian likelihood the posterior at (fδ, φ) is the posterior at (ρδ, 1) with :math:`\rho = f\varphi` and its
@@ -16,8 +14,6 @@ noise included,
 
 Two sums on a grid of ρ are therefore sufficient to select δ, φ or both, without the data.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
@@ -58,10 +54,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density of held-out rows on a grid of k values of ρ.
-
-    Without dispersion, ``squares`` and ``freedom`` are zero, and ``constants`` are the log density itself, nats.
-    """
+    """Log density of held-out rows on a grid of k values of ρ; without dispersion ``constants`` alone, nats."""
 
     unit: Tensor  # prior precisions of the training, (G,)
     ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (k,)
@@ -79,10 +72,7 @@ class HeldOutScores:
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Prior precision and noise that maximise the density; all variances times ``factor`` if both are free.
-
-        Of precisions equal within ``TOLERANCE``, the one closest to the unit.
-        """
+        """Values that maximise the density, closest to the unit within ``TOLERANCE``; both free: times ``factor``."""
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         if free_prior and self.freedom:
             density = torch.where(factors >= WEAKEST, density, -math.inf)
@@ -117,29 +107,12 @@ class HeldOutScores:
 def held_out_scores(
     parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], hyper: Hyper, density: Density
 ) -> HeldOutScores:
-    """Compute the scores of held-out rows on a grid of prior precisions.
+    """Compute the scores of held-out rows on a grid of prior precisions around those of ``hyper``.
 
-    The cost is an eigendecomposition of each net's curvature and, for n rows in total, n C² P products per point. If
-    the structure has no such basis, or if there are several precisions, it is a factorisation and n C covariances per
-    point. For Kronecker factors with one precision per block, the rows are rotated once for all points.
+    ``parts`` has the fit of each net and batches of its held-out rows; ``density`` is that of a likelihood without
+    dispersion. Others must be Gaussian, with a rule of dispersion power 1. Costs an eigendecomposition of each
+    curvature and n C² P products per point; without a basis a factorisation and n C covariances per point.
 
-    Parameters
-    ----------
-    parts : iterable of (fit, batches)
-        For each net, the Laplace fit on its training rows and batches of its held-out rows. A likelihood with
-        dispersion must be Gaussian, with a curvature rule of dispersion power 1.
-    hyper : Hyper
-        Hyperparameters of the training, the centre of the grid.
-    density : callable
-        Log density of a likelihood without dispersion. See
-        :data:`~sklearn_laplace.laplace.leave_one_out.rows.Density`.
-
-    Returns
-    -------
-    HeldOutScores
-
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN
     >>> from sklearn_laplace.laplace import fit_laplace

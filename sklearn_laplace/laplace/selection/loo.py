@@ -2,24 +2,21 @@ r"""Selection by the leave-one-out log density: the predictive density of each r
 
 .. math:: L(\delta, \varphi) = \sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi)
 
-For a Gaussian likelihood the posterior at (δ, φ) is the posterior at :math:`(\rho, 1)` with
-:math:`\rho = \delta\varphi` and its covariance times φ. The residuals :math:`e_n` of the left-out means and the shapes
-:math:`V_n = I + q_{-n}/\varphi` therefore depend on ρ only. The best noise variance for each ρ has a closed form,
+For a Gaussian likelihood the posterior at (δ, φ) is the posterior at :math:`(\rho, 1)` with :math:`\rho =
+\delta\varphi` and its covariance times φ. The residuals :math:`e_n` of the left-out means and the shapes :math:`V_n = I
++ q_{-n}/\varphi` therefore depend on ρ only. The best noise variance for each ρ has a closed form,
 
 .. math:: \hat\varphi(\rho) = \frac{\sum_n w_n\, e_n^\top V_n^{-1} e_n}{C \sum_n w_n} .
 
 With the eigenvectors V of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n V)^\top`, and the
 mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`. One
-pass over the rows and one matrix product give any number of ρ (:func:`loo_path`). V may omit eigenvectors of eigenvalue
-zero, since rows of positive weight lie in the span of the others. Without such a V each point of the search needs its
-own mode and posterior.
+pass over the rows and one matrix product give any number of ρ (:func:`loo_path`). Without such a V each point of the
+search needs its own mode and posterior.
 
 Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
-the data. It is flatter and noisier, and may have several maxima. If points are cheap, the search starts with a grid
-over the whole range. Otherwise it climbs from the present values.
+the data. If points are cheap, the search starts with a grid over the whole range. Otherwise it climbs from the present
+values.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -66,11 +63,10 @@ def loo_path(
     dispersion: Tensor | None = None,
     temperature: float = 1.0,
 ) -> LooPath:
-    """Leave-one-out log density at ρ = δφ (k,), float64, in one pass over the rows.
+    """Leave-one-out log density at ρ = δφ (k,), float64, in one pass over the rows: n C P² for J V, n C² P per point.
 
-    Needs a Gaussian likelihood, ``GGN``, a structure with an ``eigenbasis`` and one prior precision; else raises
-    UnsupportedCombinationError. ``dispersion`` (k,) is by default the φ that maximises the density for each ρ. The cost
-    is n C P² for the products J V, and n C² P per point.
+    Needs a Gaussian likelihood, ``GGN``, an ``eigenbasis`` and one prior precision. ``dispersion`` (k,) is by default
+    the φ that maximises the density for each ρ.
     """
     basis = fit.curvature.eigenbasis()
     if basis is None or fit.prior.n_groups > 1 or not (fit.likelihood.quadratic and isinstance(fit.rule, GGN)):
@@ -125,28 +121,12 @@ def select_loo(
     free_prior: bool = True,
     free_dispersion: bool = True,
 ) -> Hyper:
-    """Return the hyperparameters that maximise the leave-one-out log density.
+    """Return the hyperparameters that maximise the leave-one-out log density; others keep their value.
 
-    Parameters
-    ----------
-    fit, exact, batches
-        As for :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`. If both fits are the same one, with a
-        Gaussian likelihood and one prior precision, three passes over the rows suffice. Otherwise each of about twenty
-        points takes a few passes.
-    hyper : Hyper
-        Starting point. Hyperparameters that are not free keep their value, and so does the temperature.
-    density : callable
-        As for :func:`~sklearn_laplace.laplace.leave_one_out.loo_log_density`.
-    free_prior, free_dispersion : bool
-        If True, select the prior precisions or the dispersion. The dispersion is never selected for a likelihood
-        without one. Several prior precisions are searched one after another.
+    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. On a path (:func:`loo_path`) three
+    passes over the rows suffice, otherwise about twenty points take a few passes each. Several prior precisions are
+    searched one after another.
 
-    Returns
-    -------
-    Hyper
-
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace import fit_laplace
     >>> from sklearn_laplace.laplace.leave_one_out import gaussian_density
@@ -205,10 +185,10 @@ def _climb(
     stride: float,
     width: int,
 ) -> tuple[float, _Found]:
-    """Maximise a function of one logarithm. Return its maximiser, and the maximum with its hyperparameters.
+    """Maximise a function of one logarithm: its maximiser, and the maximum with its hyperparameters.
 
-    Each step evaluates ``width`` points on either side of the best one. The spacing stays while the best point moves,
-    and shrinks otherwise. Finally the vertex of a parabola is evaluated.
+    Each step evaluates ``width`` points on either side of the best one, closer ones if it stays; then the vertex of a
+    parabola.
     """
     low, high = (math.log(bound) for bound in bounds)
     known: dict[float, _Found] = {}
@@ -262,10 +242,7 @@ def _point_score(
 def at_best_noise(
     fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
 ) -> tuple[float, Hyper]:
-    """Maximise the log density of left-out latents at (ρ, 1) over the noise variance, for a Gaussian likelihood.
-
-    Returns the log density, and the hyperparameters with the best φ and δ = ρ/φ.
-    """
+    """Largest log density of left-out latents at (ρ, 1) over the noise, and its hyperparameters: φ, δ = ρ/φ."""
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))

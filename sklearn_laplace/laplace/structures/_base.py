@@ -29,8 +29,7 @@ RANK = 100
 class WeightSharing(Enum):
     """Treatment of a layer at several positions of each row in Kronecker factors (Eschenhagen et al. 2023).
 
-    EXPAND treats positions as rows: it sums g gᵀ and averages a aᵀ over them. REDUCE combines the positions of a row
-    first, by the sum of g and the mean of a.
+    EXPAND sums g gᵀ and averages a aᵀ over positions. REDUCE first takes the sum of g and the mean of a of each row.
     """
 
     EXPAND = "expand"
@@ -92,30 +91,16 @@ class Curvature(ABC):
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of the structure and its posterior. Subclasses have keywords for their options.
-
-        ``n_dual`` is the number of rows times columns of S. Only the size of a dual structure depends on it.
-        """
+        """Bytes of structure and posterior, for ``n_dual`` rows times columns of S. Subclasses have more keywords."""
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """Number of elements that :meth:`add_` creates per row, in addition to the factors of the row.
-
-        ``n_columns`` is the number K of columns of the output factor.
-        """
+        """Elements per row that :meth:`add_` creates for K columns, in addition to the row's factors."""
         return 0
 
     @abstractmethod
-    def copy(self) -> Self:
-        """Return a copy that shares no storage with this curvature."""
-
-    @abstractmethod
     def add_(self, batch: Batch) -> Self:
-        """Add a batch in place. Only for the owner of a zero curvature."""
-
-    def add(self, batch: Batch) -> Self:
-        """Add a batch and return the sum as a new curvature."""
-        return self.copy().add_(batch)
+        """Add a batch and return the sum, which may use the storage of this curvature."""
 
     @abstractmethod
     def merge(self, other: Self) -> Self:
@@ -123,11 +108,7 @@ class Curvature(ABC):
 
     @abstractmethod
     def subtract(self, other: Self) -> Self:
-        """Return the curvature without the other's rows as a new curvature, the inverse of :meth:`merge`.
-
-        Raises ``NotPositiveDefiniteError`` if the other's rows cannot be part of this curvature: an eigenvalue would be
-        clearly negative. Raises ``UnsupportedCombinationError`` if the structure cannot subtract rows.
-        """
+        """Curvature without the other's rows, or an error if these are no part of it or cannot be subtracted."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
@@ -146,26 +127,24 @@ class Curvature(ABC):
         return None
 
     def rotation(self, groups: Tensor) -> Rotation | None:
-        """Map from rows to the covariances of their outputs, or None if no basis serves all prior precisions.
-
-        ``groups`` (P,), int64, has the prior group of each parameter.
-        """
+        """Map from rows to covariances of their outputs for prior ``groups`` (P,); None if no basis serves all."""
         return None
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
-        """Factorise ``scale * H + diag(precision)``; an ``UnsupportedCombinationError`` for an unsupported pattern of
-        precisions.
+        """Factorise ``scale * H + diag(precision)``, for a precision (P,) or 0-d, which costs less.
 
-        ``precision`` is of shape (P,), or 0-d, which costs less. ``scale`` is 1 / (temperature · dispersion^power),
-        with the curvature rule's power: 2 for the empirical Fisher matrix, 1 otherwise.
+        ``scale`` is 1 / (temperature · dispersion^power) with the power of the curvature rule.
         """
 
 
 class Posterior(ABC):
     """The factorised precision P of the weights around their mode."""
 
-    n_parameters: int
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Number P of weights."""
 
     @property
     @abstractmethod
@@ -194,11 +173,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        r"""Covariance (n, C, C), float64, of each row's outputs under the posterior without that row.
+        r"""Covariance (n, C, C), float64, of each row's outputs without the row, at most
+        :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
-        The row's contribution :math:`J_n^\top S_n S_n^\top J_n` is removed in the form in which this structure added
-        it. The factor S (n, C, K), float64, includes the row's weight and the scale of the curvature. The result never
-        exceeds the prior covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, even with rounding errors.
+        Its part :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed as the structure
+        added it.
         """
 
     @abstractmethod

@@ -1,12 +1,11 @@
 r"""Block-diagonal structure: the exact block of every layer, without correlations between layers.
 
-:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, one dense curvature per block. It is much
-closer to the full curvature than Kronecker factors are, at a cost of :math:`\sum_l p_l^3` instead of :math:`P^3`.
+:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, one dense curvature per block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -22,9 +21,6 @@ from .full import Full
 class BlockDiagonal(Curvature):
     """One dense curvature per block.
 
-    Examples
-    --------
-    >>> import torch
     >>> stretches = [ParameterBlock("0", 3, 2, factored=True), ParameterBlock("w", 1, 4, factored=False)]
     >>> len(BlockDiagonal.zero(stretches, torch.device("cpu")).eigenvalues())
     10
@@ -41,15 +37,11 @@ class BlockDiagonal(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of curvature, its factor and the posterior's root: 3 · 8 · Σ p²."""
         return sum(Full.memory([block], n_dual) for block in blocks)
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
         return max(Full.row_width([block], n_columns) for block in blocks)
-
-    def copy(self) -> Self:
-        return self._with(part.copy() for part in self.parts)
 
     def add_(self, batch: Batch) -> Self:
         """Add each block's outer product, at most N Σ p² multiply-adds."""
@@ -72,7 +64,6 @@ class BlockDiagonal(Curvature):
         return torch.cat([part.times(piece) for part, piece in pieces])
 
     def eigenvalues(self) -> Tensor:
-        """Eigenvalues of all blocks, one eigendecomposition per block."""
         return torch.cat([part.eigenvalues() for part in self.parts])
 
     def posterior(self, precision: Tensor, scale: float) -> BlockPosterior:
@@ -96,8 +87,7 @@ class BlockPosterior(Posterior):
         return self.parts[0].device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return sum(self.sizes)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -115,22 +105,18 @@ class BlockPosterior(Posterior):
         return self._map(vector, lambda part, piece: part.solve(piece))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        pieces = zip(self.parts, jacobian.factors, strict=True)
-        return torch.stack([part.covariance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
+        return _total(part.covariance(block) for part, block in zip(self.parts, _by_block(jacobian), strict=True))
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        pieces = zip(self.parts, jacobian.factors, strict=True)
-        covariances = [part.left_out_covariance(FactoredJacobian((block,)), factor) for part, block in pieces]
-        return torch.stack(covariances).sum(0)
+        pieces = zip(self.parts, _by_block(jacobian), strict=True)
+        return _total(part.left_out_covariance(block, factor) for part, block in pieces)
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        pieces = zip(self.parts, jacobian.factors, strict=True)
-        return torch.stack([part.variance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
+        return _total(part.variance(block) for part, block in zip(self.parts, _by_block(jacobian), strict=True))
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        triples = zip(self.parts, jacobian.factors, other.factors, strict=True)
-        covariances = (part.cross_covariance(FactoredJacobian((a,)), FactoredJacobian((b,))) for part, a, b in triples)
-        return torch.stack(list(covariances)).sum(0)
+        triples = zip(self.parts, _by_block(jacobian), _by_block(other), strict=True)
+        return _total(part.cross_covariance(a, b) for part, a, b in triples)
 
     def marginal_variance(self) -> Tensor:
         return torch.cat([part.marginal_variance() for part in self.parts])
@@ -144,8 +130,16 @@ class BlockPosterior(Posterior):
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
         pieces = zip(self.parts, groups.split(self.sizes), strict=True)
-        return torch.stack([part.shrinkage(piece, n_groups) for part, piece in pieces]).sum(0)
+        return _total(part.shrinkage(piece, n_groups) for part, piece in pieces)
 
     def _map(self, vectors: Tensor, function: Callable[[Posterior, Tensor], Tensor]) -> Tensor:
         pieces = zip(self.parts, vectors.split(self.sizes, -1), strict=True)
         return torch.cat([function(part, piece) for part, piece in pieces], -1)
+
+
+def _by_block(jacobian: FactoredJacobian) -> list[FactoredJacobian]:
+    return [FactoredJacobian((factor,)) for factor in jacobian.factors]
+
+
+def _total(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)).sum(0)

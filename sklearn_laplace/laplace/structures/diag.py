@@ -21,9 +21,6 @@ class Diag(Curvature):
 
     A sum of diagonals of given matrices may have negative entries, which all results treat as zero.
 
-    Examples
-    --------
-    >>> import torch
     >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
     [0.5, 0.25]
     """
@@ -40,11 +37,7 @@ class Diag(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of curvature and posterior: 2 · 8 · P."""
         return 2 * 8 * sum(block.size for block in blocks)
-
-    def copy(self) -> Self:
-        return replace(self, diagonal=self.diagonal.clone())
 
     def add_(self, batch: Batch) -> Self:
         if batch.matrix is not None:
@@ -90,8 +83,7 @@ class DiagPosterior(Posterior):
         return self.total.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return len(self.total)
 
     def logdet_precision(self) -> Tensor:
@@ -118,7 +110,6 @@ class DiagPosterior(Posterior):
         return total
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """J diag(1/p) J′ᵀ, from dense rows."""
         return (jacobian.rows().flatten(0, 1).double() / self.total) @ other.rows().flatten(0, 1).double().mT
 
     def marginal_variance(self) -> Tensor:

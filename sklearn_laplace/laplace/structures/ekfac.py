@@ -6,12 +6,9 @@ over positions before it is squared),
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
 
-This is the diagonal closest to the true block in that basis (Frobenius norm), so it is never farther from it than kron.
 The basis depends on all rows, so a second pass over them is needed. Two such curvatures can only be added if they have
 the same basis. Each layer has a single prior precision, because different ones would not be diagonal in the basis.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,9 +43,6 @@ class EKFACBlock:
 class EKFAC(Curvature):
     """Kronecker eigenvectors with exact second moments.
 
-    Examples
-    --------
-    >>> import torch
     >>> EKFAC.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -89,7 +83,6 @@ class EKFAC(Curvature):
         return None if self.parts else self._zeros(self.moments())
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zero second moments in the same basis."""
         return self._zeros(self.parts)
 
     def _zeros(self, parts: tuple[EKFACBlock, ...]) -> Self:
@@ -99,12 +92,7 @@ class EKFAC(Curvature):
     def memory(
         blocks: Sequence[ParameterBlock], n_dual: int, weight_sharing: WeightSharing = WeightSharing.EXPAND
     ) -> int:
-        """Bytes of kron plus 8 · P for the second moments."""
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
-
-    def copy(self) -> Self:
-        parts = tuple(replace(part, values=part.values.clone()) for part in self.parts)
-        return replace(self, kron=self.kron if parts else self.kron.copy(), parts=parts)
 
     def add_(self, batch: Batch) -> Self:
         """Add a batch: the products of kron in the first pass, a rotation and one product per layer in the second."""
@@ -120,7 +108,6 @@ class EKFAC(Curvature):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Sum of the second moments of two curvatures with the same basis."""
         return self._moments(other, 1.0)
 
     def subtract(self, other: Self) -> Self:

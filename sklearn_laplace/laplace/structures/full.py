@@ -29,9 +29,6 @@ class Full(Curvature):
 
     A sum of given matrices may have negative eigenvalues, which all results treat as zero.
 
-    Examples
-    --------
-    >>> import torch
     >>> block = ParameterBlock("w", 1, 2, factored=False)
     >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]
@@ -49,16 +46,12 @@ class Full(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of curvature, its factor and the posterior's root: 3 · 8 · P²."""
         return 3 * 8 * sum(block.size for block in blocks) ** 2
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
         """P for one column, which is stored dense; zero for several columns, see :meth:`LayerFactor.cross`."""
         return sum(block.size for block in blocks) if n_columns == 1 else 0
-
-    def copy(self) -> Self:
-        return replace(self, lower=self.lower.clone())
 
     def add_(self, batch: Batch) -> Self:
         """Add the batch's outer product: N P²/4 to N P²/2 multiply-adds, whatever the number of outputs."""
@@ -101,7 +94,6 @@ class Full(Curvature):
         return difference
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v by one matrix product, O(P²)."""
         return self.matrix @ vector
 
     @cached_property
@@ -117,7 +109,6 @@ class Full(Curvature):
         return eigh(mirror_lower(self.lower), semidefinite=self.semidefinite)
 
     def eigenvalues(self) -> Tensor:
-        """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""
         return self._spectrum[0]
 
     def eigenbasis(self) -> Eigenbasis:
@@ -143,10 +134,7 @@ class Full(Curvature):
 
 @dataclass(frozen=True)
 class FullPosterior(Posterior):
-    """A dense root R of the covariance. A prediction is one product with it, O(n K P²), or O(n P²) for many columns.
-
-    R = L⁻ᵀ is computed from L on first use, since a training needs :meth:`solve` only.
-    """
+    """A dense root R of the covariance. A prediction is one product with it, O(n K P²), or O(n P²) for many columns."""
 
     half: Tensor  # R, or the Cholesky factor L of the precision, (P, P)
     logdet: Tensor  # log |P|, 0-d
@@ -163,8 +151,7 @@ class FullPosterior(Posterior):
         return self.half.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -186,7 +173,6 @@ class FullPosterior(Posterior):
         return torch.linalg.solve_triangular(self.half.mT, forward, upper=True)[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """(J R)(J R)ᵀ for each row, shape (n, K, K)."""
         projected = self._project(jacobian)
         return projected @ projected.mT
 
@@ -195,19 +181,15 @@ class FullPosterior(Posterior):
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        """‖J R‖² for each row, shape (n, K)."""
         return self._project(jacobian).square().sum(-1)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """(J R)(J′ R)ᵀ over all rows and outputs."""
         return self._project(jacobian).flatten(0, 1) @ self._project(other).flatten(0, 1).mT
 
     def marginal_variance(self) -> Tensor:
-        """Row sums of R∘R."""
         return self.root.square().sum(-1)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """First statistic from the marginal variances, O(P²)."""
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
         return zeros.index_add(0, groups, self.precision * self.marginal_variance())
 

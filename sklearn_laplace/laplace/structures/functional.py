@@ -1,14 +1,13 @@
 r"""Functional: the exact posterior in its dual form, computed from the (N·K) × (N·K) Gram matrix.
 
-The curvature consists of the weighted rows SᵀJ, stored as factors. With :math:`\hat J = S^\top J D^{-1/2}` and
-:math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
+The curvature consists of the weighted rows SᵀJ, stored as factors. With :math:`\hat J = S^\top J D^{-1/2}` and :math:`C
+= I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
 
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
 For a linear layer with one precision per input column, the Gram matrix is the elementwise product of those of its
-inputs and its cotangents, otherwise a sum of such products over the outputs. The structure is cheaper than ``full`` if
-rows × outputs are fewer than the parameters.
+inputs and its cotangents, otherwise a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -34,9 +33,6 @@ SAME_RATIOS = 1e-14
 class Functional(Curvature):
     """All weighted rows, stored as factors.
 
-    Examples
-    --------
-    >>> import torch
     >>> Functional.zero([ParameterBlock("w", 1, 2, factored=False)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]
     """
@@ -53,10 +49,7 @@ class Functional(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K dual rows.
-
-        A layer with several positions is dense: O·I in place of O + I.
-        """
+        """Bytes of (dense) factors, Gram matrix and factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K."""
         row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (row_size + 3 * n_dual)
 
@@ -64,10 +57,6 @@ class Functional(Curvature):
     def n_dual(self) -> int:
         """Number M = N·K of stored dual rows."""
         return sum(piece.n_rows * piece.n_columns for piece in self.pieces)
-
-    def copy(self) -> Self:
-        """Return ``self``, since pieces are never changed in place."""
-        return self
 
     def add_(self, batch: Batch) -> Self:
         piece = FactoredJacobian(tuple(factor.double() for factor in batch.jacobian.factors))
@@ -84,7 +73,6 @@ class Functional(Curvature):
         )
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v = Jᵀ (J v), two passes over the rows."""
         inner = _times(self.factors, vector[:, None])
         return torch.cat([factor.transposed_times(inner) for factor in self.factors])[:, 0]
 
@@ -116,12 +104,7 @@ class Functional(Curvature):
 
     @cached_property
     def _eigenvalues(self) -> Tensor:
-        n_parameters = sum(block.size for block in self.blocks)
-        values = eigvalsh(self._unit_gram)
-        padded = torch.zeros(n_parameters, dtype=torch.float64, device=self.device)
-        count = min(len(values), n_parameters)
-        padded[n_parameters - count :] = values[len(values) - count :]
-        return padded
+        return padded(eigvalsh(self._unit_gram), sum(block.size for block in self.blocks))
 
     def eigenvalues(self) -> Tensor:
         """Eigenvalues of the Gram matrix, padded with zeros or truncated to P."""
@@ -172,8 +155,7 @@ class FunctionalPosterior(Posterior):
         return self.precision.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return len(self.precision)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -181,7 +163,6 @@ class FunctionalPosterior(Posterior):
         return n_outputs * max(len(self.gram), sum(block.width(1) for block in blocks))
 
     def logdet_precision(self) -> Tensor:
-        """log |D| + log |C|."""
         return self.precision.log().sum() + 2 * self.factor.diagonal().log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -209,11 +190,7 @@ class FunctionalPosterior(Posterior):
         return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Woodbury's formula for the removal of a row, within the span of the training rows.
-
-        There the covariance is a sum of squares. :meth:`covariance` is a difference, too inaccurate for one minus the
-        leverage under a weak prior.
-        """
+        """Woodbury's formula to remove a row, within the span of the training rows, where no difference cancels."""
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
         rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)
@@ -287,6 +264,12 @@ class FunctionalPosterior(Posterior):
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
+def padded(eigenvalues: Tensor, size: int) -> Tensor:
+    """The largest of the ascending eigenvalues of a Gram matrix, after zeros, shape (size,)."""
+    kept = eigenvalues[max(len(eigenvalues) - size, 0) :]
+    return torch.cat([kept.new_zeros(size - len(kept)), kept])
+
+
 def _empty(block: ParameterBlock, device: torch.device) -> Factor:
     if block.factored and block.positions == 1:
         shape = (0, 1, block.outputs)
@@ -351,18 +334,11 @@ def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
 def _matched(factors: Sequence[Factor], jacobian: FactoredJacobian) -> list[Factor]:
     """Factors of other rows in float64, dense for the blocks that are dense in the training rows."""
     pairs = zip(factors, jacobian.factors, strict=True)
-    return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
-
-
-def _as_dense(factor: Factor) -> DenseFactor:
-    return factor if isinstance(factor, DenseFactor) else DenseFactor(factor.rows())
+    return [(DenseFactor(b.rows()) if isinstance(a, DenseFactor) else b).double() for a, b in pairs]
 
 
 def _columns(blocks: Sequence[ParameterBlock], per_parameter: Tensor) -> list[Tensor]:
-    """Weights of :func:`_gram` for each block: (I,) with one value per column, else (O, I).
-
-    A layer with several positions is stored dense and gets one value per parameter.
-    """
+    """Weights of :func:`_gram` for each block: (I,) with one value per column, else (O, I); (p,) for a dense block."""
     weights = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
         matrix = part.view(block.outputs, block.inputs)

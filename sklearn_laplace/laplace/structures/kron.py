@@ -71,9 +71,6 @@ class KronBlock:
 class Kron(Curvature):
     """Kronecker factors of every layer.
 
-    Examples
-    --------
-    >>> import torch
     >>> Kron.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -109,10 +106,6 @@ class Kron(Curvature):
         """Bytes of the factors, their eigenvectors, and the input eigenvectors of a posterior: 8 · Σ (2 O² + 3 I²)."""
         return 8 * sum(2 * block.outputs**2 + 3 * block.inputs**2 for block in blocks)
 
-    def copy(self) -> Self:
-        parts = (KronBlock(p.block, p.output_sum.clone(), p.input_sum.clone()) for p in self.parts)
-        return replace(self, parts=tuple(parts))
-
     def add_(self, batch: Batch) -> Self:
         """Add two small products per layer: N K O² + N I² multiply-adds."""
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):
@@ -131,7 +124,6 @@ class Kron(Curvature):
         return replace(self, total_weight=self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
-        """Sum of the factor sums. The normalisation by N_w is applied afterwards."""
         parts = tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
         return replace(self, parts=parts, total_weight=self.total_weight + other.total_weight)
 
@@ -153,7 +145,6 @@ class Kron(Curvature):
         return torch.cat(pieces)
 
     def eigenvalues(self) -> Tensor:
-        """Products of the eigenvalues of B and A, layer by layer."""
         return self._eigenvalues
 
     @cached_property
@@ -165,10 +156,7 @@ class Kron(Curvature):
         return torch.cat(products)
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
-        """Posterior from the cached eigendecompositions of the factors.
-
-        If δ differs between the columns of a layer, its input factor is decomposed again.
-        """
+        """Posterior from cached eigendecompositions; an input factor with several precisions has its own."""
         sizes = self._sizes
         precision = precision.expand(sum(sizes))
         posteriors = []
@@ -227,7 +215,7 @@ class Kron(Curvature):
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
         This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The source's N is :math:`s N_w`
-        with :math:`s = 1/(T\varphi^p)`, so the temperature enters once. A dense block is as in :meth:`posterior`.
+        with :math:`s = 1/(T\varphi^p)`, so the temperature enters once.
         """
         sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
@@ -253,10 +241,7 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Return the prior precision (0-d) shared by all parameters of a block, or raise UnsupportedCombinationError.
-
-    The error names the option with this requirement and the alternatives, ``needed_by`` and ``instead``.
-    """
+    """Prior precision (0-d) of all parameters of a block, or an error with the alternatives ``instead``."""
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(
@@ -345,15 +330,13 @@ class KronPosterior(Posterior):
         return self.parts[0].spectrum.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number P of weights."""
+    def n_parameters(self) -> int:
         return sum(self.sizes)
 
     def logdet_precision(self) -> Tensor:
         return torch.stack([part.logdet() for part in self.parts]).sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """Q_B (V / √m) Q_Aᵀ, layer by layer."""
         pieces = []
         for part, piece in zip(self.parts, vectors.split(self.sizes, -1), strict=True):
             matrices = piece.unflatten(-1, part.spectrum.shape)
@@ -361,7 +344,6 @@ class KronPosterior(Posterior):
         return torch.cat(pieces, -1)
 
     def solve(self, vector: Tensor) -> Tensor:
-        """Q_B ((Q_Bᵀ V Q_A) / m) Q_Aᵀ, layer by layer."""
         pieces = []
         for part, piece in zip(self.parts, vector.split(self.sizes), strict=True):
             matrix = part.to_eigen(piece.view(part.spectrum.shape))
@@ -380,7 +362,6 @@ class KronPosterior(Posterior):
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """J P⁻¹ J′ᵀ from dense rows in the eigenbasis."""
         left, right = (self._eigen_rows(j) for j in (jacobian, other))
         return left @ right.mT
 

@@ -2,12 +2,8 @@ r"""Low rank: the leading eigenpairs of H, updated batch by batch.
 
 The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). They are truncated to the L largest
 singular values whenever enough rows have accumulated (Ross et al. 2008, incremental SVD without the mean). The
-posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R. It is exact if the
-rank is at least the number of dual rows or of parameters; else directions of little curvature keep their prior. Sums of
-truncated curvatures are approximate and depend slightly on the order of the rows.
+posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +17,7 @@ from ...errors import UnsupportedCombinationError
 from ..jacobian.jacobian import Batch, DenseFactor, ParameterBlock
 from ..linalg import cholesky, eigh
 from ._base import RANK, Curvature
-from .functional import FunctionalPosterior
+from .functional import FunctionalPosterior, padded
 
 SLACK, PIECE = 2, 256
 """Rows are truncated once there are more than ``SLACK`` times the rank, and added in pieces of at least ``PIECE``."""
@@ -31,9 +27,6 @@ SLACK, PIECE = 2, 256
 class LowRank(Curvature):
     """At least the ``rank`` leading eigenpairs, as rows whose outer products sum to H.
 
-    Examples
-    --------
-    >>> import torch
     >>> LowRank.zero([ParameterBlock("w", 1, 3, factored=False)], torch.device("cpu"), rank=2).eigenvalues().tolist()
     [0.0, 0.0, 0.0]
     """
@@ -65,10 +58,6 @@ class LowRank(Curvature):
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
         return n_columns * sum(block.size for block in blocks)
 
-    def copy(self) -> Self:
-        """Return ``self``, since rows are never changed in place."""
-        return self
-
     def add_(self, batch: Batch) -> Self:
         """Append the batch's dense rows and truncate, O((L + M)² P) for M = n·K rows."""
         rows = batch.jacobian.rows().flatten(0, 1).double()
@@ -80,7 +69,6 @@ class LowRank(Curvature):
         return total
 
     def merge(self, other: Self) -> Self:
-        """Concatenate the rows of both and truncate."""
         return replace(self, kept=replace(self, kept=torch.cat([self._leading, other._leading]))._leading)
 
     def subtract(self, other: Self) -> Self:
@@ -91,7 +79,6 @@ class LowRank(Curvature):
         )
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v = Rᵀ (R v)."""
         return self._leading.mT @ (self._leading @ vector)
 
     @cached_property
@@ -112,11 +99,7 @@ class LowRank(Curvature):
     @cached_property
     def _eigenvalues(self) -> Tensor:
         rows = self._leading
-        values = eigh(rows @ rows.mT)[0]
-        padded = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        count = min(len(values), len(padded))
-        padded[len(padded) - count :] = values[len(values) - count :]
-        return padded
+        return padded(eigh(rows @ rows.mT)[0], rows.shape[1])
 
     def posterior(self, precision: Tensor, scale: float) -> FunctionalPosterior:
         """Posterior by Woodbury's formula on the kept rows, O(L² P), for any pattern of precisions."""

@@ -5,16 +5,15 @@ directions V,
 
 .. math:: H_l \approx V \Lambda V^\top + D, \qquad D = \max(0,\ \mathrm{diag}\,H_l - \mathrm{diag}(V \Lambda V^\top)),
 
-with the exact diagonal of H. Ties between equal moments, as of several Gaussian outputs in the last layer, are broken
-arbitrarily. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`, for any pattern
-of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L eigendecomposition
-:math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
+with the exact diagonal of H. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`,
+for any pattern of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L
+eigendecomposition :math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
 
 .. math:: P^{-1} = D'^{-1/2} (I - Q^\top \mathrm{diag}(1 / (1 + l))\, Q) D'^{-1/2}, \qquad
           R = D'^{-1/2} (I - Q^\top \mathrm{diag}(r)\, Q), \quad
           r = \frac{1 - (1 + l)^{-1/2}}{l} = \frac{1}{\sqrt{1 + l}\,(1 + \sqrt{1 + l})} .
 
-:math:`R R^\top = P^{-1}` holds up to rounding. The sampler of the source is an approximation and is not used.
+:math:`R R^\top = P^{-1}` holds up to rounding.
 """
 
 from __future__ import annotations
@@ -81,9 +80,6 @@ class InfBlock:
 class LowRankDiag(Curvature):
     """Leading eigenpairs and exact diagonal of every layer.
 
-    Examples
-    --------
-    >>> import torch
     >>> LowRankDiag.zero([ParameterBlock("0", 3, 2, factored=True)], torch.device("cpu"), rank=4).eigenvalues().tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
@@ -116,7 +112,6 @@ class LowRankDiag(Curvature):
         return None if following is None else self._with(following, torch.zeros_like(self.diagonal.diagonal))
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zero moments and diagonal in the same basis."""
         return self._with(self.ekfac.emptied(blocks, device), torch.zeros_like(self.diagonal.diagonal))
 
     @staticmethod
@@ -130,14 +125,10 @@ class LowRankDiag(Curvature):
         vectors = sum(min(rank, block.size) * block.size for block in blocks)
         return EKFAC.memory(blocks, n_dual) + Diag.memory(blocks, n_dual) + 3 * 8 * vectors
 
-    def copy(self) -> Self:
-        return replace(self, ekfac=self.ekfac.copy(), diagonal=self.diagonal.copy())
-
     def add_(self, batch: Batch) -> Self:
         return replace(self, ekfac=self.ekfac.add_(batch), diagonal=self.diagonal.add_(batch))
 
     def merge(self, other: Self) -> Self:
-        """Sums of the moments and the diagonals of two curvatures with the same basis."""
         return replace(self, ekfac=self.ekfac.merge(other.ekfac), diagonal=self.diagonal.merge(other.diagonal))
 
     def subtract(self, other: Self) -> Self:
@@ -150,7 +141,6 @@ class LowRankDiag(Curvature):
         return tuple(InfBlock.of(part, piece, self.rank) for part, piece in zip(moments, pieces, strict=True))
 
     def times(self, vector: Tensor) -> Tensor:
-        """H v, layer by layer, O(p (O + I))."""
         pieces = vector.split(self.diagonal.sizes)
         return torch.cat([block.times(piece) for block, piece in zip(self._blocks, pieces, strict=True)])
 
@@ -159,7 +149,6 @@ class LowRankDiag(Curvature):
         return torch.cat([block.eigenvalues() for block in self._blocks])
 
     def posterior(self, precision: Tensor, scale: float) -> BlockPosterior:
-        """Posterior, layer by layer, for any pattern of precisions."""
         sizes = self.diagonal.sizes
         pieces = precision.expand(sum(sizes)).split(sizes)
         parts = (block.posterior(piece, scale) for block, piece in zip(self._blocks, pieces, strict=True))
@@ -183,8 +172,7 @@ class InfBlockPosterior(Posterior):
         return self.total.device
 
     @property
-    def n_parameters(self) -> int:  # type: ignore[override]
-        """Number p of weights."""
+    def n_parameters(self) -> int:
         return len(self.total)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
@@ -197,7 +185,6 @@ class InfBlockPosterior(Posterior):
         return self.rows * (1 + self.values).rsqrt()[:, None]
 
     def logdet_precision(self) -> Tensor:
-        """log |D′| + Σ log(1 + l)."""
         return self.total.log().sum() + self.values.log1p().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -212,10 +199,7 @@ class InfBlockPosterior(Posterior):
         return self.total.rsqrt() * (white - explained.mT @ (explained @ white))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Covariance under the diagonal minus the part explained by the leading directions, shape (n, K, K).
-
-        The dense Jacobian of a linear layer is never formed.
-        """
+        """Covariance under the diagonal minus the part explained by the leading directions, shape (n, K, K)."""
         (factor,) = (part.double() for part in jacobian.factors)
         projected = factor.times((self._explained * self.total.rsqrt()).mT)
         projected = projected.view(jacobian.n_rows, jacobian.n_columns, -1)
@@ -226,13 +210,11 @@ class InfBlockPosterior(Posterior):
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """:meth:`covariance` between all rows and outputs, from dense rows, shape (n·K, m·K)."""
         left, right = (j.rows().double().flatten(0, 1) * self.total.rsqrt() for j in (jacobian, other))
         explained = self._explained
         return left @ right.mT - (left @ explained.mT) @ (right @ explained.mT).mT
 
     def marginal_variance(self) -> Tensor:
-        """Diagonal of the covariance, (1 − diag(Eᵀ E)) / D′, shape (p,)."""
         return (1 - self._explained.square().sum(0)) / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:

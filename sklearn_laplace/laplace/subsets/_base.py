@@ -28,8 +28,5 @@ class Subset(ABC):
         return select(network, self.names(network), example)
 
     def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
-        """Return the final subset for a network of all trained weights; ``self`` if it does not depend on them.
-
-        ``variance`` makes a pass over the data, and returns the marginal variances (P,) of a diagonal posterior.
-        """
+        """Final subset for a network of all trained weights; ``variance`` returns marginal variances (P,) by a pass."""
         return self

@@ -1,7 +1,5 @@
 """Subset of all weights that require a gradient."""
 
-from __future__ import annotations
-
 from ..network.network import Network
 from ._base import Subset
 
@@ -9,8 +7,6 @@ from ._base import Subset
 class All(Subset):
     """Every trained tensor is random.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch
     >>> All().names(trace(torch.nn.Linear(2, 1), torch.zeros(1, 2)))

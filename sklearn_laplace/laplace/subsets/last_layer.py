@@ -1,7 +1,5 @@
 """Subset of the last layer's weights (the neural linear model)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ...errors import UnsupportedCombinationError
@@ -15,10 +13,8 @@ class LastLayer(Subset):
     """The last module with parameters in the forward pass. It must be a linear layer or a convolution.
 
     No other layer may bypass the last layer on the way to the outputs, as in a network with several heads: the outputs
-    of the others would have no variance. Parameters of an enclosing module, such as a scale of the outputs, stay fixed.
+    of the others would have no variance.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
@@ -27,11 +23,6 @@ class LastLayer(Subset):
     """
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of the last layer's tensors.
-
-        Raises UnsupportedCombinationError if it is not a linear layer or convolution, is called more than once, or
-        shares its tensors.
-        """
         known = {layer.name: layer for layer in network.layers if isinstance(layer, Linear | Conv)}
         last = network.called[-1] if network.called else "(none)"
         if last not in known:
@@ -44,10 +35,6 @@ class LastLayer(Subset):
         return tuple(name for name, _ in known[last].columns)
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return the network restricted to the last layer's weights.
-
-        Raises UnsupportedCombinationError if there is no suitable layer, or if another one bypasses it to the outputs.
-        """
         names, last = self.names(network), network.called[-1]
         owners = {name: name.rpartition(".")[0] for name in network.passing_by(last, example[:1])}
         outside = {owner for owner in owners.values() if not f"{last}.".startswith(f"{owner}.".lstrip("."))}

@@ -7,12 +7,7 @@ the weights with the largest scores after the training:
   Wasserstein distance to the posterior with some weights fixed at the mode is the sum of their variances.
 - "magnitude", the absolute values of the weights,
 - "random", uniform random numbers.
-
-For a mask the factors of whole layers are computed per row, and its elements are then selected. The curvature matrix is
-stored for the selected elements only.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,10 +29,7 @@ class Subnetwork(Subset):
 
     A mask has the shape of its tensor. None selects a tensor, or all tensors of a module and of its submodules.
 
-    Examples
-    --------
     >>> from sklearn_laplace.laplace.network import trace
-    >>> import torch
     >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> Subnetwork({"bias": None}).of(network, torch.zeros(1, 2)).blocks
     (ParameterBlock(name='', outputs=1, inputs=1, factored=True, positions=1),)
@@ -54,10 +46,6 @@ class Subnetwork(Subset):
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of the selected tensors and of those in selected modules, without tensors with an empty mask.
-
-        Raises ValueError for an unknown name, a mask of a module or of the wrong shape, or if no weight is selected.
-        """
         known, aliases = network.parameter_names, network.layout.aliases
         members = {name: tensors_of(network, name) for name in self.masks}
         if unknown := [name for name, tensors in members.items() if not tensors]:
@@ -109,10 +97,7 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores.
-
-    Scores need the trained network. Before the training, :meth:`of` returns as many weights for the memory estimate.
-    """
+    """The weights with the largest scores in the trained network; before, as many for the memory estimate."""
 
     score: Score  # a value of ``SCORES``
     size: int | float  # number of weights, or their share of all weights
@@ -123,7 +108,6 @@ class Scored(Subset):
         return frozenset({"rows"})
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of all tensors, since each may have selected weights."""
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
@@ -150,10 +134,7 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the ``n_weights`` weights with the largest scores over all tensors, for ``subset_of_weights``.
-
-    Ties are broken in favour of the first weights. Raises ValueError if ``n_weights`` is not between 1 and P.
-    """
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors, the first ones of ties."""
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):
