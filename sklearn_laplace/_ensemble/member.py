@@ -284,7 +284,7 @@ class Member:
 def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
     """Fields of a :class:`Member` that depend on its fit and hyperparameters."""
     posterior = used = fit.posterior(hyper)
-    if options.structure_options.damped:  # MacKay's formulas assume exact damping
+    if options.damped:  # MacKay's formulas assume exact damping
         used = fit.damped_posterior(hyper)
     evidence = log_evidence(fit, hyper, posterior)
     return {

@@ -389,7 +389,7 @@ def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: boo
         selected, structure, n_dual, used = layout_of(network, rows, options)
     prior = grouped(selected, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))
-    structure_options = options.structure_options.options_of(structure)
+    structure_options = options.of_structure(structure)
     return fit_laplace(selected, options.likelihood, options.rule, structure, prior, chunks, **structure_options)
 
 

@@ -93,17 +93,16 @@ def posterior_layout(
         options.grouping.unit,
         lambda structure: memory.fits(structure, network, n_dual, n_columns),
     )
-    damped = options.structure_options.damped
-    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
+    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=options.damped)
     n_previous = 0 if options.previous is None else options.previous.dual_rows(n_columns)
-    settings = options.structure_options.options_of(structure)
+    settings = options.of_structure(structure)
     n_bytes = memory.require(structure, network, n_dual + n_previous, n_columns, rule, **settings)
     return network, structure, n_dual, n_bytes
 
 
 def selected(everything: Network, example: Tensor, options: Options) -> Network:
     """Network of the random weights, with separate blocks for biases if the structure needs them."""
-    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    laid_out = everything.with_separate_biases() if options.separate_biases else everything
     return options.subset.of(laid_out, example)
 
 
