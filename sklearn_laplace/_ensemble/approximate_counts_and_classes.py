@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from .._training.plan import FitRequest
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
@@ -30,7 +31,6 @@ from .approximate_members import (
 )
 from .calibration import MOST_ROWS
 from .choose import SelectionState, density_for
-from .conditions import FitRequest
 from .joint_members import JointMembers
 
 PARTS = tuple(2.0**-k for k in range(6))

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from .._table.rows import PreparedData
 from .._training.batches import RowStream, held_out_by_hash
-from .._training.plan import MapResult, fixed_dispersion
+from .._training.plan import FitRequest, MapResult, fixed_dispersion
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
 from ..laplace.leave_one_out.rows import linear_rows
@@ -46,7 +46,6 @@ from ..nets.skorch_net import build_net, finish, initialise
 from ..options.resolved import Options
 from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
 from .choose import SelectionState, density_for
-from .conditions import FitRequest
 from .joint_members import JointMembers
 from .noise_model import NoiseModel, TrainedNoise
 from .target_noise import TargetNoise

@@ -32,7 +32,7 @@ from .._training.fit_map import (
     started,
     starts_by_gradients,
 )
-from .._training.plan import NOISELESS, MapResult, Plan, TrainingRequest, planned
+from .._training.plan import NOISELESS, FitRequest, MapResult, Plan, planned
 from .._training.progress import Steps, Task
 from .._training.recipe import FOLDS_OF_MANY, held_out_rows
 from ..laplace.fit import Hyper, TrainingRows
@@ -53,7 +53,7 @@ WORTH = 1.1
 class ExactNets:
     """Nets of one shape that take exact steps, and how they are trained."""
 
-    request: TrainingRequest
+    request: FitRequest
     options: Options
     rows: TrainingRows
     plan: Plan
@@ -61,9 +61,9 @@ class ExactNets:
     task: Task
 
     @classmethod
-    def of(cls, request: TrainingRequest, resolved: Options, n_bins: int | None, task: Task) -> ExactNets:
+    def of(cls, request: FitRequest, n_bins: int | None, task: Task) -> ExactNets:
         parameters = {**of_one_net(request.parameters), "n_bins": n_bins}
-        options, rows, plan = planned(replace(request, parameters=parameters), resolved, task)
+        options, rows, plan = planned(replace(request, parameters=parameters), task)
         _, arguments = built_in_net(parameters, request.data, options.likelihood, 0, as_table=True)
         return cls(request, options, rows, plan, arguments, task)
 
@@ -132,20 +132,18 @@ class ExactNets:
         return members, outputs
 
 
-def exact_repeat(
-    request: TrainingRequest, resolved: Options, first: int, noise: Tensor | None, task: Task
-) -> tuple[JointMembers, Tensor]:
+def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
     """Repeat beside other ones, under the variances ``noise`` (n, C) of their rows, from fold ``first`` on."""
     data = request.data
     held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = replace(request, data=data if noise is None else data.under_noise(noise.cpu().numpy()))
     n_bins = None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"]
-    return ExactNets.of(request, resolved, n_bins, task).without_folds(held_out, first, lead=False)
+    return ExactNets.of(request, n_bins, task).without_folds(held_out, first, lead=False)
 
 
-def exact_alone(request: TrainingRequest, resolved: Options, kinds: Sequence[int | None], task: Task) -> JointMembers:
+def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
     """Nets without other repeats, with the encoding that ``WORTH`` decides by the errors of one fold."""
-    held_out, candidates = _held_out(request, 0), [ExactNets.of(request, resolved, kind, task) for kind in kinds]
+    held_out, candidates = _held_out(request, 0), [ExactNets.of(request, kind, task) for kind in kinds]
     if len(kinds) > 1:
         errors = []
         for nets in candidates:
@@ -157,6 +155,6 @@ def exact_alone(request: TrainingRequest, resolved: Options, kinds: Sequence[int
     return members
 
 
-def _held_out(request: TrainingRequest, n_before: int) -> np.ndarray:
+def _held_out(request: FitRequest, n_before: int) -> np.ndarray:
     """Mask (K, n) of the rows that each net holds out, of a repeat after others."""
     return held_out_rows(request.data.X, request.data.targets, n_before + 1, FOLDS_OF_MANY)[-FOLDS_OF_MANY:]

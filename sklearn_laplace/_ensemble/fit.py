@@ -37,12 +37,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from .._training.built_in import of_one_net
+from .._training.plan import FitRequest
 from .._training.progress import Task
 from ..errors import MemoryBudgetError
 from ..nets.given_net import is_list
 from ..options.resolve import resolve
 from ..options.resolved import is_auto
-from .conditions import FitRequest, check_in_memory, trains_jointly
+from .conditions import check_in_memory, trains_jointly
 from .ensemble import Ensemble
 from .fit_alone import FAILURES, fit_alone, issue, kept_back
 from .fit_jointly import fit_jointly, within_time

@@ -16,7 +16,7 @@ from .._table.rows import row_keys
 from .._training.batched import seconds_of_step
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
-from .._training.plan import WarmStart, tempering
+from .._training.plan import FitRequest, WarmStart, tempering
 from .._training.progress import STAGES, Clock, Task
 from .._training.recipe import FOLDS_OF_MANY
 from .._training.stacked import Stacked, loss_of
@@ -25,7 +25,7 @@ from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
 from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, initialised, noise_of_folds, pieces_of, traced
-from .conditions import LEAST_EVENTS, FitRequest
+from .conditions import LEAST_EVENTS
 from .ensemble import Ensemble
 from .fit_alone import fit_alone
 from .joint_members import JointMembers
@@ -77,7 +77,7 @@ def fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     data = request.data
     with task.subtask("member", STAGES) as stages:
         with stages.subtask("training", STAGES) as training:
-            joint_nets = cached_training(train_jointly, request.training, request.resolved, training)
+            joint_nets = cached_training(train_jointly, request, training)
         if joint_nets.overdispersion:
             request = request.with_overdispersion(joint_nets.overdispersion)
         if joint_nets.lead is not None:
@@ -116,5 +116,5 @@ def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest,
     starts = tuple(WarmStart(net.theta.cpu().numpy().astype(float), precision, lead.dispersion) for net in networks)
     of_one = of_one_net(request.parameters)
     parameters = {**of_one, "lr": None, "batch_size": None, "n_bins": pieces_of(joint_nets)[0]}
-    under = request if model is None else request.under_noise(model)
+    under = request if model is None else request.under_noise(model.ratios_of)
     return fit_alone(replace(under, parameters=parameters), n_stages, task, starts, model)

@@ -25,7 +25,7 @@ from .._table.rows import PreparedData
 from .._training.batched import seconds_of_step, train_stacked
 from .._training.batches import RowNoise, RowStream, StreamedBatches, held_out_by_hash
 from .._training.built_in import noise_net, of_one_net, table_net
-from .._training.plan import NOISELESS, TrainingRequest, grouped, posterior_layout
+from .._training.plan import NOISELESS, FitRequest, grouped, posterior_layout
 from .._training.progress import Clock, Steps, Task
 from .._training.recipe import (
     FEW_ROWS,
@@ -81,19 +81,19 @@ PILOT_NOISELESS = 2 * NOISELESS
 It exceeds ``NOISELESS`` because the trial has fewer steps."""
 
 
-def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers:
+def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
     If the targets are almost free of noise, and exact steps are affordable, all nets take such steps: they are more
     accurate there.
     """
-    options, data, stream, clock = request.options(resolved), request.data, request.stream, task.clock
+    options, data, stream, clock = request.options_for_rows(), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     n_rows = len(data.X) if stream is None else stream.n_rows
     recipes = recipes_of(request.parameters, data, n_rows)
     is_few = loss.has_noise and stream is None and n_rows <= FEW_ROWS
-    if is_few and leaves_layers_open(request, resolved):
+    if is_few and leaves_layers_open(request, request.resolved):
         recipes += (linear(recipes[0]),)
     n_members = FOLDS_OF_FEW if is_few else FOLDS_OF_MANY  # of a repeat
     held_out = torch.from_numpy(_held_out(data, len(recipes), n_members, stream)).to(rows.inputs.device)
@@ -114,7 +114,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
             if error < PILOT_NOISELESS and stream is None and kinds:
                 with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
-                    return exact_alone(request, resolved, kinds, stage)
+                    return exact_alone(request, kinds, stage)
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
         for first, recipe in zip(range(0, len(held_out), n_members), recipes, strict=False):
@@ -130,7 +130,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     of_one = of_one_net(request.parameters)
     if stream is None and not clock.is_over() and affords_exact_net(of_one, data.shape(), options.likelihood):
         with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
-            more, of_more = exact_repeat(request, resolved, len(recipes) * n_members, noise, stage)
+            more, of_more = exact_repeat(request, len(recipes) * n_members, noise, stage)
             by_repeat, outputs, least = (more, *by_repeat), (of_more, *outputs), LEAST_EXACT
     if len(by_repeat) == 1:
         return by_repeat[0]
@@ -153,7 +153,7 @@ def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[s
 class _Program:
     """Members of a repeat, which train as one tensor program on the rows or a sample of them."""
 
-    request: TrainingRequest
+    request: FitRequest
     options: Options
     rows: TrainingRows
     recipe: Recipe
@@ -165,7 +165,7 @@ class _Program:
     @classmethod
     def of(
         cls,
-        request: TrainingRequest,
+        request: FitRequest,
         options: Options,
         rows: TrainingRows,
         recipe: Recipe,
@@ -278,7 +278,7 @@ def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, out
 
 
 def _noise_so_far(
-    request: TrainingRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
+    request: FitRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
 ) -> RowNoise | None:
     """Noise variances, up to a factor, if all errors on held-out rows were noise; None for a single level."""
     if not learns_noise(request.data, options):
@@ -303,7 +303,7 @@ def learns_noise(data: PreparedData, options: Options) -> bool:
 
 
 def learnt_of(
-    request: TrainingRequest,
+    request: FitRequest,
     held_out: HeldOutErrors,
     inputs: Tensor,
     dispersion: float,

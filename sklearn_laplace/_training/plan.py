@@ -1,4 +1,4 @@
-"""Specification, warm start and result of the MAP stage, with the options resolved for the rows of a fit.
+"""Request of a fit, and specification, warm start and result of the MAP stage.
 
 For a single row, neither prior precision nor noise level can be estimated: without a prior on the noise level, the
 posterior predictive is improper, because a net can interpolate the row. The prior precision is then 1, and the noise
@@ -18,7 +18,7 @@ from skorch import NeuralNet
 from torch import Tensor
 
 from .._table.limits import MemoryBudget, automatic_structure
-from .._table.rows import FEWEST_ROWS, PreparedData, TargetScale, TargetSummary
+from .._table.rows import FEWEST_ROWS, PreparedData, TargetScale
 from .._validation.arguments import Choice
 from ..laplace.fit import Hyper, LaplaceFit, TrainingRows
 from ..laplace.likelihoods._base import Likelihood
@@ -42,33 +42,6 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     """Fixed ``sigma_noise`` as φ in the network's units; None if a rule selects it."""
     sigma = options.sigma_noise.value
     return None if sigma is None else scale.dispersion(sigma)
-
-
-def for_rows(
-    options: Options, kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0
-) -> Options:
-    """Resolved options in the units and for the number of rows of ``targets``.
-
-    ``kind`` is "regressor" or "classifier", and ``seed`` that of random draws in the curvature and the subset.
-    """
-    subset = options.subset
-    options = replace(
-        options,
-        likelihood=likelihood_of(kind, parameters, single_logit=targets.single_logit),
-        rule=options.rule.sampling(parameters["n_fisher_samples"], seed),
-        subset=replace(subset, seed=seed) if isinstance(subset, Scored) else subset,
-    )
-    check_device(options.device)
-    previous = previous_of(parameters["prior"])
-    if previous is not None:
-        check_previous(options, parameters, previous.fit)
-        fit, mean = previous.fit, previous.fit.prior.mean
-        options = replace(options, previous=previous, structure=type(fit.curvature), likelihood=fit.likelihood)
-        if mean is not None and options.prior_mean == 0.0:  # the prior counts once, with the mean of the previous fit
-            return replace(options, prior_mean=fit.network.tensors(mean))
-        return options
-    likelihood = options.likelihood.scaled_to(targets.mean_variance, targets.average_noise)
-    return fixed_for_one_row(replace(options, likelihood=likelihood), targets.total_weight, targets.scale)
 
 
 def posterior_layout(
@@ -282,22 +255,64 @@ class GivenNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRequest:
+class FitRequest:
+    """Rows, options and seeds of a fit, or of one net of it."""
+
     kind: str  # "regressor" or "classifier"
     parameters: Mapping[str, Any]
+    resolved: Options  # of the parameters, in the units of y
     data: PreparedData  # a sample of the table if there is a stream
-    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module
+    kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
+    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module; of the posterior
     warm_start: WarmStart | None = None
     is_member: bool = False  # later member: prior precisions of its warm start
     stream: RowStream | None = None
     saved: Checkpoint = field(default_factory=Checkpoint)  # of a killed process
 
-    def options(self, resolved: Options) -> Options:
-        return for_rows(resolved, self.kind, self.parameters, self.data.summary())
+    def options_for_rows(self) -> Options:
+        """Resolved options in the units of these rows, and for their number."""
+        resolved, data, seed = self.resolved, self.data, self.seeds[2]
+        single_logit = data.targets.ndim == 1 and data.n_outputs == 1
+        options = replace(
+            resolved,
+            likelihood=likelihood_of(self.kind, self.parameters, single_logit=single_logit),
+            rule=resolved.rule.sampling(self.parameters["n_fisher_samples"], seed),
+            subset=replace(resolved.subset, seed=seed) if isinstance(resolved.subset, Scored) else resolved.subset,
+        )
+        check_device(options.device)
+        previous = previous_of(self.parameters["prior"])
+        if previous is not None:
+            check_previous(options, self.parameters, previous.fit)
+            fit, mean = previous.fit, previous.fit.prior.mean
+            options = replace(options, previous=previous, structure=type(fit.curvature), likelihood=fit.likelihood)
+            if mean is not None and options.prior_mean == 0.0:  # the prior counts once, with the previous fit's mean
+                return replace(options, prior_mean=fit.network.tensors(mean))
+            return options
+        likelihood = options.likelihood.scaled_to(data.mean_variance, data.average_noise)
+        return fixed_for_one_row(replace(options, likelihood=likelihood), data.total_weight, data.scale)
+
+    def under_noise(self, ratios_of: Callable[[np.ndarray], np.ndarray]) -> FitRequest:
+        """Request with noise variances (n, C) of the rows, up to a factor, given by their inputs (n, d)."""
+        kept = None if self.kept is None else self.kept.under_noise(ratios_of(self.kept.X))
+        return replace(self, data=self.data.under_noise(ratios_of(self.data.X)), kept=kept)
+
+    def with_overdispersion(self, alpha: tuple[float, ...]) -> FitRequest:
+        return replace(self, parameters={**self.parameters, "overdispersion": alpha})
+
+    def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
+        """Set the weights of the stored rows to zero that a given net has held out from its training."""
+        if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
+            return self
+        weights = self.kept.weights.copy()
+        present = np.flatnonzero(weights > 0)
+        if len(present) != len(self.data.X):  # already done
+            return self
+        weights[present[trained.held_out.cpu().numpy()]] = 0.0
+        return replace(self, kept=replace(self.kept, weights=weights))
 
 
-def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
-    options, data, start = request.options(resolved), request.data, request.warm_start
+def planned(request: FitRequest, task: Task) -> tuple[Options, TrainingRows, Plan]:
+    options, data, start = request.options_for_rows(), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
     fixed_noise = options.map_precision is not None
@@ -316,7 +331,7 @@ def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Op
     return options, rows, plan
 
 
-def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
+def _map_precision(options: Options, request: FitRequest) -> Tensor | None:
     """Fixed prior precisions of the training; None if they are selected by the evidence."""
     if request.is_member and request.warm_start is not None:  # precisions of the first member
         return request.warm_start.hyper.prior_precision

@@ -28,7 +28,7 @@ from ..options.resolved import Options
 from .built_in import built_in_net, statistics_of
 from .fit_map import SCHEDULE, fit_map, is_exact, started, starts_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
-from .plan import GivenNet, MapResult, Plan, TrainingRequest, planned, posterior_layout
+from .plan import FitRequest, GivenNet, MapResult, Plan, planned, posterior_layout
 from .progress import Task
 from .recipe import FOLDS_OF_MANY, held_out_rows
 
@@ -75,13 +75,12 @@ STANDARD = 1e-6
 """Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""
 
 
-def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult | GivenNet:
+def train(request: FitRequest, task: Task) -> MapResult | GivenNet:
     """Train a net to its mode; a given net by its own epochs only, unless it is linear.
 
-    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most two
-    subtasks.
+    The memory budget affects the result only by rounding. ``task`` gets at most two subtasks.
     """
-    options, rows, plan = planned(request, resolved, task)
+    options, rows, plan = planned(request, task)
     parameters, seeds = request.parameters, request.seeds
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
@@ -95,7 +94,7 @@ def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult 
         return _train_net(request, rows, plan, options, task)
 
 
-def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> tuple[NeuralNet, Network, bool]:
+def _net_of(request: FitRequest, rows: TrainingRows, options: Options) -> tuple[NeuralNet, Network, bool]:
     """Initialised net, its trace, and True if the user sets the number of epochs."""
     parameters, data, seeds = request.parameters, request.data, request.seeds
     is_ours = parameters["net"] is None
@@ -132,7 +131,7 @@ def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> t
 
 
 def _train_net(
-    request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task
+    request: FitRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task
 ) -> MapResult | GivenNet:
     net, network, own_epochs = _net_of(request, rows, options)
     start, previous = request.warm_start, options.previous
