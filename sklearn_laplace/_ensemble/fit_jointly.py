@@ -22,7 +22,6 @@ from .._training.recipe import FOLDS_OF_MANY
 from .._training.stacked import Stacked, loss_of
 from ..laplace.fit import Hyper, some_rows
 from ..laplace.torch_state import single_thread
-from ..nets import TableMLP
 from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, initialised, noise_of_folds, pieces_of, traced
 from .conditions import LEAST_EVENTS
@@ -30,7 +29,7 @@ from .ensemble import Ensemble
 from .fit_alone import fit_alone
 from .joint_members import JointMembers
 from .member import member_of
-from .train_members import PROBED_ROWS, arguments_of, recipes_of, train_jointly
+from .train_members import PROBED_ROWS, arguments_of, modules_of, recipes_of, train_jointly
 
 PASSES = 16.0
 """Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
@@ -62,8 +61,7 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     options, few = request.options_for_rows(), data.taken(some_rows(n_rows, PROBED_ROWS).numpy())
     rows = few.training_rows(options.dtype, options.device, built_in=True)
     recipe = recipes_of(request.parameters, data, n_rows)[0]
-    net = arguments_of(recipe, data, options)
-    stacked = Stacked([TableMLP(**net, seed=0).to(rows.weights) for _ in range(FOLDS_OF_MANY)])
+    stacked = Stacked(modules_of(arguments_of(recipe, data, options), rows, 0, FOLDS_OF_MANY))
     with single_thread(stacked.is_small(recipe.schedule)):
         step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule)
     most = max(clock.left / (PASSES * step) * min(recipe.schedule.batch_size, len(rows)), FEWEST_ROWS)
