@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import exact_members, joint_members
-from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
+from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.calibration import HeldOutRepeats
 from sklearn_laplace._training.recipe import FOLDS_OF_MANY
