@@ -43,8 +43,8 @@ errors _validation laplace nets distributions _table options _training _ensemble
 recalibration plotting __init__
 """
 PARTS = """
-linalg extrapolation jacobian replica layers prior network latent likelihoods curvatures nonfinite structures tempering
-torch_state fit evidence leave_one_out links mode predictives prior_groups selection subsets updates __init__
+torch_state linalg extrapolation jacobian replica layers prior network latent likelihoods curvatures nonfinite
+structures tempering fit evidence leave_one_out links mode predictives prior_groups selection subsets updates __init__
 """
 ORDER = PACKAGES.split()
 """Packages and modules of the top level; each imports only what stands before it."""

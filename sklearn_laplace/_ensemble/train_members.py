@@ -104,7 +104,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
             timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
-        progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
+        progress = partial(Schedule.steps, task=epochs, n_rows=len(data.X), log_volume=data.scale.log_volume)
         of_trial = held_out[: trial_folds(n_rows, n_members)]
         modules = modules_of(arguments_of(recipes[0], data, options), rows, request.seeds[0], len(of_trial))
         layout_of(trace(modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training

@@ -28,7 +28,7 @@ from ..distributions.transforms import LogTransform
 from ..errors import UnsupportedCombinationError
 from ..laplace.fit import TrainingRows
 from ..laplace.likelihoods._base import Likelihood
-from ..laplace.linalg import is_slow_at_float64
+from ..laplace.torch_state import is_slow_at_float64
 from .limits import FLOAT32_ROWS
 from .statistics import spread
 from .table import Table
