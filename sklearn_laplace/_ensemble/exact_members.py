@@ -36,13 +36,14 @@ from .._training.plan import NOISELESS, FitRequest, Plan, planned
 from .._training.progress import Steps, Task
 from .._training.recipe import FOLDS_OF_MANY, held_out_rows
 from ..laplace.fit import Hyper, TrainingRows
+from ..laplace.likelihoods._base import Likelihood
 from ..laplace.mode.alternating import alternate
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
 from ..nets.skorch_net import build_net, initialise
-from ..options.resolved import Options, is_auto
+from ..options.resolved import is_auto
 from .joint_members import JointMembers
 
 WORTH = 1.1
@@ -55,8 +56,8 @@ def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Ta
     request = _with_pieces(request, None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"])
     if noise is not None:
         request = replace(request, data=request.data.under_noise(noise.cpu().numpy()))
-    options, rows, plan = planned(request, task)
-    return without_folds(request, options, rows, plan, held_out, first, task, lead=False)
+    rows, plan = planned(request, task)
+    return without_folds(request, rows, plan, held_out, first, task, lead=False)
 
 
 def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
@@ -65,13 +66,13 @@ def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) ->
     if len(kinds) > 1:
         errors = []
         for of_kind in requests:
-            options, rows, plan = planned(of_kind, task)
+            rows, plan = planned(of_kind, task)
             quick = replace(plan, quick=True)
-            _, outputs = without_folds(of_kind, options, rows, quick, held_out[:1], 0, task, lead=False)
+            _, outputs = without_folds(of_kind, rows, quick, held_out[:1], 0, task, lead=False)
             errors.append(float((rows.targets - outputs)[torch.from_numpy(held_out[0])].square().mean()))
         requests = requests if errors[0] <= WORTH * errors[1] else requests[1:]
-    options, rows, plan = planned(requests[0], task)
-    members, _ = without_folds(requests[0], options, rows, plan, held_out, 0, task, lead=True)
+    rows, plan = planned(requests[0], task)
+    members, _ = without_folds(requests[0], rows, plan, held_out, 0, task, lead=True)
     return members
 
 
@@ -86,7 +87,6 @@ def _with_pieces(request: FitRequest, n_bins: int | None) -> FitRequest:
 
 def without_folds(
     request: FitRequest,
-    options: Options,
     rows: TrainingRows,
     plan: Plan,
     masks: np.ndarray,
@@ -101,8 +101,8 @@ def without_folds(
     """
     n, seed = len(masks), request.seeds[0] + first
     held_out = torch.from_numpy(masks).to(rows.inputs.device)
-    _, arguments = built_in_net(request.parameters, request.data, options.likelihood, 0, as_table=True)
-    nets = [_initialised(arguments | {"seed": seed + k}, options, rows) for k in range(n)]
+    _, arguments = built_in_net(request.parameters, request.data, plan.likelihood, 0, as_table=True)
+    nets = [_initialised(arguments | {"seed": seed + k}, plan.likelihood, rows) for k in range(n)]
     if starts_by_gradients(nets[0][1], rows, plan):
         log_volume, modules = request.data.scale.log_volume, [net.module_ for net, _ in nets]
         with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), log_volume) as steps:
@@ -112,7 +112,7 @@ def without_folds(
     outputs = torch.zeros(len(rows), rows.n_outputs, dtype=torch.float64, device=rows.inputs.device)
     states, hyper, n_steps = list[dict[str, Tensor]](), None, 0
     if lead:
-        net, network = _initialised(arguments | {"seed": seed + n}, options, rows)
+        net, network = _initialised(arguments | {"seed": seed + n}, plan.likelihood, rows)
         of_all = fit_map(net, network, rows, plan, task, own_epochs=False)
         hyper, n_steps = of_all.mode.hyper, of_all.n_steps
     for (net, network), mask in zip(nets, held_out, strict=True):
@@ -130,10 +130,10 @@ def without_folds(
     return members, outputs
 
 
-def _initialised(arguments: dict[str, Any], options: Options, rows: TrainingRows) -> tuple[Any, Network]:
+def _initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: TrainingRows) -> tuple[Any, Network]:
     """New net with initial weights, and its trace."""
     training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "verbose": 0}
-    net = build_net(TableMLP, arguments, options.likelihood, rows, seed=arguments["seed"], **training)
+    net = build_net(TableMLP, arguments, likelihood, rows, seed=arguments["seed"], **training)
     initialise(net, rows.weights.dtype, rows)
     return net, trace(net.module_, rows.inputs)
 

@@ -17,7 +17,7 @@ import torch
 from skorch import NeuralNet
 from torch import Tensor
 
-from .._table.limits import MemoryBudget, automatic_structure
+from .._table.limits import automatic_structure
 from .._table.rows import FEWEST_ROWS, PreparedData, TargetScale
 from .._validation.arguments import Choice
 from ..laplace.fit import Hyper, LaplaceFit, TrainingRows
@@ -149,18 +149,28 @@ class WarmStart:
 class Plan:
     """Specification of the MAP stage: its model, its free hyperparameters and its start."""
 
-    likelihood: Likelihood
-    prior: Callable[[Network], Prior]
+    options: Options  # in the units of the rows
     precision: Tensor | None  # 0-d or one per group; None: selected by the evidence
-    dispersion: float | None  # φ; None: selected by update_dispersion
-    update_dispersion: Callable[[LaplaceFit, Hyper], Hyper]
+    dispersion: float | None  # φ; None: selected by the rule of the options
     natural_start: bool  # initial precisions are 1 (built-in net), not by fan-in
-    memory: MemoryBudget
-    previous: PreviousPosterior | None = None  # posterior of earlier rows
     again: Hyper | None = None  # start: hyperparameters of an earlier training on the same rows
     quick: bool = False  # the net is only scored: a few Gauss–Newton steps
     begun: float | None = None  # held-out mean squared error after a gradient training
     is_over: Callable[[], bool] = bool  # never
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return self.options.likelihood
+
+    @property
+    def previous(self) -> PreviousPosterior | None:
+        """Posterior of earlier rows."""
+        return self.options.previous
+
+    def prior(self, network: Network) -> Prior:
+        """Prior with a single precision if ``map_prior_precision`` is fixed, else with the posterior's groups."""
+        prior = grouped(network, network.parameter_names, self.options)
+        return prior if self.options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)
 
     @property
     def is_noisy(self) -> bool:
@@ -198,9 +208,10 @@ class Plan:
 
     def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
         """Update φ if it is free; the prior precisions do not change."""
-        if not self.free_dispersion:
+        rule = DISPERSION_RULES.get(self.options.sigma_noise.rule)
+        if not self.free_dispersion or rule is None:
             return hyper
-        return replace(hyper, dispersion=self.update_dispersion(fit, hyper).dispersion)
+        return replace(hyper, dispersion=rule(fit, hyper).dispersion)
 
 
 def other_rows(index: Tensor, n_rows: int) -> Tensor:
@@ -311,24 +322,20 @@ class FitRequest:
         return replace(self, kept=replace(self.kept, weights=weights))
 
 
-def planned(request: FitRequest, task: Task) -> tuple[Options, TrainingRows, Plan]:
+def planned(request: FitRequest, task: Task) -> tuple[TrainingRows, Plan]:
     options, data, start = request.options_for_rows(), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
     fixed_noise = options.map_precision is not None
     plan = Plan(
-        options.likelihood,
-        lambda network: _training_prior(network, options),
+        options,
         _map_precision(options, request),
         options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
-        DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=is_ours,
-        memory=options.memory,
-        previous=options.previous,
         again=None if start is None else start.hyper,
         is_over=task.clock.is_over,
     )
-    return options, rows, plan
+    return rows, plan
 
 
 def _map_precision(options: Options, request: FitRequest) -> Tensor | None:
@@ -339,9 +346,3 @@ def _map_precision(options: Options, request: FitRequest) -> Tensor | None:
         return torch.tensor(options.map_precision, dtype=torch.float64)
     value = options.prior_precision.value
     return None if value is None else torch.as_tensor(value)
-
-
-def _training_prior(network: Network, options: Options) -> Prior:
-    """Prior of the training: a single precision if ``map_prior_precision`` is fixed, else the posterior's groups."""
-    prior = grouped(network, network.parameter_names, options)
-    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)

@@ -67,20 +67,19 @@ def test_no_net_learns_from_its_rows_held_out(monkeypatch):
     """Other targets of the held-out rows do not change any net."""
     recorded, original = [], exact_members.without_folds
 
-    def spied(request, options, rows, plan, masks, first, task, **how):
-        recorded.append((request, options, rows, plan, task))
-        return original(request, options, rows, plan, masks, first, task, **how)
+    def spied(request, rows, plan, masks, first, task, **how):
+        recorded.append((request, rows, plan, task))
+        return original(request, rows, plan, masks, first, task, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(exact_members, "without_folds", spied)
         LaplaceRegressor(random_state=0).fit(*waves(80))
-    ((request, options, rows, plan, task),) = recorded
+    ((request, rows, plan, task),) = recorded
     masks = np.stack([np.arange(80) % 3 == 0] * 2)
     moved = rows.targets.clone()
     moved[torch.from_numpy(masks[0])] = 5.0
     (plain, outputs), (changed, of_changed) = (
-        original(request, options, of_rows, plan, masks, 0, task, lead=False)
-        for of_rows in (rows, replace(rows, targets=moved))
+        original(request, of_rows, plan, masks, 0, task, lead=False) for of_rows in (rows, replace(rows, targets=moved))
     )
     torch.testing.assert_close(outputs, of_changed)
     for state, of_changed_net in zip(plain.states, changed.states, strict=True):
