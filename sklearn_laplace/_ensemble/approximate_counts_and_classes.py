@@ -19,7 +19,7 @@ from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import Options
-from .approximate_members import curvature_rows, fits_of_stream, fits_on_rows, initialised, members_of, traced
+from .approximate_members import curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
 from .calibration import MOST_ROWS
 from .choose import SelectionState, density_for
 from .joint_members import JointMembers
@@ -39,7 +39,7 @@ def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest
     """
     options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = initialised(joint_nets, rows, options, request.seeds[0])
+    nets = nets_of(joint_nets, rows, options, request.seeds[0])
     networks, begun = traced(nets, rows), clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
     fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)

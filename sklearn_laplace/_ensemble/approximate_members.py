@@ -32,6 +32,7 @@ from torch import Tensor
 
 from .._table.rows import PreparedData, row_keys
 from .._training.batches import RowStream, held_out_by_hash
+from .._training.built_in import initialised
 from .._training.plan import FitRequest, MapResult, fixed_dispersion, tempering
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
@@ -41,8 +42,7 @@ from ..laplace.mode.problem import Mode
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
-from ..nets import TableMLP
-from ..nets.skorch_net import build_net, finish, initialise
+from ..nets.skorch_net import finish
 from ..options.resolved import Options
 from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
 from .choose import SelectionState
@@ -135,7 +135,7 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = initialised(joint_nets, rows, options, request.seeds[0])
+    nets = nets_of(joint_nets, rows, options, request.seeds[0])
     networks = traced(nets, rows)
     first = _two_passes(joint_nets, networks, rows, request, options, clock)
     model, fits = first.model, first.fits
@@ -243,12 +243,11 @@ def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRow
     return repeats.under(known.chosen, levels, known.left_out())
 
 
-def initialised(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
+def nets_of(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
+    """Skorch nets with the trained weights."""
     nets = []
     for arguments, state in zip(joint_nets.arguments, joint_nets.states, strict=True):
-        training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
-        net = build_net(TableMLP, arguments, options.likelihood, rows, **training)
-        initialise(net, rows.weights.dtype, rows)
+        net = initialised(arguments, options.likelihood, rows, seed)
         net.module_.load_state_dict(state)
         net.module_.eval()
         nets.append(net)

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._table.limits import SINGLE_THREAD_FLOPS, exact_cost
-from .._training.built_in import built_in_net, of_one_net
+from .._training.built_in import built_in_net, initialised, of_one_net
 from .._training.fit_map import (
     FEW_MEMBER_STEPS,
     NOISELESS_STEPS,
@@ -36,13 +35,10 @@ from .._training.plan import NOISELESS, FitRequest, Plan, planned
 from .._training.progress import Steps, Task
 from .._training.recipe import FOLDS_OF_MANY, held_out_rows
 from ..laplace.fit import Hyper, TrainingRows
-from ..laplace.likelihoods._base import Likelihood
 from ..laplace.mode.alternating import alternate
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.torch_state import single_thread
-from ..nets import TableMLP
-from ..nets.skorch_net import build_net, initialise
 from ..options.resolved import is_auto
 from .joint_members import JointMembers
 
@@ -102,7 +98,8 @@ def without_folds(
     n, seed = len(masks), request.seeds[0] + first
     held_out = torch.from_numpy(masks).to(rows.inputs.device)
     _, arguments = built_in_net(request.parameters, request.data, plan.likelihood, 0, as_table=True)
-    nets = [_initialised(arguments | {"seed": seed + k}, plan.likelihood, rows) for k in range(n)]
+    built = [initialised(arguments | {"seed": seed + k}, plan.likelihood, rows, seed + k) for k in range(n)]
+    nets = [(net, trace(net.module_, rows.inputs)) for net in built]
     if starts_by_gradients(nets[0][1], rows, plan):
         log_volume, modules = request.data.scale.log_volume, [net.module_ for net, _ in nets]
         with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), log_volume) as steps:
@@ -112,8 +109,8 @@ def without_folds(
     outputs = torch.zeros(len(rows), rows.n_outputs, dtype=torch.float64, device=rows.inputs.device)
     states, hyper, n_steps = list[dict[str, Tensor]](), None, 0
     if lead:
-        net, network = _initialised(arguments | {"seed": seed + n}, plan.likelihood, rows)
-        of_all = fit_map(net, network, rows, plan, task, own_epochs=False)
+        net = initialised(arguments | {"seed": seed + n}, plan.likelihood, rows, seed + n)
+        of_all = fit_map(net, trace(net.module_, rows.inputs), rows, plan, task, own_epochs=False)
         hyper, n_steps = of_all.mode.hyper, of_all.n_steps
     for (net, network), mask in zip(nets, held_out, strict=True):
         seen_rows = rows.taken((~mask).nonzero()[:, 0])
@@ -128,14 +125,6 @@ def without_folds(
     places, shares = tuple(range(first, first + n)), (1 / n,) * n
     members = JointMembers((arguments,) * n, tuple(states), held_out, shares, (), n_steps, places, n, hyper)
     return members, outputs
-
-
-def _initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: TrainingRows) -> tuple[Any, Network]:
-    """New net with initial weights, and its trace."""
-    training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "verbose": 0}
-    net = build_net(TableMLP, arguments, likelihood, rows, seed=arguments["seed"], **training)
-    initialise(net, rows.weights.dtype, rows)
-    return net, trace(net.module_, rows.inputs)
 
 
 def _after_few_steps(network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper, task: Task) -> Network:

@@ -57,7 +57,7 @@ from ..nets.given_net import is_list
 from ..options.resolve import resolve
 from ..options.resolved import is_auto
 from .approximate_counts_and_classes import approximate_counts_and_classes
-from .approximate_members import approximate_jointly, initialised, noise_of_folds, pieces_of, traced
+from .approximate_members import approximate_jointly, nets_of, noise_of_folds, pieces_of, traced
 from .conditions import LEAST_EVENTS, check_in_memory, trains_jointly
 from .ensemble import Ensemble
 from .fit_alone import FAILURES, fit_alone, issue, kept_back
@@ -113,7 +113,7 @@ def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest,
     """
     options = request.options_for_rows()
     rows = request.data.training_rows(options.dtype, options.device, built_in=True)
-    networks = traced(initialised(joint_nets, rows, options, request.seeds[0]), rows)
+    networks = traced(nets_of(joint_nets, rows, options, request.seeds[0]), rows)
     model = noise_of_folds(joint_nets, networks, lead, rows, request)
     precision = lead.prior_precision.cpu().numpy()
     starts = tuple(WarmStart(net.theta.cpu().numpy().astype(float), precision, lead.dispersion) for net in networks)
