@@ -101,7 +101,7 @@ class PosteriorLayout:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return self.options.structure_options.options_of(self.structure)
+        return self.options.of_structure(self.structure)
 
     def holds(self, curvature: Curvature) -> bool:
         """True if a curvature has this structure with the same options."""

@@ -13,25 +13,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from .._training.plan import FitRequest
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import Options
-from .approximate_members import (
-    JointFits,
-    curvature_rows,
-    fits_of_stream,
-    fits_on_rows,
-    initialised,
-    pieces_of,
-    results_of,
-    traced,
-)
+from .approximate_members import curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
 from .calibration import MOST_ROWS
 from .choose import SelectionState, density_for
-from .conditions import FitRequest
 from .joint_members import JointMembers
+from .member import Member
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Overdispersions that held-out rows are scored under, as parts of that of the training."""
@@ -40,14 +32,14 @@ FEW_SCORED_ROWS = 500
 are ``MOST_ROWS``."""
 
 
-def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
+def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
     """Laplace approximations with the prior precision selected on held-out rows.
 
     If the pass over a stream would exceed the time limit, the curvature of the sample is used.
     """
     options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = initialised(joint_nets, rows, options, request.seeds[0])
+    nets = nets_of(joint_nets, rows, options, request.seeds[0])
     networks, begun = traced(nets, rows), clock.elapsed
     copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
     fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
@@ -60,15 +52,8 @@ def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest
     start = _of_largest_evidence(fits[0])
     scores = _scored(fits, joint_nets, rows, start, most)
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
-    return JointFits(
-        members=results_of(joint_nets, nets, fits, [hyper] * len(fits), rows),
-        origins=(SelectionState(start, fits[0].prior.names, networks[0].parameter_names, None, scores),) * len(fits),
-        noise_model=None,
-        data=data,
-        held_out=joint_nets.held_out.cpu().numpy(),
-        n_bins=pieces_of(joint_nets),
-        shares=np.array(joint_nets.shares),
-    )
+    origin = SelectionState(start, fits[0].prior.names, networks[0].parameter_names, None, scores)
+    return members_of(joint_nets, request, nets, fits, [hyper] * len(fits), [origin] * len(fits), None)
 
 
 def _of_largest_evidence(fit: LaplaceFit) -> Hyper:

@@ -30,24 +30,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._table.rows import PreparedData
+from .._table.rows import PreparedData, row_keys
 from .._training.batches import RowStream, held_out_by_hash
-from .._training.plan import MapResult, fixed_dispersion
+from .._training.built_in import initialised
+from .._training.plan import FitRequest, MapResult, fixed_dispersion, tempering
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
-from ..laplace.leave_one_out.rows import linear_rows
+from ..laplace.leave_one_out.rows import gaussian_density, linear_rows
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.mode.problem import Mode
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
-from ..nets import TableMLP
-from ..nets.skorch_net import build_net, finish, initialise
+from ..nets.skorch_net import finish
 from ..options.resolved import Options
 from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
-from .choose import SelectionState, density_for
-from .conditions import FitRequest
+from .choose import SelectionState
 from .joint_members import JointMembers
+from .member import Member, member_of
 from .noise_model import NoiseModel, TrainedNoise
 from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
@@ -110,19 +110,6 @@ PASSES_LEFT = 2.0
 a pass."""
 
 
-@dataclass(frozen=True)
-class JointFits:
-    """Laplace approximations of all members, each with its hyperparameters."""
-
-    members: tuple[tuple[MapResult, LaplaceFit], ...]
-    origins: tuple[SelectionState, ...]
-    noise_model: NoiseModel | TargetNoise | None  # of varying noise, or a level per target; None for a single level
-    data: PreparedData  # with the noise variances of ``noise_model``
-    held_out: np.ndarray  # (K, n), True for rows that were held out from a member
-    n_bins: tuple[int | None, ...]  # maximum number of pieces of a column, for each member
-    shares: np.ndarray  # (K,), weights of the members
-
-
 def fits_on_rows(
     networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], TrainingRows]:
@@ -140,15 +127,15 @@ def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[Training
     return (rows.taken(mask.nonzero()[:, 0]) for mask in joint_nets.held_out)
 
 
-def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> JointFits:
-    """Laplace approximations of the members, with hyperparameters selected on held-out rows.
+def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
+    """Laplace approximations of the trained members, with hyperparameters selected on held-out rows.
 
     If a second pass with all scores would exceed the time limit, varying noise gets a rough model, and the scores of
     the first pass are used.
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
-    nets = initialised(joint_nets, rows, options, request.seeds[0])
+    nets = nets_of(joint_nets, rows, options, request.seeds[0])
     networks = traced(nets, rows)
     first = _two_passes(joint_nets, networks, rows, request, options, clock)
     model, fits = first.model, first.fits
@@ -160,19 +147,11 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
         of_net.chosen(hyper, free_prior=True, free_dispersion=is_free)
         for of_net, hyper in zip(scores, first.hypers, strict=True)
     ]
-    origins = (
+    origins = [
         SelectionState(hyper, fit.prior.names, network.parameter_names, None, of_net)
         for hyper, fit, network, of_net in zip(hypers, fits, networks, scores, strict=True)
-    )
-    return JointFits(
-        members=results_of(joint_nets, nets, fits, hypers, rows),
-        origins=tuple(origins),
-        noise_model=model,
-        data=first.under,
-        held_out=joint_nets.held_out.cpu().numpy(),
-        n_bins=pieces_of(joint_nets),
-        shares=np.array(joint_nets.shares),
-    )
+    ]
+    return members_of(joint_nets, replace(request, data=first.under), nets, fits, hypers, origins, model)
 
 
 def noise_of_folds(
@@ -264,12 +243,11 @@ def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRow
     return repeats.under(known.chosen, levels, known.left_out())
 
 
-def initialised(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
+def nets_of(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed: int) -> list[Any]:
+    """Skorch nets with the trained weights."""
     nets = []
     for arguments, state in zip(joint_nets.arguments, joint_nets.states, strict=True):
-        training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
-        net = build_net(TableMLP, arguments, options.likelihood, rows, **training)
-        initialise(net, rows.weights.dtype, rows)
+        net = initialised(arguments, options.likelihood, rows, seed)
         net.module_.load_state_dict(state)
         net.module_.eval()
         nets.append(net)
@@ -288,19 +266,29 @@ def traced(nets: Sequence[Any], rows: TrainingRows) -> list[Network]:
     return networks
 
 
-def results_of(
+def members_of(
     joint_nets: JointMembers,
+    request: FitRequest,
     nets: Sequence[Any],
     fits: Sequence[LaplaceFit],
     hypers: Sequence[Hyper],
-    rows: TrainingRows,
-) -> tuple[tuple[MapResult, LaplaceFit], ...]:
-    n_steps, dtype = joint_nets.n_steps, rows.inputs.dtype
-
-    def result(net: Any, fit: LaplaceFit, hyper: Hyper) -> MapResult:
-        return MapResult(finish(net, fit.network), Mode(fit, hyper, n_steps), [], n_steps, joint_nets.is_small, dtype)
-
-    return tuple((result(net, fit, hyper), fit) for net, fit, hyper in zip(nets, fits, hypers, strict=True))
+    origins: Sequence[SelectionState],
+    noise_model: NoiseModel | TargetNoise | None,
+) -> list[Member]:
+    """Members of the ensemble; each knows the rows that were held out from it."""
+    n_steps, is_small, data = joint_nets.n_steps, joint_nets.is_small, request.data
+    temperature = tempering(fits[0].network, request.resolved.temperature)
+    keys, held_out, n_bins = row_keys(data.X, data.targets), joint_nets.held_out.cpu().numpy(), pieces_of(joint_nets)
+    members = []
+    for k, (net, fit, hyper) in enumerate(zip(nets, fits, hypers, strict=True)):
+        mode = Mode(fit, hyper, n_steps)
+        trained = MapResult(finish(net, fit.network), mode, [], n_steps, is_small, input_dtype=torch.float64)
+        member = member_of(request, trained, fit, replace(hyper, temperature=temperature), origins[k], noise_model)
+        unseen = np.unique(keys[held_out[k]])
+        kept = None if request.kept is None else request.kept.without(unseen)
+        is_streamed = request.stream is not None
+        members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins[k], is_streamed=is_streamed))
+    return members
 
 
 def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
@@ -335,7 +323,7 @@ def _scored(
         for k, (member_fit, unseen) in enumerate(group, first):
             few = torch.randperm(len(unseen), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
             parts.append((member_fit, unseen.taken(few.to(unseen.inputs.device)).chunks(CHUNK)))
-        of_group = held_out_scores(parts, start, density_for(fit.likelihood))
+        of_group = held_out_scores(parts, start, gaussian_density)
         scores += [of_group] * len(group)
         hypers += [of_group.chosen(start, free_prior=True, free_dispersion=known is None)] * len(group)
     return scores, hypers

@@ -1,4 +1,4 @@
-"""Request for the fit of an ensemble or of a member, and conditions on it: joint training, streamed rows, a GPU.
+"""Conditions on the request of a fit: joint training, streamed rows, a GPU.
 
 Under ``device="auto"``, a fit with built-in nets takes a GPU if there is one and the fit is large enough.
 """
@@ -6,75 +6,26 @@ Under ``device="auto"``, a fit with built-in nets takes a GPU if there is one an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-import torch
-
-from .._table.rows import PreparedData, TableShape
+from .._table.rows import TableShape
 from .._table.source import Group
 from .._training.built_in import of_one_net
-from .._training.plan import GivenNet, MapResult, TrainingRequest, for_rows
+from .._training.plan import FitRequest
 from .._training.recipe import LEAST_OF_OTHERS, LEAST_ROWS, recipes_for
 from ..errors import UnsupportedCombinationError
-from ..laplace.fit import LaplaceFit
 from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
 from ..laplace.torch_state import AVAILABLE
-from ..options.prior import check_left_out, previous_of
+from ..options.prior import previous_of
 from ..options.resolve import is_plain_subset
 from ..options.resolved import Options, is_auto, is_number
-from .choose import LeftOut, left_out_of
 from .joint_members import blocks_of
 from .noise_model import NoiseModel
 from .target_noise import TargetNoise
 
 Noise = NoiseModel | TargetNoise | None
 """Noise of an ensemble: by inputs, by target, or one level."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRequest(TrainingRequest):
-    """Training request with three seeds, and with the options and rows of the posterior."""
-
-    resolved: Options  # in the units of y
-    kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
-
-    @property
-    def training(self) -> TrainingRequest:
-        """Request for the training alone, which is the key of the cache."""
-        shared = {field.name: getattr(self, field.name) for field in fields(TrainingRequest)}
-        return TrainingRequest(**{**shared, "seeds": list(self.seeds[:2])})
-
-    def options_for_rows(self) -> Options:
-        """Resolved options in the units of these rows."""
-        return for_rows(self.resolved, self.kind, self.parameters, self.data.summary(), self.seeds[2])
-
-    def under_noise(self, noise_model: NoiseModel | TargetNoise) -> FitRequest:
-        kept = None if self.kept is None else self.kept.under_noise(noise_model.ratios_of(self.kept.X))
-        return replace(self, data=self.data.under_noise(noise_model.ratios_of(self.data.X)), kept=kept)
-
-    def with_overdispersion(self, alpha: tuple[float, ...]) -> FitRequest:
-        return replace(self, parameters={**self.parameters, "overdispersion": alpha})
-
-    def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
-        """Set the weights of the stored rows to zero that a given net has held out from its training."""
-        if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
-            return self
-        weights = self.kept.weights.copy()
-        present = np.flatnonzero(weights > 0)
-        if len(present) != len(self.data.X):  # already done
-            return self
-        weights[present[trained.held_out.cpu().numpy()]] = 0.0
-        return replace(self, kept=replace(self.kept, weights=weights))
-
-    def left_out(
-        self, fit: LaplaceFit, input_dtype: torch.dtype, needed_by: str = "leave-one-out", *, in_order: bool = True
-    ) -> LeftOut:
-        """Stored rows for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
-        check_left_out(needed_by, self.parameters)
-        return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, needed_by, in_order=in_order)
 
 
 LEAST_EVENTS = 30
@@ -161,7 +112,7 @@ def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool)
     return sum(block.size for block in blocks_of(layers, shape, None if is_auto(n_bins) else n_bins))
 
 
-def leaves_layers_open(request: TrainingRequest, options: Options) -> bool:
+def leaves_layers_open(request: FitRequest, options: Options) -> bool:
     """True if no option refers to hidden layers, or sets a prior or a training for them, before "auto" is settled."""
     parameters = request.parameters
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]

@@ -18,9 +18,10 @@ from typing import TypeAlias
 
 import joblib
 import numpy as np
+import torch
 
 from .._training.cache import cached_training
-from .._training.plan import GivenNet, MapResult, WarmStart, fixed_dispersion
+from .._training.plan import FitRequest, GivenNet, MapResult, WarmStart, fixed_dispersion
 from .._training.progress import STAGES, Task
 from .._training.recipe import FOLDS_OF_MANY, LEAST_ROWS, held_out_rows
 from .._training.train import train
@@ -28,11 +29,12 @@ from ..errors import BoundWarning, ClippedWarning, JitterWarning, NonFiniteError
 from ..laplace.fit import CHUNK, LaplaceFit
 from ..laplace.selection import HeldOutScores, held_out_scores
 from ..laplace.torch_state import single_thread
+from ..options.prior import check_left_out
 from ..options.resolved import Options, is_number
 from ..options.training import number_of_members
 from .approximate import approximate
-from .choose import SelectionState, _start, choose, density_for
-from .conditions import FitRequest, Noise
+from .choose import LeftOut, SelectionState, _start, choose, density_for, left_out_of
+from .conditions import Noise
 from .ensemble import Ensemble
 from .fixed_weights import approximate_once
 from .member import Member, member_of
@@ -89,7 +91,7 @@ def with_copy(
     seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)
     seen = replace(seen, warm_start=trained.warm_start().of_member())
     with task.subtask("copy", STAGES) as stages:
-        copy = cached_training(train, seen.training, request.resolved, stages)
+        copy = cached_training(train, seen, stages)
     assert isinstance(copy, MapResult)
     of_copy, _ = approximate(copy, seen.data, options, built_in=True)
     rows = data.taken(np.flatnonzero(mask)).training_rows(options.dtype, options.device, built_in=True)
@@ -119,7 +121,7 @@ def fit_alone(
         request, first, start = _fit_first(lead, stages, noise_model)
     noise_model = first.noise_model
     if request.data.noise is None and noise_model is not None and noise_model.is_trained_under:
-        request = request.under_noise(noise_model)
+        request = request.under_noise(noise_model.ratios_of)
     n_members = request.parameters["n_members"]
     n_others = 0 if task.clock.is_over() else (len(starts) or number_of_members(n_members)) - 1
     dispensable = () if is_number(n_members) else FAILURES
@@ -170,7 +172,15 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
 
 def _trained(request: FitRequest, task: Task) -> MapResult | GivenNet:
     with task.subtask("training", STAGES) as stages:
-        return cached_training(train, request.training, request.resolved, stages)
+        return cached_training(train, request, stages)
+
+
+def _left_out(
+    request: FitRequest, fit: LaplaceFit, input_dtype: torch.dtype, needed_by: str = "leave-one-out"
+) -> LeftOut:
+    """Stored rows for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
+    check_left_out(needed_by, request.parameters)
+    return left_out_of(request.kept, input_dtype, request.seeds[2], fit, request.resolved, needed_by, in_order=True)
 
 
 def fit_member(
@@ -200,19 +210,19 @@ def fit_member(
             origin = origin if scores is None else replace(origin, scores=scores)
             if has_copy(request, options) and not task.clock.is_over():
                 origin = with_copy(request, trained, fit, origin, options, stage)
-        left_out = partial(request.left_out, fit, trained.input_dtype)
+        left_out = partial(_left_out, request, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         stage.score = origin.held_out_score(fit, hyper, data.scale)
         if learns_noise and noise_model is None:
             # Copies of a row are left out together, so that a weight equals as many copies.
             merged = None if request.kept is None else data
             of_noise = request if isinstance(trained, GivenNet) else replace(request, kept=merged)
-            left_out = partial(of_noise.left_out, fit, trained.input_dtype)
+            left_out = partial(_left_out, of_noise, fit, trained.input_dtype)
             noise_model = fitted_noise(of_noise, fit, hyper, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
                 noise_model = None  # no time is left for a training under it
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
-        again = request.under_noise(noise_model)
+        again = request.under_noise(noise_model.ratios_of)
         kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # the weights of a given net stay
         again = again if kept is not None else replace(again, warm_start=trained.warm_start())
         return fit_member(again, task, noise_model=noise_model, learns_noise=False, trained=kept, scores=scores)

@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 
 from .._training.built_in import of_one_net
-from .conditions import FitRequest, leaves_layers_open
+from .._training.plan import FitRequest
+from .conditions import leaves_layers_open
 from .ensemble import Ensemble
 from .member import Member
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .._table.limits import held
 from .._table.rows import PreparedData, TargetScale
-from .._training.plan import GivenNet, MapResult
+from .._training.plan import FitRequest, GivenNet, MapResult
 from ..laplace.evidence import effective_parameters, log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
@@ -32,7 +32,7 @@ from ..laplace.structures._base import Posterior
 from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
 from .choose import LeftOut, SelectionState, left_out_of
-from .conditions import FitRequest, Noise
+from .conditions import Noise
 from .gaps import Filled
 from .noise_model import NoiseModel
 from .target_noise import TargetNoise
@@ -284,7 +284,7 @@ class Member:
 def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
     """Fields of a :class:`Member` that depend on its fit and hyperparameters."""
     posterior = used = fit.posterior(hyper)
-    if options.structure_options.damped:  # MacKay's formulas assume exact damping
+    if options.damped:  # MacKay's formulas assume exact damping
         used = fit.damped_posterior(hyper)
     evidence = log_evidence(fit, hyper, posterior)
     return {

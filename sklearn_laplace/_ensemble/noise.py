@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from .._training.built_in import noise_net
+from .._training.plan import FitRequest
 from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
@@ -21,7 +22,6 @@ from ..laplace.structures import Full, Functional
 from ..options.resolved import Options
 from .calibration import FAILURES, learnt_noise
 from .choose import LeftOut
-from .conditions import FitRequest
 from .noise_model import NoiseModel
 from .target_noise import TargetNoise, target_noise
 

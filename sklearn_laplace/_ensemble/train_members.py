@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from .._table.rows import PreparedData
 from .._training.batched import seconds_of_step, train_stacked
 from .._training.batches import RowNoise, RowStream, StreamedBatches, held_out_by_hash
 from .._training.built_in import noise_net, of_one_net, table_net
-from .._training.plan import NOISELESS, TrainingRequest, grouped, posterior_layout
+from .._training.plan import NOISELESS, FitRequest, grouped, posterior_layout
 from .._training.progress import Clock, Steps, Task
 from .._training.recipe import (
     FEW_ROWS,
@@ -43,8 +43,9 @@ from .._training.recipe import (
     recipes_for,
     trial_folds,
 )
-from .._training.stacked import Loss, NegativeLog, Stacked, loss_of
+from .._training.stacked import NegativeLog, Stacked, loss_of
 from ..laplace.fit import LaplaceFit, TrainingRows, fit_laplace, some_rows
+from ..laplace.likelihoods._base import Likelihood
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors
@@ -81,19 +82,19 @@ PILOT_NOISELESS = 2 * NOISELESS
 It exceeds ``NOISELESS`` because the trial has fewer steps."""
 
 
-def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> JointMembers:
+def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
     If the targets are almost free of noise, and exact steps are affordable, all nets take such steps: they are more
     accurate there.
     """
-    options, data, stream, clock = request.options(resolved), request.data, request.stream, task.clock
+    options, data, stream, clock = request.options_for_rows(), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     n_rows = len(data.X) if stream is None else stream.n_rows
     recipes = recipes_of(request.parameters, data, n_rows)
     is_few = loss.has_noise and stream is None and n_rows <= FEW_ROWS
-    if is_few and leaves_layers_open(request, resolved):
+    if is_few and leaves_layers_open(request, request.resolved):
         recipes += (linear(recipes[0]),)
     n_members = FOLDS_OF_FEW if is_few else FOLDS_OF_MANY  # of a repeat
     held_out = torch.from_numpy(_held_out(data, len(recipes), n_members, stream)).to(rows.inputs.device)
@@ -103,24 +104,27 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
             timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
-        progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
-        trial = _Program.of(request, options, rows, recipes[0], held_out[: trial_folds(n_rows, n_members)])
-        layout_of(trace(trial.modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
+        progress = partial(Schedule.steps, task=epochs, n_rows=len(data.X), log_volume=data.scale.log_volume)
+        of_trial = held_out[: trial_folds(n_rows, n_members)]
+        modules = modules_of(arguments_of(recipes[0], data, options), rows, request.seeds[0], len(of_trial))
+        layout_of(trace(modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
+        trial = partial(regularisation, modules, options.likelihood, rows, of_trial, recipes[0].schedule)
         (prior, dropout), error, alpha = request.saved.result(
-            "trial", lambda: clock.group.of_first(trial.regularisation(progress))
+            "trial", lambda: clock.group.of_first(trial(order_seed(request), progress))
         )
         options = options.with_overdispersion(alpha)
         if loss.has_noise:  # errors of classes and counts are in nats
             kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
             if error < PILOT_NOISELESS and stream is None and kinds:
                 with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
-                    return exact_alone(request, resolved, kinds, stage)
+                    return exact_alone(request, kinds, stage)
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
+        recipes = tuple(replace(recipe, prior=prior, dropout=dropout) for recipe in recipes)
         for first, recipe in zip(range(0, len(held_out), n_members), recipes, strict=False):
-            program = _Program.of(request, options, rows, recipe, held_out[first : first + n_members], first)
+            left_out = held_out[first : first + n_members]
             with progress(recipe.schedule, label=f"{n_members} members") as steps:
-                repeats.append(program.trained(prior, dropout, steps))
+                repeats.append(trained_repeat(request, options, rows, recipe, left_out, first, steps))
             if clock.is_over():
                 break
     by_repeat, outputs = zip(*repeats, strict=True)
@@ -130,7 +134,7 @@ def train_jointly(request: TrainingRequest, resolved: Options, task: Task) -> Jo
     of_one = of_one_net(request.parameters)
     if stream is None and not clock.is_over() and affords_exact_net(of_one, data.shape(), options.likelihood):
         with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
-            more, of_more = exact_repeat(request, resolved, len(recipes) * n_members, noise, stage)
+            more, of_more = exact_repeat(request, len(recipes) * n_members, noise, stage)
             by_repeat, outputs, least = (more, *by_repeat), (of_more, *outputs), LEAST_EXACT
     if len(by_repeat) == 1:
         return by_repeat[0]
@@ -149,123 +153,116 @@ def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[s
     return table_net(shape, data, options.likelihood, recipe.n_bins)
 
 
-@dataclass(frozen=True)
-class _Program:
-    """Members of a repeat, which train as one tensor program on the rows or a sample of them."""
+def order_seed(request: FitRequest) -> int:
+    """Seed of the order of the mini-batches."""
+    return request.seeds[1] % 2**31
 
-    request: TrainingRequest
-    options: Options
-    rows: TrainingRows
-    recipe: Recipe
-    arguments: dict[str, Any]  # of each net
-    modules: tuple[TableMLP, ...]  # one per net, with initial weights
-    held_out: Tensor  # (K, n), True for rows held out from a net
-    first: int = 0  # place of the first net among the folds of all repeats
 
-    @classmethod
-    def of(
-        cls,
-        request: TrainingRequest,
-        options: Options,
-        rows: TrainingRows,
-        recipe: Recipe,
-        held_out: Tensor,
-        first: int = 0,
-    ) -> _Program:
-        """Program of the repeat with this recipe, whose first member is at position ``first``."""
-        arguments, seed = arguments_of(recipe, request.data, options), request.seeds[0] + first
-        modules = tuple(TableMLP(**arguments, seed=seed + k).to(rows.weights) for k in range(len(held_out)))
-        return cls(request, options, rows, recipe, arguments, modules, held_out, first)
+def modules_of(arguments: dict[str, Any], rows: TrainingRows, seed: int, count: int) -> list[TableMLP]:
+    """Nets with initial weights; their seeds begin with ``seed``."""
+    return [TableMLP(**arguments, seed=seed + k).to(rows.weights) for k in range(count)]
 
-    @property
-    def loss(self) -> Loss:
-        return loss_of(self.options.likelihood)
 
-    @property
-    def order(self) -> int:
-        """Seed of the order of the mini-batches."""
-        return self.request.seeds[1] % 2**31
+def regularisation(
+    modules: list[TableMLP],
+    likelihood: Likelihood,
+    rows: TrainingRows,
+    held_out: Tensor,
+    schedule: Schedule,
+    seed: int,
+    progress: Callable[..., Steps],
+) -> tuple[tuple[float, float], float, tuple[float, ...]]:
+    """Prior precision and dropout with the smallest error on held-out rows, this error, and their overdispersion.
 
-    def regularisation(self, progress: Callable[..., Steps]) -> tuple[tuple[float, float], float, tuple[float, ...]]:
-        """Prior precision and dropout with the smallest error on held-out rows, this error, and their overdispersion.
+    Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, all
+    in one tensor program and with fewer steps than the members. ``seed`` orders the mini-batches. A net that trains
+    longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up to
+    ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
+    """
+    loss, n_nets = loss_of(likelihood), len(modules)
+    priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
+    weights, stacked = held_out * rows.weights, Stacked(modules * len(REGULARISATIONS))
 
-        Each net is trained under each of ``REGULARISATIONS``, all in one tensor program and with fewer steps than the
-        members. A net that trains longer needs a stronger prior. So the best precision is multiplied by the ratio of
-        the steps, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
-        """
-        rows, loss, schedule, n_nets = self.rows, self.loss, self.recipe.schedule, len(self.modules)
-        priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
-        weights, stacked = self.held_out * rows.weights, Stacked(self.modules * len(REGULARISATIONS))
+    def errors_of(outputs: Tensor) -> list[float]:
+        if isinstance(loss, NegativeLog):
+            errors = [_loss_of_mixture(loss, rows, weights, part) for part in outputs.split(n_nets)]
+        else:
+            sums = (weights * loss.errors(part, rows.targets) for part in outputs.split(n_nets))
+            errors = [float(of_part.sum() / weights.sum()) for of_part in sums]
+        return [error if math.isfinite(error) else math.inf for error in errors]
 
-        def errors_of(outputs: Tensor) -> list[float]:
-            if isinstance(loss, NegativeLog):
-                errors = [_loss_of_mixture(loss, rows, weights, part) for part in outputs.split(n_nets)]
-            else:
-                sums = (weights * loss.errors(part, rows.targets) for part in outputs.split(n_nets))
-                errors = [float(of_part.sum() / weights.sum()) for of_part in sums]
-            return [error if math.isfinite(error) else math.inf for error in errors]
+    short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
+    with single_thread(stacked.is_small(schedule)), progress(short, label="trial of regularisations") as steps:
+        outputs, _ = train_stacked(
+            stacked,
+            loss,
+            rows,
+            (~held_out).double().repeat(len(REGULARISATIONS), 1),
+            short,
+            seed=seed,
+            prior=priors,
+            dropout=dropouts,
+            noise_of=lambda outputs: None,
+            steps=steps,
+            score=None if loss.has_noise else lambda outputs: min(errors_of(outputs)),
+        )
+    errors = errors_of(outputs)
+    best = int(np.argmin(errors))
+    prior, dropout = REGULARISATIONS[best]
+    prior = min(prior * schedule.n_steps / short.n_steps, STRONGEST_PRIOR)
+    of_best = outputs[best * n_nets : (best + 1) * n_nets]
+    return (prior, dropout), errors[best], overdispersion_of(likelihood, of_best, rows, weights)
 
-        short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
-        with single_thread(stacked.is_small(schedule)), progress(short, label="trial of regularisations") as steps:
-            outputs, _ = train_stacked(
-                stacked,
-                loss,
-                rows,
-                (~self.held_out).double().repeat(len(REGULARISATIONS), 1),
-                short,
-                seed=self.order,
-                prior=priors,
-                dropout=dropouts,
-                noise_of=lambda outputs: None,
-                steps=steps,
-                score=None if loss.has_noise else lambda outputs: min(errors_of(outputs)),
-            )
-        errors = errors_of(outputs)
-        best = int(np.argmin(errors))
-        prior, dropout = REGULARISATIONS[best]
-        prior = min(prior * schedule.n_steps / short.n_steps, STRONGEST_PRIOR)
-        of_best = outputs[best * n_nets : (best + 1) * n_nets]
-        alpha = overdispersion_of(self.options.likelihood, of_best, rows, weights)
-        return (prior, dropout), errors[best], alpha
 
-    def trained(self, prior: float, dropout: float, steps: Steps) -> tuple[JointMembers, Tensor]:
-        """Train the members; return them and their outputs for held-out rows (n, C)."""
-        trained = self.request.saved.result(f"members from {self.first}", lambda: self._trained(prior, dropout, steps))
-        noises = () if trained["noise"] is None else (trained["noise"],)
-        n, held_out = len(self.modules), self.held_out
-        shares, places = (1 / n,) * n, tuple(range(self.first, self.first + n))
-        states, n_steps = tuple(trained["states"]), self.recipe.schedule.n_steps
-        members = JointMembers((self.arguments,) * n, states, held_out, shares, noises, n_steps, places)
-        return members, (trained["outputs"] * held_out[:, :, None]).sum(0)
+def trained_repeat(
+    request: FitRequest,
+    options: Options,
+    rows: TrainingRows,
+    recipe: Recipe,
+    held_out: Tensor,
+    first: int,
+    steps: Steps,
+) -> tuple[JointMembers, Tensor]:
+    """Train the members of a repeat; return them and their outputs for held-out rows (n, C).
 
-    def _trained(self, prior: float, dropout: float, steps: Steps) -> dict[str, Any]:
+    ``held_out`` (K, n) is True for rows held out from a net, and ``first`` the place of the first net among the folds
+    of all repeats.
+    """
+    n, seed = len(held_out), order_seed(request)
+    arguments, places = arguments_of(recipe, request.data, options), range(first, first + n)
+
+    def train() -> dict[str, Any]:
         """States, outputs (K, n, C) and noise variances after the training."""
-        request, rows, held_out = self.request, self.rows, self.held_out
-        schedule, stacked = self.recipe.schedule, Stacked(self.modules)
-        streamed = None
+        stacked = Stacked(modules_of(arguments, rows, request.seeds[0] + first, n))
+        schedule, loss = recipe.schedule, loss_of(options.likelihood)
+        streamed = score = None
         if request.stream is not None:
-            places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
-            streamed = StreamedBatches(request.stream, places, schedule.batch_size, seed)
-        score = None
-        if isinstance(self.loss, NegativeLog):
-            score = partial(_loss_of_mixture, self.loss, rows, held_out * rows.weights)
+            streamed = StreamedBatches(request.stream, places, schedule.batch_size, seed + first)
+        if isinstance(loss, NegativeLog):
+            score = partial(_loss_of_mixture, loss, rows, held_out * rows.weights)
         with single_thread(stacked.is_small(schedule)):
             outputs, noise = train_stacked(
                 stacked,
-                self.loss,
+                loss,
                 rows,
                 (~held_out).double(),
                 schedule,
-                seed=self.order,
-                prior=[prior] * len(self.modules),
-                dropout=[dropout] * len(self.modules),
-                noise_of=partial(_noise_so_far, request, self.options, held_out, rows),
+                seed=seed,
+                prior=[recipe.prior] * n,
+                dropout=[recipe.dropout] * n,
+                noise_of=partial(_noise_so_far, request, options, held_out, rows),
                 steps=steps,
                 streamed=streamed,
                 saved=request.saved,
                 score=score,
             )
         return {"states": stacked.written(), "outputs": outputs, "noise": None if noise is None else noise.values}
+
+    trained = request.saved.result(f"members from {first}", train)
+    noises = () if trained["noise"] is None else (trained["noise"],)
+    states, n_steps = tuple(trained["states"]), recipe.schedule.n_steps
+    members = JointMembers((arguments,) * n, states, held_out, (1 / n,) * n, noises, n_steps, tuple(places))
+    return members, (trained["outputs"] * held_out[:, :, None]).sum(0)
 
 
 def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, outputs: Tensor) -> float:
@@ -278,7 +275,7 @@ def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, out
 
 
 def _noise_so_far(
-    request: TrainingRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
+    request: FitRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
 ) -> RowNoise | None:
     """Noise variances, up to a factor, if all errors on held-out rows were noise; None for a single level."""
     if not learns_noise(request.data, options):
@@ -303,7 +300,7 @@ def learns_noise(data: PreparedData, options: Options) -> bool:
 
 
 def learnt_of(
-    request: TrainingRequest,
+    request: FitRequest,
     held_out: HeldOutErrors,
     inputs: Tensor,
     dispersion: float,
@@ -346,7 +343,7 @@ def _in_time(
     for recipe in recipes:
         schedule = recipe.schedule
         arguments = arguments_of(recipe, data, options)
-        stacked = Stacked([TableMLP(**arguments, seed=0).to(rows.weights) for _ in range(n_members)])
+        stacked = Stacked(modules_of(arguments, rows, 0, n_members))
         with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
@@ -389,7 +386,7 @@ def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: boo
         selected, structure, n_dual, used = layout_of(network, rows, options)
     prior = grouped(selected, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))
-    structure_options = options.structure_options.options_of(structure)
+    structure_options = options.of_structure(structure)
     return fit_laplace(selected, options.likelihood, options.rule, structure, prior, chunks, **structure_options)
 
 

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from .._ensemble.conditions import FitRequest, device_of_fit
+from .._ensemble.conditions import device_of_fit
 from .._ensemble.diagnose import diagnose
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import fit_ensemble
@@ -36,6 +36,7 @@ from .._table.source_of import Sample, Tally, source_of
 from .._table.statistics import as_counts, relative_weights
 from .._table.table import Table, check_columns, naming_rows
 from .._training.checkpoint import Checkpoint, checkpoint_of
+from .._training.plan import FitRequest
 from .._training.progress import STAGES, Clock, ReportedFit
 from .._training.recipe import FOLDS_OF_MANY
 from .._validation.arguments import explained, random_numbers

@@ -26,7 +26,7 @@ from ..distributions.transforms import LogTransform
 from ..errors import UnsupportedCombinationError
 from ..laplace.fit import TrainingRows
 from ..laplace.likelihoods._base import Likelihood
-from ..laplace.linalg import is_slow_at_float64
+from ..laplace.torch_state import is_slow_at_float64
 from .limits import FLOAT32_ROWS
 from .statistics import spread
 from .table import Table
@@ -201,17 +201,6 @@ def log_slope(transforms: tuple[LogTransform, ...], y: np.ndarray, weights: np.n
 
 
 @dataclass(frozen=True)
-class TargetSummary:
-    """Scale and total weight of the targets, which determine options of a fit."""
-
-    single_logit: bool  # two classes with one output
-    mean_variance: float  # in the network's units, averaged over the outputs
-    average_noise: tuple[float, ...]  # known noise variance of each target, in units of φ; empty if unknown
-    total_weight: float  # sum N_w of the row weights
-    scale: TargetScale  # from the units of y to those of the net
-
-
-@dataclass(frozen=True)
 class TableShape:
     """Numbers of rows, columns and outputs, which determine the nets of a fit."""
 
@@ -278,10 +267,6 @@ class PreparedData:
         dtype = dtype or (torch.float64 if is_double else torch.float32)
         # The built-in net standardises its columns in float64; its layers may compute in float32.
         return self.tensors(torch.float64 if built_in else dtype, dtype, device)
-
-    def summary(self) -> TargetSummary:
-        single_logit = self.targets.ndim == 1 and self.n_outputs == 1
-        return TargetSummary(single_logit, self.mean_variance, self.average_noise, self.total_weight, self.scale)
 
     def shape(self) -> TableShape:
         d = self.X.shape[1]

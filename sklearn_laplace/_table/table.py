@@ -43,24 +43,20 @@ FROM_DTYPE = "from_dtype"
 """Value of ``categorical_features`` that selects the categorical columns by their type."""
 
 
-@dataclass(frozen=True)
-class Categorical:
-    """Choice of the categorical columns: by type (strings, categorical data types), or names, positions or a mask."""
+Categorical = tuple[Any, ...] | None
+"""Names, positions or a mask of the categorical columns; None for strings and categorical data types."""
 
-    by_type: bool
-    columns: tuple[Any, ...] = ()
 
-    def positions(self, names: Sequence[Any] | None, d: int) -> set[int]:
-        """Positions of ``columns`` among d; ``ValueError`` for an unknown name or position, or a mask of other size."""
-        columns = self.columns
-        if columns and all(isinstance(column, bool | np.bool_) for column in columns):
-            if len(columns) != d:
-                raise ValueError(
-                    f"categorical_features is a mask of {len(columns)} values, and X has {d} columns; pass one value "
-                    "per column."
-                )
-            return {place for place, chosen in enumerate(columns) if chosen}
-        return {_position(column, names, d) for column in columns}
+def _positions(columns: tuple[Any, ...], names: Sequence[Any] | None, d: int) -> set[int]:
+    """Positions of columns among d; ``ValueError`` for an unknown name or position, or a mask of other size."""
+    if columns and all(isinstance(column, bool | np.bool_) for column in columns):
+        if len(columns) != d:
+            raise ValueError(
+                f"categorical_features is a mask of {len(columns)} values, and X has {d} columns; pass one value "
+                "per column."
+            )
+        return {place for place, chosen in enumerate(columns) if chosen}
+    return {_position(column, names, d) for column in columns}
 
 
 def _position(column: Any, names: Sequence[Any] | None, d: int) -> int:
@@ -124,12 +120,13 @@ class Table:
         """Determine the encoding from the training rows, with ``names`` if X no longer has them."""
         values, is_category, zoned = read_columns(X)
         names = column_names(X) if names is None else names
-        chosen, columns = categorical.positions(names, len(values)), []
+        by_type, columns = categorical is None, []
+        chosen = _positions(categorical or (), names, len(values))
         for place, (column, has_category_type) in enumerate(zip(values, is_category, strict=True)):
             label = _label(names, place)
-            if place in chosen or (categorical.by_type and has_category_type):
+            if place in chosen or (by_type and has_category_type):
                 columns.append(levels_of(label, column, weights, mixed=has_category_type))
-            elif categorical.by_type and _kinds(column, label) == {str}:
+            elif by_type and _kinds(column, label) == {str}:
                 columns.append(column_of_text(label, column, weights))
             else:
                 present, zone = column[weights > 0], zoned[place]
@@ -309,7 +306,7 @@ def check_columns(fitted: Any, previous: Any) -> None:
 def categorical(value: Any) -> Categorical:
     """Read ``categorical_features``: by type, none, or a list of names, positions or a mask; else ``ValueError``."""
     if isinstance(value, str) and value == FROM_DTYPE:
-        return Categorical(True)
+        return None
     sequence = () if value is None else value
     columns = sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
     valid = isinstance(columns, Sequence) and not isinstance(columns, str)
@@ -318,4 +315,4 @@ def categorical(value: Any) -> Categorical:
             f"categorical_features={value!r} has to be {FROM_DTYPE!r}, None, a list of column names or positions, or "
             "a mask."
         )
-    return Categorical(False, tuple(columns))
+    return tuple(columns)

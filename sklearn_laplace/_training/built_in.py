@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from skorch import NeuralNet
 from torch import nn
 
 from .._table.column import Column
 from .._table.rows import PreparedData
 from .._table.statistics import ROUNDING, robust, spread, weighted_quantiles
+from ..laplace.fit import TrainingRows
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import ACTIVATIONS, MLP, TableMLP
 from ..nets.mlp import Compress, NumbersAndPieces, Pieces, Standardise
+from ..nets.skorch_net import build_net, initialise
 from ..options.prior import previous_of
 from ..options.resolved import is_auto
 
@@ -47,6 +50,15 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
             known["n_bins"] = max(*module.standardise.counts, 1)
         defaults = {name: value for name, value in known.items() if is_auto(parameters[name])}
     return {**parameters, **defaults}
+
+
+def initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: TrainingRows, seed: int) -> NeuralNet:
+    """Skorch net around a new :class:`~sklearn_laplace.nets.TableMLP`, which is not trained by epochs."""
+    net = build_net(
+        TableMLP, arguments, likelihood, rows, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0
+    )
+    initialise(net, rows.weights.dtype, rows)
+    return net
 
 
 def built_in_net(

@@ -18,9 +18,9 @@ from ..errors.searches import Search, current_search
 from ..errors.warn import warn_user
 from ..nets.given_net import copied
 from ..options.resolve import resolve
-from ..options.resolved import Options, is_number, trained_as
+from ..options.resolved import is_number, trained_as
 from ..options.variants import DEFAULTS
-from .plan import GivenNet, TrainingRequest
+from .plan import FitRequest, GivenNet
 from .progress import Task
 
 Trained = TypeVar("Trained")
@@ -63,8 +63,8 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fixed.get(name, trained_as(name, value)) for name, value in parameters.items()}
 
 
-def cached_training(train: Callable[..., Trained], request: TrainingRequest, resolved: Options, task: Task) -> Trained:
-    """Train by ``train(request, resolved, task)``, or load the same training from the cache.
+def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRequest, task: Task) -> Trained:
+    """Train by ``train(request, task)``, or load the same training from the cache.
 
     The cache requires ``memory`` and a fixed ``random_state``; a search keeps trainings of given nets without
     ``memory``. It excludes frozen nets, previous posteriors and ``max_time``, and warns (``UncachedWarning``) if the
@@ -77,27 +77,34 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, res
     is_fixed |= request.stream is not None
     search = None if net is None or memory.location is not None else current_search()
     if (memory.location is None and search is None) or parameters["random_state"] is None or is_fixed or is_timed:
-        return train(request, resolved, task)
-    key = replace(request, parameters=neutral(parameters))
-    of_key = resolve(request.kind, {**key.parameters, "memory_budget": parameters["memory_budget"]})
+        return train(request, task)
+    alike = neutral(parameters)
     try:
-        if search is not None:
-            return _trained_once(search, resolved, joblib.hash(key), lambda: train(key, of_key, task))
-        joblib.hash(net)
+        of_net = request.kind, request.data, request.seeds[:2], request.warm_start, request.is_member
+        key = joblib.hash((train.__name__, alike, of_net))
     except (PicklingError, AttributeError, TypeError) as error:
         if search is not None:
-            return train(request, resolved, task)
+            return train(request, task)
         warn_user(
             f"the training is not cached although memory is set: net={type(net).__name__}(…) cannot be hashed "
             f"({error}). Define the class of its module in an importable file.",
             UncachedWarning,
         )
-        return train(request, resolved, task)
-    trained: Trained = memory.cache(train, ignore=["resolved", "task"])(key, of_key, task)
+        return train(request, task)
+    resolved = resolve(request.kind, {**alike, "memory_budget": parameters["memory_budget"]})
+    request = replace(request, parameters=alike, resolved=resolved, kept=None, seeds=[*request.seeds[:2], 0])
+    if search is not None:
+        return _trained_once(search, request, key, lambda: train(request, task))
+    trained: Trained = memory.cache(_trained, ignore=["train", "request", "task"])(key, train, request, task)
     return trained
 
 
-def _trained_once(search: Search, resolved: Options, key: str, compute: Callable[[], Trained]) -> Trained:
+def _trained(key: str, train: Callable[[FitRequest, Task], Trained], request: FitRequest, task: Task) -> Trained:
+    """Function that joblib caches, by the key alone."""
+    return train(request, task)
+
+
+def _trained_once(search: Search, request: FitRequest, key: str, compute: Callable[[], Trained]) -> Trained:
     """Training of a given net that the candidates of a search share.
 
     Warns (``TiedScoresWarning``) if candidates with the same means are compared by a score of the mean.
@@ -105,7 +112,7 @@ def _trained_once(search: Search, resolved: Options, key: str, compute: Callable
     trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if search.search is None else search.search.scoring
     is_tied = search.search is not None and search.is_candidate and known
-    is_tied &= not resolved.likelihood.over_classes  # a mean of classes depends on the posterior
+    is_tied &= not request.resolved.likelihood.over_classes  # a mean of classes depends on the posterior
     if is_tied and (scoring is None or scoring in SCORES_OF_THE_MEAN):
         warn_user(
             "candidates of this search share a net and differ in their error bars alone, which "

@@ -197,7 +197,7 @@ def problem_of(
 
     Raises ``MemoryBudgetError`` instead of falling back: the result of a training must not depend on the memory.
     """
-    rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
+    rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
     large = large if plan.previous is None else type(plan.previous.fit.curvature)

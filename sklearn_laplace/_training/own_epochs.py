@@ -25,7 +25,6 @@ from ..laplace.structures import Diag
 from ..laplace.torch_state import single_thread
 from ..nets.given_net import copied
 from ..nets.skorch_net import finish
-from ..options.resolved import Options
 from .epochs import Annealing, EpochTasks, Watch, hold_out, run_epochs
 from .fit_map import n_dual_rows
 from .plan import GivenNet, Plan, grouped
@@ -44,7 +43,6 @@ def train_given(
     network: Network,
     rows: TrainingRows,
     plan: Plan,
-    options: Options,
     task: Task,
     *,
     seed: int,
@@ -71,18 +69,16 @@ def train_given(
     history = [dict(entry) for entry in net.history]
     network = network.with_state_of(copy.deepcopy(net.module_).to(rows.weights.dtype))
     net.module_.to(rows.weights.dtype)
-    return _given(finish(net, network), network, rows, plan, options, held_out, history)
+    return _given(finish(net, network), network, rows, plan, held_out, history)
 
 
-def keep_weights(
-    frozen: FrozenEstimator, network: Network, rows: TrainingRows, plan: Plan, options: Options
-) -> GivenNet:
+def keep_weights(frozen: FrozenEstimator, network: Network, rows: TrainingRows, plan: Plan) -> GivenNet:
     net = copied(frozen.estimator)
     history = list(net.history)
     net.trim_for_prediction()
     net.history.extend(history)
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
-    return _given(net, network, rows, plan, options, none, [])
+    return _given(net, network, rows, plan, none, [])
 
 
 def is_linear(network: Network, inputs: Tensor) -> bool:
@@ -133,11 +129,10 @@ def _given(
     network: Network,
     rows: TrainingRows,
     plan: Plan,
-    options: Options,
     held_out: Tensor,
     history: list[dict[str, object]],
 ) -> GivenNet:
-    prior = grouped(network, network.parameter_names, options)
+    prior = grouped(network, network.parameter_names, plan.options)
     hyper = Hyper(
         network.natural_precisions(prior), plan.first_dispersion if plan.dispersion is None else plan.dispersion
     )

@@ -1,4 +1,4 @@
-"""Specification, warm start and result of the MAP stage, with the options resolved for the rows of a fit.
+"""Request of a fit, and specification, warm start and result of the MAP stage.
 
 For a single row, neither prior precision nor noise level can be estimated: without a prior on the noise level, the
 posterior predictive is improper, because a net can interpolate the row. The prior precision is then 1, and the noise
@@ -17,8 +17,8 @@ import torch
 from skorch import NeuralNet
 from torch import Tensor
 
-from .._table.limits import MemoryBudget, automatic_structure
-from .._table.rows import FEWEST_ROWS, PreparedData, TargetScale, TargetSummary
+from .._table.limits import automatic_structure
+from .._table.rows import FEWEST_ROWS, PreparedData, TargetScale
 from .._validation.arguments import Choice
 from ..laplace.fit import Hyper, LaplaceFit, TrainingRows
 from ..laplace.likelihoods._base import Likelihood
@@ -44,33 +44,6 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     return None if sigma is None else scale.dispersion(sigma)
 
 
-def for_rows(
-    options: Options, kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0
-) -> Options:
-    """Resolved options in the units and for the number of rows of ``targets``.
-
-    ``kind`` is "regressor" or "classifier", and ``seed`` that of random draws in the curvature and the subset.
-    """
-    subset = options.subset
-    options = replace(
-        options,
-        likelihood=likelihood_of(kind, parameters, single_logit=targets.single_logit),
-        rule=options.rule.sampling(parameters["n_fisher_samples"], seed),
-        subset=replace(subset, seed=seed) if isinstance(subset, Scored) else subset,
-    )
-    check_device(options.device)
-    previous = previous_of(parameters["prior"])
-    if previous is not None:
-        check_previous(options, parameters, previous.fit)
-        fit, mean = previous.fit, previous.fit.prior.mean
-        options = replace(options, previous=previous, structure=type(fit.curvature), likelihood=fit.likelihood)
-        if mean is not None and options.prior_mean == 0.0:  # the prior counts once, with the mean of the previous fit
-            return replace(options, prior_mean=fit.network.tensors(mean))
-        return options
-    likelihood = options.likelihood.scaled_to(targets.mean_variance, targets.average_noise)
-    return fixed_for_one_row(replace(options, likelihood=likelihood), targets.total_weight, targets.scale)
-
-
 def posterior_layout(
     everything: Network, rows: TrainingRows, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
@@ -93,17 +66,16 @@ def posterior_layout(
         options.grouping.unit,
         lambda structure: memory.fits(structure, network, n_dual, n_columns),
     )
-    damped = options.structure_options.damped
-    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
+    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=options.damped)
     n_previous = 0 if options.previous is None else options.previous.dual_rows(n_columns)
-    settings = options.structure_options.options_of(structure)
+    settings = options.of_structure(structure)
     n_bytes = memory.require(structure, network, n_dual + n_previous, n_columns, rule, **settings)
     return network, structure, n_dual, n_bytes
 
 
 def selected(everything: Network, example: Tensor, options: Options) -> Network:
     """Network of the random weights, with separate blocks for biases if the structure needs them."""
-    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    laid_out = everything.with_separate_biases() if options.separate_biases else everything
     return options.subset.of(laid_out, example)
 
 
@@ -177,18 +149,28 @@ class WarmStart:
 class Plan:
     """Specification of the MAP stage: its model, its free hyperparameters and its start."""
 
-    likelihood: Likelihood
-    prior: Callable[[Network], Prior]
+    options: Options  # in the units of the rows
     precision: Tensor | None  # 0-d or one per group; None: selected by the evidence
-    dispersion: float | None  # φ; None: selected by update_dispersion
-    update_dispersion: Callable[[LaplaceFit, Hyper], Hyper]
+    dispersion: float | None  # φ; None: selected by the rule of the options
     natural_start: bool  # initial precisions are 1 (built-in net), not by fan-in
-    memory: MemoryBudget
-    previous: PreviousPosterior | None = None  # posterior of earlier rows
     again: Hyper | None = None  # start: hyperparameters of an earlier training on the same rows
     quick: bool = False  # the net is only scored: a few Gauss–Newton steps
     begun: float | None = None  # held-out mean squared error after a gradient training
     is_over: Callable[[], bool] = bool  # never
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return self.options.likelihood
+
+    @property
+    def previous(self) -> PreviousPosterior | None:
+        """Posterior of earlier rows."""
+        return self.options.previous
+
+    def prior(self, network: Network) -> Prior:
+        """Prior with a single precision if ``map_prior_precision`` is fixed, else with the posterior's groups."""
+        prior = grouped(network, network.parameter_names, self.options)
+        return prior if self.options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)
 
     @property
     def is_noisy(self) -> bool:
@@ -226,9 +208,10 @@ class Plan:
 
     def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
         """Update φ if it is free; the prior precisions do not change."""
-        if not self.free_dispersion:
+        rule = DISPERSION_RULES.get(self.options.sigma_noise.rule)
+        if not self.free_dispersion or rule is None:
             return hyper
-        return replace(hyper, dispersion=self.update_dispersion(fit, hyper).dispersion)
+        return replace(hyper, dispersion=rule(fit, hyper).dispersion)
 
 
 def other_rows(index: Tensor, n_rows: int) -> Tensor:
@@ -283,41 +266,79 @@ class GivenNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRequest:
+class FitRequest:
+    """Rows, options and seeds of a fit, or of one net of it."""
+
     kind: str  # "regressor" or "classifier"
     parameters: Mapping[str, Any]
+    resolved: Options  # of the parameters, in the units of y
     data: PreparedData  # a sample of the table if there is a stream
-    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module
+    kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
+    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module; of the posterior
     warm_start: WarmStart | None = None
     is_member: bool = False  # later member: prior precisions of its warm start
     stream: RowStream | None = None
     saved: Checkpoint = field(default_factory=Checkpoint)  # of a killed process
 
-    def options(self, resolved: Options) -> Options:
-        return for_rows(resolved, self.kind, self.parameters, self.data.summary())
+    def options_for_rows(self) -> Options:
+        """Resolved options in the units of these rows, and for their number."""
+        resolved, data, seed = self.resolved, self.data, self.seeds[2]
+        single_logit = data.targets.ndim == 1 and data.n_outputs == 1
+        options = replace(
+            resolved,
+            likelihood=likelihood_of(self.kind, self.parameters, single_logit=single_logit),
+            rule=resolved.rule.sampling(self.parameters["n_fisher_samples"], seed),
+            subset=replace(resolved.subset, seed=seed) if isinstance(resolved.subset, Scored) else resolved.subset,
+        )
+        check_device(options.device)
+        previous = previous_of(self.parameters["prior"])
+        if previous is not None:
+            check_previous(options, self.parameters, previous.fit)
+            fit, mean = previous.fit, previous.fit.prior.mean
+            options = replace(options, previous=previous, structure=type(fit.curvature), likelihood=fit.likelihood)
+            if mean is not None and options.prior_mean == 0.0:  # the prior counts once, with the previous fit's mean
+                return replace(options, prior_mean=fit.network.tensors(mean))
+            return options
+        likelihood = options.likelihood.scaled_to(data.mean_variance, data.average_noise)
+        return fixed_for_one_row(replace(options, likelihood=likelihood), data.total_weight, data.scale)
+
+    def under_noise(self, ratios_of: Callable[[np.ndarray], np.ndarray]) -> FitRequest:
+        """Request with noise variances (n, C) of the rows, up to a factor, given by their inputs (n, d)."""
+        kept = None if self.kept is None else self.kept.under_noise(ratios_of(self.kept.X))
+        return replace(self, data=self.data.under_noise(ratios_of(self.data.X)), kept=kept)
+
+    def with_overdispersion(self, alpha: tuple[float, ...]) -> FitRequest:
+        return replace(self, parameters={**self.parameters, "overdispersion": alpha})
+
+    def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
+        """Set the weights of the stored rows to zero that a given net has held out from its training."""
+        if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
+            return self
+        weights = self.kept.weights.copy()
+        present = np.flatnonzero(weights > 0)
+        if len(present) != len(self.data.X):  # already done
+            return self
+        weights[present[trained.held_out.cpu().numpy()]] = 0.0
+        return replace(self, kept=replace(self.kept, weights=weights))
 
 
-def planned(request: TrainingRequest, resolved: Options, task: Task) -> tuple[Options, TrainingRows, Plan]:
-    options, data, start = request.options(resolved), request.data, request.warm_start
+def planned(request: FitRequest, task: Task) -> tuple[TrainingRows, Plan]:
+    options, data, start = request.options_for_rows(), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
     fixed_noise = options.map_precision is not None
     plan = Plan(
-        options.likelihood,
-        lambda network: _training_prior(network, options),
+        options,
         _map_precision(options, request),
         options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
-        DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=is_ours,
-        memory=options.memory,
-        previous=options.previous,
         again=None if start is None else start.hyper,
         is_over=task.clock.is_over,
     )
-    return options, rows, plan
+    return rows, plan
 
 
-def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
+def _map_precision(options: Options, request: FitRequest) -> Tensor | None:
     """Fixed prior precisions of the training; None if they are selected by the evidence."""
     if request.is_member and request.warm_start is not None:  # precisions of the first member
         return request.warm_start.hyper.prior_precision
@@ -325,9 +346,3 @@ def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
         return torch.tensor(options.map_precision, dtype=torch.float64)
     value = options.prior_precision.value
     return None if value is None else torch.as_tensor(value)
-
-
-def _training_prior(network: Network, options: Options) -> Prior:
-    """Prior of the training: a single precision if ``map_prior_precision`` is fixed, else the posterior's groups."""
-    prior = grouped(network, network.parameter_names, options)
-    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)

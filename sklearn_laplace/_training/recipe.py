@@ -145,12 +145,14 @@ MOST_INPUTS = 512
 
 @dataclass(frozen=True)
 class Recipe:
-    """Shape and schedule of the members of one repeat."""
+    """Shape, schedule and regularisation of the members of one repeat."""
 
     hidden_layer_sizes: tuple[int, ...]
     activation: str
     n_bins: int | None  # pieces of each numeric column; None: numbers alone
     schedule: Schedule
+    prior: float = 0.0  # precision δ of the weights
+    dropout: float = 0.0  # probability that a hidden unit is zero in a step
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:

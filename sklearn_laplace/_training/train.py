@@ -28,7 +28,7 @@ from ..options.resolved import Options
 from .built_in import built_in_net, statistics_of
 from .fit_map import SCHEDULE, fit_map, is_exact, started, starts_by_gradients
 from .own_epochs import MODULE_LR, is_linear, keep_weights, prepare_module, train_given
-from .plan import GivenNet, MapResult, Plan, TrainingRequest, planned, posterior_layout
+from .plan import FitRequest, GivenNet, MapResult, Plan, planned, posterior_layout
 from .progress import Task
 from .recipe import FOLDS_OF_MANY, held_out_rows
 
@@ -75,27 +75,26 @@ STANDARD = 1e-6
 """Maximum difference of mean and scale from 0 and 1 for columns that count as standardised."""
 
 
-def train(request: TrainingRequest, resolved: Options, task: Task) -> MapResult | GivenNet:
+def train(request: FitRequest, task: Task) -> MapResult | GivenNet:
     """Train a net to its mode; a given net by its own epochs only, unless it is linear.
 
-    The memory budget of ``resolved`` affects the result only by rounding. ``task`` gets at most two
-    subtasks.
+    The memory budget affects the result only by rounding. ``task`` gets at most two subtasks.
     """
-    options, rows, plan = planned(request, resolved, task)
+    rows, plan = planned(request, task)
     parameters, seeds = request.parameters, request.seeds
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
         check_module(module.eval(), rows.inputs[:2], rows)
-        network = _trace(module, rows, options, verbose=verbosity(parameters["verbose"])[0])
-        return keep_weights(net, network, rows, plan, options)
+        network = _trace(module, rows, plan.options, verbose=verbosity(parameters["verbose"])[0])
+        return keep_weights(net, network, rows, plan)
     if net is None:
-        return _train_net(request, rows, plan, options, task)
+        return _train_net(request, rows, plan, task)
     with isolated_seed(seeds[1], rows.inputs.device):
-        return _train_net(request, rows, plan, options, task)
+        return _train_net(request, rows, plan, task)
 
 
-def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> tuple[NeuralNet, Network, bool]:
+def _net_of(request: FitRequest, rows: TrainingRows, options: Options) -> tuple[NeuralNet, Network, bool]:
     """Initialised net, its trace, and True if the user sets the number of epochs."""
     parameters, data, seeds = request.parameters, request.data, request.seeds
     is_ours = parameters["net"] is None
@@ -131,11 +130,9 @@ def _net_of(request: TrainingRequest, rows: TrainingRows, options: Options) -> t
     return net, network, own_epochs
 
 
-def _train_net(
-    request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task
-) -> MapResult | GivenNet:
+def _train_net(request: FitRequest, rows: TrainingRows, plan: Plan, task: Task) -> MapResult | GivenNet:
+    options, start, previous = plan.options, request.warm_start, plan.previous
     net, network, own_epochs = _net_of(request, rows, options)
-    start, previous = request.warm_start, options.previous
     if request.parameters["net"] is None and not own_epochs:
         _check_used(request.parameters, is_exact(network, rows, plan), len(rows))
     if previous is not None:
@@ -151,7 +148,7 @@ def _train_net(
             level, _ = verbosity(request.parameters["verbose"])
             if not isinstance(request.parameters["net"], NeuralNet):
                 prepare_module(net, network, rows, plan, by_rows=not own_epochs)
-            return train_given(net, network, rows, plan, options, task, seed=request.seeds[1], level=level)
+            return train_given(net, network, rows, plan, task, seed=request.seeds[1], level=level)
         net.module_.to(rows.weights.dtype)
     elif start is None and not (own_epochs or options.prior_mean) and starts_by_gradients(network, rows, plan):
         # A copy of the net trained without a fold shows the error.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import ClippedWarning, JitterWarning, NotPositiveDefiniteError
 from ..errors.warn import warn_user
+from .torch_state import is_slow_at_float64
 
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
 """Jitter values, relative to the mean of the diagonal, tried in turn when a Cholesky factorisation fails."""
@@ -218,15 +219,8 @@ def conjugate_gradients(
     return solution
 
 
-FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
-"""Compute capabilities of the data-centre GPUs, whose float64 rate is half of their float32 rate."""
 LEVELS = 3
 """Number of splits; the error is below 2⁻⁴⁰ n max |x| for up to 10⁵ values."""
-
-
-def is_slow_at_float64(device: torch.device) -> bool:
-    """True for a GPU that computes float64 at a small part of its float32 rate."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) not in FAST_FLOAT64
 
 
 def sum_of_rows(values: Tensor) -> Tensor:

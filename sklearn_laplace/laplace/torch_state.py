@@ -59,3 +59,12 @@ def present_device(name: str) -> torch.device:
         raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
     device = torch.device(name)
     return device if AVAILABLE[device.type]() else torch.device("cpu")
+
+
+FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
+"""Compute capabilities of the data-centre GPUs, whose float64 rate is half of their float32 rate."""
+
+
+def is_slow_at_float64(device: torch.device) -> bool:
+    """True for a GPU that computes float64 at a small part of its float32 rate."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) not in FAST_FLOAT64

@@ -132,15 +132,15 @@ def are_rates(likelihood: Likelihood, targets: np.ndarray) -> bool:
 
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
     """``ValueError`` for negative counts and, if the likelihood is that of overdispersed counts, for fractions."""
-    name = likelihood.key()
     if (targets < likelihood.least_target).any():
         raise ValueError(
-            f"y holds {targets.min():g}; likelihood={name!r} needs counts of at least 0. For other numbers, use "
-            "likelihood='gaussian'."
+            f"y holds {targets.min():g}; likelihood={likelihood.key()!r} needs counts of at least 0. For other "
+            "numbers, use likelihood='gaussian'."
         )
     fractions = targets[targets != np.floor(targets)] if likelihood.is_overdispersed else targets[:0]
     if fractions.size:
         raise ValueError(
-            f"y holds {fractions[0]:g}; likelihood={name!r} needs whole numbers. For counts per exposure, use "
-            "likelihood='poisson' with the exposures as sample_weight. For other numbers, use likelihood='gaussian'."
+            f"y holds {fractions[0]:g}; likelihood={likelihood.key()!r} needs whole numbers. For counts per exposure, "
+            "use likelihood='poisson' with the exposures as sample_weight. For other numbers, use "
+            "likelihood='gaussian'."
         )

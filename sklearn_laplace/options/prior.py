@@ -216,13 +216,13 @@ def _check_structure(options: Options, parameters: Mapping[str, Any], past: Lapl
             f"hessian_structure={parameters['hessian_structure']!r} cannot be combined with a previous posterior of "
             f"hessian_structure={name!r}. Use {name!r} or 'auto'."
         )
-    structure_options = options.structure_options.options_of(kind)
+    structure_options = options.of_structure(kind)
     if structure_options != past.curvature.options:
         raise UnsupportedCombinationError(
             f"the previous posterior has the structure options {past.curvature.options}, and this fit has "
             f"{structure_options}: the two curvatures cannot be added. Use the same options in both fits."
         )
-    if options.structure_options.separate_biases or not past.network.folds_biases:
+    if options.separate_biases or not past.network.folds_biases:
         raise UnsupportedCombinationError(
             "bias='separate' cannot be used with prior=FrozenEstimator(…): the training treats a bias as a column of "
             "its layer's weight. Use bias='folded' in both fits."

@@ -37,7 +37,7 @@ from ..nets import ACTIVATIONS
 from ..nets.given_net import has_own_epochs
 from .likelihood import LIKELIHOODS_FOR, VARYING_NOISE, _noise, _varying_noise
 from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
-from .resolved import AUTO, BIASES, DAMPINGS, LOO, PRIOR_RULES, SHARINGS, Options, StructureOptions, is_auto, is_number
+from .resolved import AUTO, BIASES, DAMPINGS, LOO, PRIOR_RULES, SHARINGS, Options, is_auto, is_number
 from .training import _check_members, _check_net_options, _device, _standardises, check_target_transform
 
 
@@ -125,12 +125,14 @@ PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDIC
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     """Check an estimator's internal options, from ``variants.expanded``, and resolve names to objects.
 
-    What depends on the rows and on seeds is added by :func:`~sklearn_laplace._training.plan.for_rows`. Raises
+    What depends on the rows and on seeds is added by :class:`~sklearn_laplace._training.plan.FitRequest`. Raises
     ``ValueError`` for an unknown name or a value out of range, and ``UnsupportedCombinationError`` for options that
     exclude each other.
     """
     likelihood = likelihood_of(kind, parameters)
-    rule, structure, structure_options, subset = _curvature(parameters)
+    rule, structure, subset = _curvature(parameters)
+    separate_biases = lookup("bias", parameters["bias"], BIASES)
+    damped = lookup("damping", parameters["damping"], DAMPINGS)
     _check_values(parameters)
     if kind == "regressor":
         _check_regressor(parameters)
@@ -139,8 +141,8 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     _check_members(parameters)
     precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior", parameters["prior_structure"], GROUPINGS), precision.value)
-    biases, damped = structure_options.separate_biases, structure_options.damped
-    check_grouping(grouping, parameters["hessian_structure"], structure, separate_biases=biases, damped=damped)
+    name = parameters["hessian_structure"]
+    check_grouping(grouping, name, structure, separate_biases=separate_biases, damped=damped)
     predictive = lookup("predictive", parameters["predictive"], PREDICTIVES_BY_NAME)
     noise, map_precision = _noise(parameters, likelihood), parameters["map_prior_precision"]
     for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
@@ -150,7 +152,10 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         subset=subset,
         rule=rule,
         structure=structure,
-        structure_options=structure_options,
+        separate_biases=separate_biases,
+        weight_sharing=lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
+        rank=count("rank", parameters["rank"]),
+        damped=damped,
         likelihood=likelihood,
         predictive=predictive,
         extrapolates=_extrapolates(parameters, likelihood),
@@ -211,25 +216,17 @@ def likelihood_of(kind: str, parameters: Mapping[str, Any], *, single_logit: boo
     return likelihood
 
 
-def _curvature(
-    parameters: Mapping[str, Any],
-) -> tuple[CurvatureRule, type[Curvature] | None, StructureOptions, Subset]:
-    """Curvature rule, structure, structure options and subset of weights, checked for compatibility."""
+def _curvature(parameters: Mapping[str, Any]) -> tuple[CurvatureRule, type[Curvature] | None, Subset]:
+    """Curvature rule, structure and subset of weights, checked for compatibility."""
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
     rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed=0)
     name = parameters["hessian_structure"]
     structure = lookup("hessian_structure", name, structures)
     check_capabilities(parameters["curvature"], rule, name, structure)
-    options = StructureOptions(
-        lookup("bias", parameters["bias"], BIASES),
-        lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
-        count("rank", parameters["rank"]),
-        lookup("damping", parameters["damping"], DAMPINGS),
-    )
     subset = _subset(parameters)
     _check_subset(subset, rule, name, structure)
-    return rule, structure, options, subset
+    return rule, structure, subset
 
 
 def _check_values(parameters: Mapping[str, Any]) -> None:

@@ -20,28 +20,13 @@ from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links._base import Link
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.prior_groups import Grouping
-from ..laplace.structures._base import RANK, Curvature, WeightSharing
+from ..laplace.structures._base import Curvature, WeightSharing
 from ..laplace.subsets._base import Subset
 from ..laplace.updates import PreviousPosterior
 
 BIASES = {"folded": False, "separate": True}
 DAMPINGS = {"exact": False, "ritter": True}
 SHARINGS = {sharing.value: sharing for sharing in WeightSharing}
-
-
-@dataclass(frozen=True)
-class StructureOptions:
-    """Options of a curvature structure."""
-
-    separate_biases: bool = False  # True if biases have separate blocks
-    weight_sharing: WeightSharing = WeightSharing.EXPAND  # for layers that apply their weights at several positions
-    rank: int = RANK  # number of eigenpairs of low-rank structures
-    damped: bool = False  # True if predictions use the damped posterior
-
-    def options_of(self, structure: type[Curvature]) -> dict[str, Any]:
-        """Keyword arguments of ``structure.zero`` other than the blocks."""
-        values = {"weight_sharing": self.weight_sharing, "rank": self.rank}
-        return {name: value for name, value in values.items() if name in structure.takes}
 
 
 AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
@@ -68,7 +53,10 @@ class Options:
     subset: Subset  # random weights
     rule: CurvatureRule  # contribution of a row to the curvature
     structure: type[Curvature] | None  # storage of the curvature; None: ``_table.limits.automatic_structure``
-    structure_options: StructureOptions
+    separate_biases: bool  # biases have blocks of their own
+    weight_sharing: WeightSharing  # for layers that apply their weights at several positions
+    rank: int  # number of eigenpairs of low-rank structures
+    damped: bool  # predictions use the damped posterior
     likelihood: Likelihood  # distribution of the targets given the outputs
     predictive: type[PosteriorPredictive]  # from the posterior to the distribution of the outputs
     extrapolates: bool  # the variance grows outside the range of the training rows
@@ -94,6 +82,11 @@ class Options:
     def with_overdispersion(self, alpha: tuple[float, ...]) -> Options:
         """Options under the overdispersion of each output; unchanged for likelihoods without one, where α is ()."""
         return replace(self, likelihood=NegativeBinomial(alpha)) if alpha else self
+
+    def of_structure(self, structure: type[Curvature]) -> dict[str, Any]:
+        """Keyword arguments of ``structure.zero`` other than the blocks."""
+        values = {"weight_sharing": self.weight_sharing, "rank": self.rank}
+        return {name: value for name, value in values.items() if name in structure.takes}
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:

@@ -211,7 +211,7 @@ def test_a_missing_category_is_a_level_where_the_training_has_it_and_unknown_els
 def test_ten_thousand_levels_take_seconds_and_the_rarest_share_an_embedding():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"id": [f"u{k}" for k in range(10_000)], "x": rng.normal(size=10_000)})
-    fitted_table = _tables.Table.of(table, np.ones(10_000), _tables.Categorical(True))
+    fitted_table = _tables.Table.of(table, np.ones(10_000), None)
     assert fitted_table.levels == (_columns.MAX_LEVELS + 1, 0)
     coded = fitted_table.coded(table)
     assert (coded[:, 0] == _columns.MAX_LEVELS).sum() == 10_000 - _columns.MAX_LEVELS
@@ -520,7 +520,7 @@ def test_a_given_net_says_which_columns_it_cannot_take():
 def test_text_that_looks_like_numbers_stays_text_in_a_single_row():
     """The type of a column is fixed by the training rows, so a single row is coded as in a table."""
     X = np.array([["1", "x"], ["2", "y"], ["A", "x"]])
-    table = _tables.Table.of(X, np.ones(3), _tables.Categorical(True))
+    table = _tables.Table.of(X, np.ones(3), None)
     np.testing.assert_array_equal(table.coded(X[:1]), table.coded(X)[:1])
 
 

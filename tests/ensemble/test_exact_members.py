@@ -15,10 +15,9 @@ from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import exact_members, joint_members
-from sklearn_laplace._ensemble import fit_jointly as ensemble_fit
+from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble import train_members as ensemble_train
 from sklearn_laplace._ensemble.calibration import HeldOutRepeats
-from sklearn_laplace._ensemble.exact_members import ExactNets
 from sklearn_laplace._training.recipe import FOLDS_OF_MANY
 from sklearn_laplace.errors import NotPositiveDefiniteError
 from sklearn_laplace.laplace.fit import TrainingRows
@@ -66,21 +65,22 @@ def test_their_hyperparameters_are_their_own(fitted):
 
 def test_no_net_learns_from_its_rows_held_out(monkeypatch):
     """Other targets of the held-out rows do not change any net."""
-    recorded, original = [], ExactNets.without_folds
+    recorded, original = [], exact_members.without_folds
 
-    def spied(self, *args, **options):
-        recorded.append(self)
-        return original(self, *args, **options)
+    def spied(request, rows, plan, masks, first, task, **how):
+        recorded.append((request, rows, plan, task))
+        return original(request, rows, plan, masks, first, task, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ExactNets, "without_folds", spied)
+        patch.setattr(exact_members, "without_folds", spied)
         LaplaceRegressor(random_state=0).fit(*waves(80))
-    (nets,) = recorded
+    ((request, rows, plan, task),) = recorded
     masks = np.stack([np.arange(80) % 3 == 0] * 2)
-    moved = nets.rows.targets.clone()
+    moved = rows.targets.clone()
     moved[torch.from_numpy(masks[0])] = 5.0
-    other = replace(nets, rows=replace(nets.rows, targets=moved))
-    (plain, outputs), (changed, of_changed) = (each.without_folds(masks, 0, lead=False) for each in (nets, other))
+    (plain, outputs), (changed, of_changed) = (
+        original(request, of_rows, plan, masks, 0, task, lead=False) for of_rows in (rows, replace(rows, targets=moved))
+    )
     torch.testing.assert_close(outputs, of_changed)
     for state, of_changed_net in zip(plain.states, changed.states, strict=True):
         torch.testing.assert_close(of_changed_net, state)

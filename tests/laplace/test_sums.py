@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sklearn_laplace.laplace import linalg
-from sklearn_laplace.laplace.linalg import FAST_FLOAT64, compensated, is_slow_at_float64, sum_of_rows
+from sklearn_laplace.laplace.linalg import compensated, sum_of_rows
+from sklearn_laplace.laplace.torch_state import FAST_FLOAT64, is_slow_at_float64
 
 
 def ill_conditioned(n: int, seed: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from nets import regressor as template
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import approximate_members as approximate
-from sklearn_laplace._ensemble import fit_jointly as in_time
+from sklearn_laplace._ensemble import fit as in_time
 from sklearn_laplace._ensemble import train_members
 from sklearn_laplace._estimator import base as _estimator
 from sklearn_laplace._training.checkpoint import Checkpoint

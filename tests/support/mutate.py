@@ -542,8 +542,8 @@ MUTATIONS = (
     Mutation(
         "members without the dropout of the trial",
         "_ensemble/train_members.py",
-        "dropout=[dropout] * len(self.modules)",
-        "dropout=[0.0] * len(self.modules)",
+        "dropout=[recipe.dropout] * n",
+        "dropout=[0.0] * n",
         "members",
     ),
     Mutation(

@@ -18,10 +18,10 @@ from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan
 from sklearn_laplace._training.progress import Steps
 from sklearn_laplace._training.stacked import Stacked
 from sklearn_laplace.laplace.fit import TrainingRows
-from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
-from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.nets import MLP
+from sklearn_laplace.options.resolve import resolve
+from sklearn_laplace.options.variants import expanded
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -46,16 +46,7 @@ SEEN[0, ::2] = SEEN[1, 1::2] = 0
 
 
 def plan_of(**options: object) -> Plan:
-    return Plan(
-        LIKELIHOODS["gaussian"](),
-        lambda network: network.scalar_prior(),
-        None,
-        None,
-        lambda fit, hyper: hyper,
-        natural_start=True,
-        memory=None,
-        **options,
-    )
+    return Plan(resolve("regressor", expanded(LaplaceRegressor().get_params(deep=False)) | options), None, None, True)
 
 
 def network_of(module: MLP) -> Network:
@@ -133,10 +124,8 @@ def test_only_normal_noise_of_many_rows_begins_by_gradients():
     network, rows = network_of(nets()[0]), rows_of(NOISY)
     assert starts_by_gradients(network, rows, plan_of())
     assert not starts_by_gradients(network, rows.taken(torch.arange(SMALL_ROWS)), plan_of())
-    assert not starts_by_gradients(network, rows, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
-    assert not starts_by_gradients(
-        network, rows, replace(plan_of(), prior=lambda network: GROUPINGS["tensor"].prior(network))
-    )
+    assert not starts_by_gradients(network, rows, plan_of(likelihood="poisson"))
+    assert not starts_by_gradients(network, rows, plan_of(prior_structure="tensor"))
     linear = trace(MLP(3, 1, (), input_mean=X.mean(0), input_scale=X.std(0)).double(), torch.from_numpy(X))
     assert not starts_by_gradients(linear, rows, plan_of())
 

@@ -303,7 +303,7 @@ def test_the_error_of_the_trial_decides_the_width(error, layers, units, monkeypa
     """Layers that were given stay as they are."""
     few = [replace(recipe, schedule=Schedule(3, most_further=0)) for recipe in recipes_for(3000, 2)]
     monkeypatch.setattr(train, "recipes_for", lambda n, columns: few)
-    monkeypatch.setattr(train._Program, "regularisation", lambda self, progress: ((0.1, 0.0), error, ()))
+    monkeypatch.setattr(train, "regularisation", lambda *arguments: ((0.1, 0.0), error, ()))
     X = np.random.default_rng(0).normal(size=(2100, 2))
     model = LaplaceRegressor(hidden_layer_sizes=layers, likelihood="gaussian", random_state=0).fit(X, X[:, 0])
     for member in model.members_:
@@ -382,10 +382,10 @@ def test_dropout_is_chosen_where_rows_are_noisy(noise, expected, monkeypatch):
     class Chosen(Exception):
         pass
 
-    def stop(self, prior, dropout, steps):
-        raise Chosen(dropout)
+    def stop(request, options, rows, recipe, *others):
+        raise Chosen(recipe.dropout)
 
-    monkeypatch.setattr(train._Program, "trained", stop)
+    monkeypatch.setattr(train, "trained_repeat", stop)
     candidates = [(0.1, 0.0), (0.1, 0.15)]
     candidates.sort(key=lambda candidate: candidate[1] == expected)  # of equal errors the first would be taken
     monkeypatch.setattr(train, "REGULARISATIONS", candidates)

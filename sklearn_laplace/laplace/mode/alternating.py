@@ -12,11 +12,10 @@ compared, since at other weights the formula is not the evidence and can exceed 
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from ...errors import NonFiniteError, NotPositiveDefiniteError
-from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
+from ..evidence import PRECISION_BOUNDS, mackay_fixed_point
 from ..fit import Hyper, LaplaceFit
 from .problem import Mode, Problem, gauss_newton_step, refine
 
@@ -40,37 +39,8 @@ SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL = 1, 8, 2
 """The same from weights near a mode, and the number of Gauss–Newton steps per dispersion update."""
 STEPS_FOR_ONE = 4
 """Number of L-BFGS steps that cost as much as one Gauss–Newton step."""
-MAX_CORRECTION = 2.0
-"""The evidence is corrected for weights that have not quite settled by ½ decrement², with the decrement capped here."""
 Update = Callable[[LaplaceFit, Hyper], Hyper]
 """Update of the dispersion: (fit, hyper) → hyper."""
-
-
-@dataclass(frozen=True)
-class _State:
-    fit: LaplaceFit
-    hyper: Hyper
-    damping: float
-    n_steps: int
-
-    @property
-    def evidence(self) -> float:
-        """Log evidence, corrected for weights that have not quite settled. Fixed prior precisions do not need it."""
-        return self._measured[0]
-
-    @property
-    def decrement(self) -> float:
-        """Newton decrement."""
-        return self._measured[1]
-
-    @cached_property
-    def _measured(self) -> tuple[float, float]:
-        """Evidence and Newton decrement, by one factorisation."""
-        posterior = self.fit.posterior(replace(self.hyper, temperature=1.0), spectral=False)
-        gradient = self.fit.objective_gradient(self.hyper)
-        squared = float(gradient @ posterior.solve(gradient))
-        evidence = log_evidence(self.fit, self.hyper, posterior) + 0.5 * min(squared, MAX_CORRECTION**2)
-        return evidence, math.sqrt(max(squared, 0.0))
 
 
 def alternate(
@@ -113,7 +83,7 @@ def alternate(
     if len(state.hyper.prior_precision) > 1 and state.decrement > SETTLED:
         state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, move_steps, short)
         used += state.n_steps
-    return Mode(state.fit, state.hyper, used, state.damping)
+    return replace(state, n_steps=used)
 
 
 def _settle(
@@ -124,7 +94,7 @@ def _settle(
     update_dispersion: Update,
     max_steps: int,
     short: bool,
-) -> _State:
+) -> Mode:
     """Converge weights and dispersion: Gauss–Newton steps far from the mode, then L-BFGS between dispersion updates."""
     rounds, rest_steps, interval = REST_ROUNDS, REST_STEPS, 1
     if short:
@@ -148,10 +118,10 @@ def _settle(
         hyper, is_settled = _updated(hyper, update_dispersion(fit, hyper))
         if is_settled:
             break
-    return _State(fit, hyper, damping, steps)
+    return Mode(fit, hyper, steps, damping)
 
 
-def _moves(state: _State, ratio: float) -> list[Hyper]:
+def _moves(state: Mode, ratio: float) -> list[Hyper]:
     """Proposals for the prior precisions: MacKay's update, then a common factor, in the same direction first."""
     current = state.hyper.prior_precision
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision

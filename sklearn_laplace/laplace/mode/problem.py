@@ -26,6 +26,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..evidence import log_evidence
 from ..fit import Hyper, LaplaceFit, Rows
 from ..likelihoods._base import Likelihood
 from ..linalg import pulled_back, sum_of_rows
@@ -121,6 +122,10 @@ class Problem:
     advance: Callable[[float], object] = float  # gets the mean loss after each step; no effect by default
 
 
+MAX_CORRECTION = 2.0
+"""The evidence is corrected for weights that have not quite settled by ½ decrement², with the decrement capped here."""
+
+
 @dataclass(frozen=True)
 class Mode:
     """Result of a mode search."""
@@ -134,6 +139,13 @@ class Mode:
     def decrement(self) -> float:
         """Newton decrement at the final weights, see :func:`newton_decrement`. Costs one factorisation."""
         return newton_decrement(self.fit, self.hyper)
+
+    @cached_property
+    def evidence(self) -> float:
+        """Log evidence, corrected for weights that have not quite settled. Costs one factorisation."""
+        gradient, posterior = self.fit.objective_gradient(self.hyper), _posterior(self.fit, self.hyper)
+        squared = float(gradient @ posterior.solve(gradient))
+        return log_evidence(self.fit, self.hyper, posterior) + 0.5 * min(squared, MAX_CORRECTION**2)
 
 
 def newton_decrement(fit: LaplaceFit, hyper: Hyper) -> float:
