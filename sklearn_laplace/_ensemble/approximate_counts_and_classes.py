@@ -5,8 +5,6 @@ precision, and a factor of it maximises the density of held-out rows under the m
 density, the one closest to 1 is taken. First, some of these rows select the overdispersion of counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

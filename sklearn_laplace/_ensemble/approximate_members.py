@@ -19,8 +19,6 @@ merged with that of the earlier blocks, and ranks add up their sums. This is exa
 rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce

@@ -13,8 +13,6 @@ not trained again under the selected hyperparameters, see ``docs/decisions.md``.
 rows, only one is left out at a time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

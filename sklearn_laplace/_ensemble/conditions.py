@@ -3,8 +3,6 @@
 Under ``device="auto"``, a fit with built-in nets takes a GPU if there is one and the fit is large enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

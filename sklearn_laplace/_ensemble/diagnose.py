@@ -5,8 +5,6 @@ left-out rows in closed form, given nets with rows outside their training. All c
 on the scale of X, y or the weights. ``examples/benchmarks/true_warnings.py`` measures precision and recall.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace

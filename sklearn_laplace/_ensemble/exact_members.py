@@ -9,8 +9,6 @@ errors of held-out rows determine the noise model. Then each net goes on with al
 are not noise decrease fast with the number of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

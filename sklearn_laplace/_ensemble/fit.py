@@ -35,8 +35,6 @@ curvatures and held-out errors are passes over all rows. Their cost per row is a
 step. The time limit over this cost is the number of rows of the fit.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial

@@ -7,8 +7,6 @@ Its held-out rows select a factor of that precision. The noise level of numbers 
 Warnings of members are recorded while they are fitted, and issued once it is known which members count.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -19,8 +19,6 @@ because the errors bound φ. Without dispersion (classes and counts) the sum is 
 selected alone, with a weak prior around :math:`f_0` = ``FACTOR_OF_CLASSES``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ Its outputs have the moments of the mixture of the copies, with means :math:`\mu
 The columns are treated as independent of each other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -10,8 +10,6 @@ method gives (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes)
 All derivatives are in the user's units of X, because the standardisation is part of the net.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

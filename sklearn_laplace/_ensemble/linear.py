@@ -5,8 +5,6 @@ zero. A linear net would find part of the signal. It has one mode, and its evide
 (MacKay 1992). Without a signal it is nearly constant too.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -4,8 +4,6 @@ For a net that is trained alone, these are leave-one-out errors, if its curvatur
 effective parameter has hardly overfitted. Its training errors, averaged over the posterior, can be used instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

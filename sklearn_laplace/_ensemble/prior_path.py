@@ -11,8 +11,6 @@ is :math:`\max_\varphi L(\delta, \varphi)`. For the latter, let :math:`\hat\varp
 Therefore one curve in ρ is sufficient for all points. It is interpolated by a cubic spline.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -17,8 +17,6 @@ The relevance of a column with several inputs, such as a number and a missing-va
 inputs. The embeddings of a category count as one input, because each row uses only one of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

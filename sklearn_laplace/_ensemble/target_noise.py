@@ -27,8 +27,6 @@ members that train together, they are the held-out rows of the trial of regulari
 of held-out rows decides (``approximate_counts_and_classes.py``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

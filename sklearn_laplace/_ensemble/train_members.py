@@ -8,8 +8,6 @@ repeat. A repeat with less than a tenth of the weight is omitted, and for number
 exact nets. ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the posteriors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Updates of a fitted ensemble without training: other posterior parameters, further rows, fewer rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ Rows are arrays in the user's units; targets are converted to the network's unit
 estimator unchanged.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """``LaplaceClassifier``: scikit-learn classifier that trains neural nets and predicts moderated probabilities."""
 
-from __future__ import annotations
-
 import math
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload

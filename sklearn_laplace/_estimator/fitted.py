@@ -4,8 +4,6 @@ An estimator holds one ensemble. Attributes such as ``net_`` belong to its first
 and moments are returned in units of y.
 """
 
-from __future__ import annotations
-
 import sys
 from abc import ABC
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Labels of a classification: their validation, and the labels of all rows of a source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

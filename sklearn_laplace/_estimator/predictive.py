@@ -1,7 +1,5 @@
 """Fitted attributes of a regressor, its leave-one-out predictions, and the predictive distribution of counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 

@@ -6,8 +6,6 @@ keywords, so that all of them would count as changed. A torch module would print
 Plots of an estimator load the package ``plotting`` when they are called.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from datetime import datetime, timedelta

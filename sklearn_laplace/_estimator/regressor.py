@@ -1,7 +1,5 @@
 """``LaplaceRegressor``: scikit-learn regressor that trains neural nets and predicts standard deviations."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import numpy as np

@@ -7,8 +7,6 @@ with the same model, and the client receives that of rank 0. If a worker dies, t
 and fail too, so that the fit ends in an error and not in a hang.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

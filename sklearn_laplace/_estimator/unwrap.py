@@ -12,8 +12,6 @@ Wrappers that average or recalibrate several models are rejected with an error, 
 Laplace approximation. The predictive distributions themselves are defined by the estimators.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Constructor arguments of the built-in net: its class, the statistics of its columns, and its initial output."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

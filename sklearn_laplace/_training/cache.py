@@ -1,7 +1,5 @@
 """Cache of trainings in the joblib memory that the parameter ``memory`` specifies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pickle import PicklingError

@@ -3,8 +3,6 @@
 Nets that are too large for exact Gauss–Newton steps alternate their epochs with evidence steps.
 """
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable

@@ -17,8 +17,6 @@ prior precision δ adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean
 the training error after the previous cycle. Encoded columns have no learnable scales: the nets share one encoding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ own precision. A prior precision selected after the training is no penalty: epoc
 A module without a skorch net trains under a prior of natural size, with a learning rate that falls to zero.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace

@@ -4,8 +4,6 @@
 start begins with the weights of a previous posterior, after a check that it is the same net.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ For an unknown argument, Python's own message has its name only: "predict_interv
 Signatures do not change, so that ``get_params``, metadata routing, type checkers and ``help`` see the original ones.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import math

@@ -4,8 +4,6 @@ Columns are the matter of ``_table/table.py``. Values are checked one by one whe
 would not name the row. All other checks are left to scikit-learn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence, Set, Sized
 from decimal import Decimal
 from fractions import Fraction

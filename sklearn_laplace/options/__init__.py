@@ -9,8 +9,6 @@ Examples
 >>> search = GridSearchCV(model, {"hessian_structure__damping": ["exact", "ritter"]})
 """
 
-from __future__ import annotations
-
 from .variants import (
     EKFAC,
     BlockDiagonal,

@@ -1,7 +1,5 @@
 """Resolve the likelihood, its noise level, the number of outputs, and ``class_weight`` to a factor for each class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

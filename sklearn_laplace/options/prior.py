@@ -8,8 +8,6 @@ and the weights at which it was computed, but not the rows. Therefore net, subse
 have to stay the same. Prior, noise level, temperature and predictive may change.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

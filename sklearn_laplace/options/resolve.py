@@ -4,8 +4,6 @@ Only this folder compares option strings. The error for an unknown name lists th
 error for a combination that is not supported gives the reason and the alternatives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Number
 from typing import Any, Literal

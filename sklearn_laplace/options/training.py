@@ -1,7 +1,5 @@
 """Check the options of what is trained: the net, its device, the targets and the number of members."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

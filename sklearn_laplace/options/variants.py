@@ -7,8 +7,6 @@ options that only this variant has. Objects have ``get_params`` and ``set_params
 :func:`expanded` translates an estimator's parameters into flat internal options, which the rest of the package reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from numbers import Number
 from typing import Any, ClassVar

@@ -259,7 +259,7 @@ def test_every_structure_can_be_sampled(structure):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"predictive": "nn"}, "predictive='nn' is not known; expected one of 'auto', 'glm', 'mc'"),
+        ({"predictive": "nn"}, "predictive='nn' is not known; expected one of 'auto', 'extrapolating', 'glm', 'mc'"),
         ({"predictive": MonteCarlo(0)}, "n_samples=0 has to be a whole number of at least 1"),
     ],
 )
