@@ -18,6 +18,7 @@ from ..nets.given_net import copied
 from ..options.resolve import resolve
 from ..options.resolved import is_number, trained_as
 from ..options.variants import DEFAULTS
+from .checkpoint import FORMAT
 from .plan import FitRequest, GivenNet
 from .progress import Task
 
@@ -79,7 +80,7 @@ def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRe
     alike = neutral(parameters)
     try:
         of_net = request.kind, request.data, request.seeds[:2], request.warm_start, request.is_member
-        key = joblib.hash((train.__name__, alike, of_net))
+        key = joblib.hash((FORMAT, train.__name__, alike, of_net))
     except (PicklingError, AttributeError, TypeError) as error:
         if search is not None:
             return train(request, task)
