@@ -15,11 +15,13 @@ Shared helpers are in ``support/``; crafted files and random tables are in ``exa
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 import torch
+from shortened import all_steps, few_steps
 from slow import listed
 from threadpoolctl import threadpool_limits
 
@@ -27,18 +29,44 @@ torch.set_num_threads(1)
 threadpool_limits(1, "blas")
 
 
+@pytest.fixture(scope="module")
+def short_trainings() -> Iterator[None]:
+    """Trainings of all tests and fixtures of a module end after a few steps."""
+    with few_steps():
+        yield
+
+
+@pytest.fixture
+def short_training() -> Iterator[None]:
+    """Trainings of one test end after a few steps."""
+    with few_steps():
+        yield
+
+
+@pytest.fixture
+def complete_training() -> Iterator[None]:
+    """Trainings of one test are complete, in a module of ``short_trainings``."""
+    with all_steps():
+        yield
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", type=int, help="maximum number of cases of each parametrized test")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark slow tests. Warnings are no errors in ``clients/``, where other packages issue their own."""
+    """Mark slow tests. Warnings are no errors in ``clients/``, where other packages issue their own.
+
+    Nets of short trainings are not at a mode, which needs no warning.
+    """
     slow = listed()
     for item in items:
         if item.nodeid in slow:
             item.add_marker("slow")
         if Path(__file__).parent / "clients" in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))
+        if {"short_trainings", "short_training"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning"))
     if most := config.getoption("cases"):
         kept = _some_cases(items, most)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -162,6 +162,7 @@ def table_with_a_gap(seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 @QUIET
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.usefixtures("short_training")
 @pytest.mark.parametrize("seeds", [range(10), EACH_KIND], ids=["few", "many"])
 def test_no_score_of_a_table_with_a_gap_is_nan(seeds):
     for seed in seeds:

@@ -118,6 +118,7 @@ def test_a_further_unknown_column_adds_its_variance():
 
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+@pytest.mark.usefixtures("short_training")
 def test_a_joint_ensemble_widens_with_each_unknown_column(kind, monkeypatch):
     """Its members train together, under prior precisions that held-out rows select."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (100, 90))

@@ -63,6 +63,7 @@ def test_their_hyperparameters_are_their_own(fitted):
         assert len(set(values[:4])) == len(set(values[4:])) == 1 and values[0] != values[4]
 
 
+@pytest.mark.usefixtures("short_training")
 def test_no_net_learns_from_its_rows_held_out(monkeypatch):
     """Other targets of the held-out rows do not change any net."""
     recorded, original = [], exact_members.without_folds
@@ -102,12 +103,14 @@ def test_targets_almost_without_noise_have_nets_of_exact_steps_alone(n):
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 0.05
 
 
+@pytest.mark.usefixtures("short_training")
 def test_nets_whose_exact_steps_are_dear_are_left_out(monkeypatch):
     monkeypatch.setattr("sklearn_laplace._ensemble.joint_members.MOST_ADDED", 1e3)
     model = LaplaceRegressor(random_state=0).fit(*waves(150))
     assert {len(member.unseen) for member in model._ensemble.members} == {18, 19}
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_net_that_cannot_be_trained_is_left_out(monkeypatch):
     """The members trained in one batch remain; "auto" promises no number of members, so there is no warning."""
 
@@ -129,6 +132,7 @@ def test_in_place_of_members_the_kind_that_errs_less_is_trained(rows, expected, 
     assert {member.n_bins for member in model._ensemble.members} == expected
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_given_number_of_pieces_is_that_of_all():
     model = LaplaceRegressor(random_state=0, n_bins=5).fit(*waves(100))
     assert {member.n_bins for member in model._ensemble.members} == {5}
@@ -215,7 +219,7 @@ def test_a_temperature_applies_to_all_members(fitted):
 def test_intervals_cover(fitted):
     covered = []
     for seed, model in ((0, fitted), (2, LaplaceRegressor(random_state=0).fit(*waves(200, seed=2)))):
-        X, y = waves(1000, seed=10 + seed)
+        X, y = waves(500, seed=10 + seed)
         low, high = model.predict_interval(X)[1].T
         covered.append(np.mean((low <= y) & (y <= high)))
     assert 0.86 < np.mean(covered) < 0.97
@@ -228,6 +232,7 @@ def test_the_same_rows_in_another_order_are_the_same_model(fitted):
     np.testing.assert_allclose(permuted.predict(X_new), fitted.predict(X_new), atol=0.05)
 
 
+@pytest.mark.usefixtures("short_training")
 def test_small_fits_stay_on_one_thread(monkeypatch):
     """On a busy machine, parallel regions of small matrix products wait for threads without a core."""
     n_threads = {}

@@ -17,6 +17,8 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace.network.input_gradients import root_gradients
 from sklearn_laplace.options import Kron, LowRank, LowRankDiag, MonteCarlo
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 QUICK = {
     "n_members": 1,
     "prior_precision": "evidence",
@@ -117,7 +119,6 @@ def assert_gradients(model, x=X_NEW):
         {"n_bins": 3},
         {"hidden_layer_sizes": (5, 5)},
         {"hidden_layer_sizes": ()},
-        {"standardize_y": False},
         {"predictive": MonteCarlo(20)},
     ],
     ids=str,
@@ -125,6 +126,11 @@ def assert_gradients(model, x=X_NEW):
 def test_gradients_are_those_of_what_predict_says(options):
     """Compared with central differences of predict in double precision."""
     assert_gradients(fitted(**options))
+
+
+@pytest.mark.usefixtures("complete_training")
+def test_gradients_in_the_units_of_targets_that_are_not_standardised():
+    assert_gradients(fitted(standardize_y=False))
 
 
 def test_gradients_of_a_net_with_relu_away_from_its_kinks():

@@ -17,6 +17,8 @@ from sklearn_laplace import LaplaceClassifier
 from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical
 from sklearn_laplace.options import Link
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(70, 4)), 2 * RNG.normal(size=(9, 4))
 LABELS = np.where(X @ [1.0, -1.0, 0.5, 0.0] + 0.7 * RNG.normal(size=70) > 0, "spam", "ham")
@@ -139,6 +141,7 @@ def test_moons_are_learned_by_a_template_as_it_stands():
     np.testing.assert_array_equal(opened.predict_proba(features), model.predict_proba(features))
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_the_built_in_net_takes_one_logit_on_request():
     """One output for 0/1 labels, booleans, strings and other numbers; two outputs by default."""
     features, y = MOONS

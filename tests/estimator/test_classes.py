@@ -10,6 +10,8 @@ from sklearn.model_selection import KFold, cross_val_score
 
 from sklearn_laplace import LaplaceClassifier, metrics
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(11)
 N = 40
 X = RNG.normal(size=(N, 3))

@@ -15,6 +15,8 @@ from scipy.stats import norm
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.options import Link
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(31)
 X = RNG.normal(size=(60, 3))
 Y = np.column_stack([X[:, 0] + 0.1 * RNG.normal(size=60), 50 * X[:, 1] ** 2 + RNG.normal(size=60)])

@@ -15,6 +15,8 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator.report import LEVELS, Frequency, classification_report, regression_report
 from sklearn_laplace.metrics import CalibrationReport, expected_calibration_error
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 QUICK = {"hidden_layer_sizes": (8,), "n_members": 1, "random_state": 0}
 
 

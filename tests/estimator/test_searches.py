@@ -17,6 +17,8 @@ from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, KFold, Pr
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.metrics import neg_crps, neg_interval_score, neg_nlpd
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(48, 3))
 Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * RNG.normal(size=48)
@@ -151,6 +153,7 @@ def test_optuna_trains_once_for_each_split(cache):
     assert_allclose(search.best_score_, np.mean(scores), rtol=1e-12)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_search_over_the_prior_precision_selects_what_predicts_best():
     """Weak priors fit the noise of 90 rows, strong ones predict the mean; the choice is best on 500 fresh rows."""
     rng = np.random.default_rng(2)

@@ -58,6 +58,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ClippedWarning"),
     pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning"),
     pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning"),
+    pytest.mark.usefixtures("short_trainings"),
 ]
 
 

@@ -22,6 +22,7 @@ from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
 from scipy.special import softmax
 from scipy.stats import norm
+from shortened import all_steps
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV, CalibrationDisplay
@@ -59,6 +60,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, predict_interval, predict_std
 from sklearn_laplace.metrics import neg_nlpd
+
+pytestmark = pytest.mark.usefixtures("short_trainings")
 
 RNG = np.random.default_rng(23)
 NOISE = 0.3
@@ -260,6 +263,7 @@ def test_stacking_fits_its_last_step_on_out_of_fold_answers():
     assert stack.score(MOONS, LABELS) > 0.85
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_adaboost_regression_is_the_weighted_median_of_its_members():
     """AdaBoost.R2: the first error is the mean relative error, a member's weight log(1/β)."""
     boost = AdaBoostRegressor(regressor(), n_estimators=4, random_state=0).fit(X, Y)
@@ -275,6 +279,7 @@ def test_adaboost_regression_is_the_weighted_median_of_its_members():
 
 
 @pytest.mark.parametrize("options", [{}, {"prior_precision": 0.1}], ids=["evidence", "given"])
+@pytest.mark.usefixtures("complete_training")
 def test_adaboost_classification_is_weighted_fits_and_a_weighted_vote(options):
     """SAMME: a member wrong on a share e of the weight votes with log((1 − e)/e), and its errors weigh more next.
 
@@ -597,7 +602,8 @@ PARALLEL = {
 
 @pytest.fixture(scope="module")
 def serial():
-    return {task: run(1) for task, run in PARALLEL.items()}
+    with all_steps():  # as in worker processes
+        return {task: run(1) for task, run in PARALLEL.items()}
 
 
 @pytest.mark.parametrize(
@@ -605,6 +611,7 @@ def serial():
     [{"backend": "loky", "inner_max_num_threads": 2}, {"backend": "threading"}],
     ids=["processes-of-two-threads", "threads"],
 )
+@pytest.mark.usefixtures("complete_training")
 def test_parallel_backends_give_the_serial_numbers_to_the_bit(backend, serial):
     """The results of a small fit depend neither on the process or thread it runs in nor on the number of threads."""
     for task, run in PARALLEL.items():

@@ -33,6 +33,8 @@ from sklearn_laplace.plotting import (
     UncertaintyDisplay,
 )
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(40, 3))
 Y = X[:, 0] + 0.3 * RNG.normal(size=40)

@@ -35,6 +35,8 @@ from sklearn_laplace.metrics.calibration import reliability_bins
 from sklearn_laplace.plotting import CoverageDisplay
 from sklearn_laplace.recalibration import SigmaScaling
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.3 * RNG.normal(size=60)

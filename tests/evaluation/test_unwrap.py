@@ -18,6 +18,8 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, PolynomialF
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._estimator.unwrap import final_step, laplace_step, predict_interval, predict_std, predictive
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(7)
 X = RNG.normal(loc=3.0, size=(30, 2))
 Y = np.sin(X[:, 0]) + 0.2 * RNG.normal(size=30)

@@ -23,6 +23,8 @@ from sklearn_laplace.laplace.evidence import evidence_derivatives, mackay_fixed_
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.updates import add_rows, remove_rows
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))
 Y = np.sin(X[:, 0]) + 0.3 * RNG.normal(size=60)
@@ -297,6 +299,7 @@ def test_every_rule_fits_predicts_and_travels(estimator, curvature):
     assert opened.log_marginal_likelihood(2.0) == model.log_marginal_likelihood(2.0)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_more_fisher_samples_come_closer():
     """More samples approach the Gauss–Newton posterior at the same δ and σ; the seed follows from random_state."""
     fixed = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "hessian_structure": "full"}

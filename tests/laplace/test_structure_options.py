@@ -29,6 +29,8 @@ from sklearn_laplace.laplace.subsets import All, LastLayer, Subnetwork
 from sklearn_laplace.options import EKFAC, Kron, LowRank, LowRankDiag
 from sklearn_laplace.options.variants import DEFAULTS, VARIANTS, expanded
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(61)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(8, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)

@@ -24,6 +24,8 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SCORES, Scored
 from sklearn_laplace.options import Subnetwork
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(47)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)

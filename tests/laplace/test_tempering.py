@@ -22,6 +22,8 @@ from sklearn_laplace.laplace.prior_groups import GROUPINGS, temperatures
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.tempering import TemperedPosterior
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(37)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)

@@ -175,6 +175,7 @@ def test_one_target_of_several_may_be_constant_but_for_rounding():
 
 
 @pytest.mark.parametrize(("power", "n_bins"), [(-300, None), (-200, 4), (200, None), (300, 4)])
+@pytest.mark.usefixtures("short_training")
 def test_columns_of_any_magnitude_are_columns(power, n_bins):
     """The statistics of a column are computed after scaling, so that its square neither vanishes nor overflows."""
     X, y = curved(25, np.random.default_rng(0))
@@ -187,6 +188,7 @@ def test_columns_of_any_magnitude_are_columns(power, n_bins):
 
 
 @pytest.mark.parametrize("power", [-300, 300])
+@pytest.mark.usefixtures("short_training")
 def test_targets_of_any_magnitude_are_targets(power):
     """Mean and standard deviation are in the unit of y; a variance out of the range of float64 raises an error."""
     X, y = curved(25, np.random.default_rng(0))
@@ -415,6 +417,7 @@ def test_labels_at_random_cost_next_to_nothing(n, n_classes):
     assert np.mean(gains) >= -0.02 and min(gains) >= -0.06
 
 
+@pytest.mark.usefixtures("short_training")
 def test_copies_of_all_rows_say_nothing_new():
     """Two or ten copies of each row, or a weight of ten for all rows: the same fit as for single rows."""
     X, y = load_diabetes(return_X_y=True)
@@ -428,6 +431,7 @@ def test_copies_of_all_rows_say_nothing_new():
         np.testing.assert_allclose(other.predict_std(X), once.predict_std(X), rtol=1e-6)
 
 
+@pytest.mark.usefixtures("short_training")
 def test_rows_measured_again_count_again():
     """Equal inputs with different targets are repeated measurements, which keep their weights.
 
@@ -443,6 +447,7 @@ def test_rows_measured_again_count_again():
     assert known_noise.laplace_.total_weight == 60
 
 
+@pytest.mark.usefixtures("short_training")
 def test_rows_that_come_later_count_as_those_of_the_fit():
     """Weights of partial_fit are rescaled as those of fit, and forget undoes partial_fit."""
     random = np.random.default_rng(0)

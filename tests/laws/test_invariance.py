@@ -247,6 +247,7 @@ def test_a_cold_posterior_is_narrower_and_the_mode_stays():
     assert (cold.predict_std(X_NEW, kind="epistemic") < warm.predict_std(X_NEW, kind="epistemic")).all()
 
 
+@pytest.mark.usefixtures("short_training")
 def test_weights_that_sum_to_one_are_shares():
     """Shares are scaled to Kish's effective number of rows; equal shares are the same as no weights."""
     rng = np.random.default_rng(3)
@@ -273,6 +274,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
 @pytest.mark.parametrize(("name", "factor"), [("numbers", 1e-6), ("copies", 7.0), ("equal", 1 / 3)])
+@pytest.mark.usefixtures("short_training")
 def test_the_scale_of_weights_does_not_matter_for_a_default_fit(estimator, name, factor):
     """Signal and background may each sum to one, and weights may have any unit."""
     model, y = estimator(random_state=0), Y if estimator is LaplaceRegressor else LABELS

@@ -14,6 +14,8 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace.errors import TableWarning
 from sklearn_laplace.options import LowRank, MCFisher, Members, MonteCarlo
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(30, 3))
 Y = X[:, 0] + 0.1 * RNG.normal(size=30)

@@ -33,6 +33,8 @@ import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics, options
 from sklearn_laplace.recalibration import SigmaScaling
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 24
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(N, 3))

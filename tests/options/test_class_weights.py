@@ -9,6 +9,8 @@ from sklearn.linear_model import LogisticRegression
 
 from sklearn_laplace import LaplaceClassifier
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(23)
 X, X_NEW = RNG.normal(size=(70, 3)), 2 * RNG.normal(size=(8, 3))
 LABELS = np.array(["no", "yes", "yes!"])[np.digitize(X[:, 0] + 0.5 * RNG.normal(size=70), [0.3, 1.0])]

@@ -20,6 +20,8 @@ import sklearn_laplace.options
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.options import Kron, Subnetwork
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 24
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(N, 3))

@@ -42,6 +42,8 @@ from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import Full
 from sklearn_laplace.options import Subnetwork
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 24
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(N, 3))

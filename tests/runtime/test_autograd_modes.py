@@ -13,6 +13,8 @@ import torch
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(43)
 X = RNG.normal(size=(24, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=24)
@@ -97,6 +99,7 @@ def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("complete_training")
 def test_a_model_fitted_in_a_mode_is_the_same(mode):
     """A default fit, then partial_fit and forget."""
     options = {**SMALL, "hessian_structure": "full", "prior_precision": 1.0, "sigma_noise": 0.1}

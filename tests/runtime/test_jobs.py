@@ -14,6 +14,8 @@ import torch
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._table import limits as _memory
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
 SHARED = {"random_state": 0, "max_epochs": 0, "map_prior_precision": 1.0, "hidden_layer_sizes": (6,)}

@@ -23,6 +23,8 @@ from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 ONE = torch.ones(1, 3)
 RNG = np.random.default_rng(59)
 X = RNG.normal(size=(60, 3))

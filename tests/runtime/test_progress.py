@@ -22,6 +22,8 @@ from sklearn_laplace._training import progress as _steps
 from sklearn_laplace._training.progress import Clock, Steps, Task
 from sklearn_laplace.errors import MemoryBudgetError
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=60)
@@ -310,6 +312,7 @@ def test_verbose_prints_the_steps_of_members_that_train_together(capsys):
     np.testing.assert_array_equal(quiet.predict(x), loud.predict(x))
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_verbose_prints_the_steps_of_exact_trainings_and_the_epochs_of_short_ones(capsys):
     """Gauss–Newton steps with the mean loss; epochs if their number is given."""
     LaplaceRegressor(**SMALL, n_members=4, verbose=2).fit(X, Y)

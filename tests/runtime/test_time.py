@@ -94,7 +94,7 @@ def test_a_whole_call_ends_soon_after_its_limit():
         begun = time.process_time()
         model = LaplaceRegressor(max_time=limit, random_state=seed).fit(x[:n_rows], y[:n_rows])
         took = time.process_time() - begun
-        assert np.isfinite(model.predict_std(x)).all()
+        assert np.isfinite(model.predict_std(x[:500])).all()
         return took
 
     of_few = seconds(400, None, 0)

@@ -16,6 +16,8 @@ from sklearn_laplace import LaplaceRegressor, save
 from sklearn_laplace._export import container
 from sklearn_laplace.errors import StateError
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(48)
 X = RNG.normal(size=(44, 3))
 Y = np.cos(X[:, 0]) + 0.1 * RNG.normal(size=44)

@@ -37,6 +37,8 @@ from sklearn_laplace.errors import StateError
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.options import Kron
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(31)
 X, X_NEW = RNG.normal(size=(45, 3)), RNG.normal(size=(6, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=45)

@@ -20,6 +20,8 @@ from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationErro
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.options import Kron, Members
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(60, 3)) * [1.0, 100.0, 0.01] + [0.0, 5e4, 3.0]
 Z = (X - [0.0, 5e4, 3.0]) / [1.0, 100.0, 0.01]

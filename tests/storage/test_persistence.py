@@ -22,6 +22,8 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, save
 from sklearn_laplace._storage.describe import pack
 from sklearn_laplace._storage.restore import Reader
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), RNG.normal(size=(7, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=50)

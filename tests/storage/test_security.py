@@ -34,6 +34,8 @@ from sklearn_laplace._storage.registry import known
 from sklearn_laplace._storage.restore import Reader, reading
 from sklearn_laplace.errors import StateError
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(40, 3))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=40)

@@ -1,0 +1,48 @@
+"""Trainings of a few steps, for tests that hold for a net with any weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sklearn_laplace._ensemble import noise_model, train_members
+from sklearn_laplace._training import cache, fit_map, recipe
+
+STEPS = 2
+"""Number of second-order steps of a net, and of a noise model."""
+SHORT: dict[tuple[ModuleType, str], Any] = {
+    (fit_map, "_steps"): lambda *args, **options: STEPS,
+    (fit_map, "_refine_steps"): lambda *args, **options: STEPS,
+    (noise_model, "STEPS"): STEPS,
+    (noise_model, "QUICK_STEPS"): STEPS,
+    (recipe, "STEPS_AT_1000"): (50, 45),
+    (train_members, "REGULARISATIONS"): ((0.1, 0.0),),
+    (cache, "MAP_NEUTRAL"): cache.MAP_NEUTRAL | {"random_state": 1},  # other keys than those of complete trainings
+}
+COMPLETE = {(module, name): getattr(module, name) for module, name in SHORT}
+
+
+@contextmanager
+def few_steps() -> Iterator[None]:
+    """Each training ends after a few steps, and the trial of regularisations has one candidate."""
+    with _set(SHORT):
+        yield
+
+
+@contextmanager
+def all_steps() -> Iterator[None]:
+    """Trainings are complete, inside of ``few_steps`` too."""
+    with _set(COMPLETE):
+        yield
+
+
+@contextmanager
+def _set(values: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for (module, name), value in values.items():
+            patch.setattr(module, name, value)
+        yield
