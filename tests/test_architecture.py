@@ -11,14 +11,21 @@ import importlib
 import inspect
 import pathlib
 import re
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, is_dataclass
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from types import FrameType
 
-import numpy as np
 import pytest
+from measures import (
+    Trace,
+    constants,
+    of_classes,
+    of_regressions,
+    of_source,
+    own_bases,
+    private_imports,
+    private_tests,
+    traces,
+)
 
 import sklearn_laplace
 from sklearn_laplace.laplace.curvatures import CURVATURES
@@ -76,7 +83,7 @@ REGISTRIES = {
     "structures": STRUCTURES,
     "subsets": SUBSETS,
 }
-MOST_PRIVATE = 57
+MOST_PRIVATE = 52
 """Maximum number of test files that import private modules or names; the others use the public interface."""
 MOST_BASES = 5
 """Maximum number of bases of an estimator in this package."""
@@ -237,18 +244,6 @@ def undocumented(name: str, text: str) -> list[str]:
     return [] if ast.get_docstring(ast.parse(text)) else [f"{name} has no docstring"]
 
 
-def private_imports(text: str) -> list[str]:
-    """Private modules and names of the package that a test file imports."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{name}" for name in names]
-        ours = [name.split(".") for name in names if name.split(".")[0] == "sklearn_laplace"]
-        found += [".".join(parts) for parts in ours if any(re.match("_(?!_)", part) for part in parts)]
-    return found
-
-
 def undocumented_methods(kind: type) -> list[str]:
     """Public methods and properties of a class without a docstring, of their own or inherited."""
     methods = [name for name, x in vars(kind).items() if inspect.isroutine(x) or isinstance(x, property)]
@@ -277,9 +272,7 @@ def test_no_file_breaks(rule):
 
 def test_most_test_files_use_the_public_interface():
     """Tests of private code break when it is restructured. Lower the maximum when a file stops importing it."""
-    files = sorted(pathlib.Path(__file__).parent.rglob("test_*.py"))
-    private = [path.name for path in files if private_imports(path.read_text(encoding="utf-8"))]
-    assert len(private) <= MOST_PRIVATE, private
+    assert len(private_tests()) <= MOST_PRIVATE, private_tests()
 
 
 @pytest.mark.parametrize(
@@ -373,72 +366,42 @@ def test_every_method_of_the_engine_is_documented():
     assert len(undocumented_methods(Planted)) == 4
 
 
-@dataclass(frozen=True)
-class Trace:
-    """What a call enters: files, data classes of which methods run, and how often options are resolved."""
-
-    files: int
-    data_classes: int
-    resolved: int
-
-    def exceeds(self, other: Trace) -> bool:
-        """True if one of the counts is larger than that of ``other``."""
-        return any(mine > most for mine, most in zip(astuple(self), astuple(other), strict=True))
-
-
 MOST_OF_FIT = {(150, False): Trace(75, 48, 1), (150, True): Trace(73, 40, 1)}
 """Limits of a default fit, by the number of rows and True for classes."""
 MOST_OF_PREDICTION = Trace(22, 14, 0)
 
 
-def traced(call: Callable[[], object]) -> Trace:
-    """Follow a call of this package, function by function."""
-    files: set[str] = set()
-    kinds: set[type] = set()
-    resolved = 0
-
-    def watch(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal resolved
-        code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(str(PACKAGE)) or code.co_name == "<module>":
-            return
-        files.add(code.co_filename)
-        resolved += code is resolve.resolve.__code__
-        owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
-        kind = owner if isinstance(owner, type) else type(owner)
-        if kind.__module__.startswith("sklearn_laplace") and is_dataclass(kind):
-            kinds.add(kind)
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return Trace(len(files), len(kinds), resolved)
-
-
 @pytest.mark.parametrize(("n", "classes"), list(MOST_OF_FIT))
 def test_a_default_fit_and_a_prediction_enter_few_files(n, classes):
     """The counts are upper limits that only fall. Rows travel inside objects, so that only following a call counts."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 3))
-    y = X[:, 0] + np.sin(2 * X[:, 1]) + 0.2 * rng.normal(size=n)
-    model = (sklearn_laplace.LaplaceClassifier if classes else sklearn_laplace.LaplaceRegressor)(random_state=0)
-    fit = traced(lambda: model.fit(X, (y > 0).astype(int) if classes else y))
+    fit, prediction = traces(n, classes=classes)
     assert not fit.exceeds(MOST_OF_FIT[n, classes]), fit
     assert fit.exceeds(Trace(fit.files - 1, fit.data_classes, fit.resolved))
     assert fit.resolved == 1
-    prediction = traced(lambda: model.predict(X[:5]))
     assert not prediction.exceeds(MOST_OF_PREDICTION), prediction
-    assert traced(model.set_params(memory_budget="1GB")._options).resolved == 1  # the trace sees what resolves
+
+
+@pytest.mark.parametrize(
+    ("planted", "n"),
+    [("A = 1", 1), ("A: float = -1e3", 1), ("A, B = 2, (3, 4.0)", 2), ("A = True", 0), ("def f():\n    A = 1", 0)],
+)
+def test_planted_constants_are_counted(planted, n):
+    assert constants(planted) == n
 
 
 @pytest.mark.parametrize("estimator", [sklearn_laplace.LaplaceRegressor, sklearn_laplace.LaplaceClassifier])
 def test_estimators_have_few_bases(estimator):
     """Bases of this package; storage, sources and scorers are functions."""
-    own = [kind for kind in estimator.__mro__[1:] if kind.__module__.startswith("sklearn_laplace")]
-    assert len(own) <= MOST_BASES
+    assert len(own_bases(estimator)) <= MOST_BASES
+
+
+def test_the_measures_are_read_from_their_sources():
+    """``python tests/support/measures.py`` prints them and those of fits; a row has a name, a value and a limit."""
+    rows = [*of_source(), *of_classes(), *of_regressions()]
+    values = {name: value for name, value, _ in rows}
+    assert values["files of the package"] == str(len(FILES))
+    assert len({name for name, _, _ in rows}) == len(rows) == 12
+    assert re.fullmatch(r"\d+ of 19", values["classes: log loss at most that of CatBoost"])
 
 
 MOST_POSITIONAL = 7
