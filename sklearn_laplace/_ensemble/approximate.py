@@ -26,10 +26,7 @@ from .choose import SelectionState, _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Divide the chunks into contiguous parts, one per worker, and add the sums in the order of the rows.
-
-    ``over`` maps chunks of (inputs, targets, weights) to a LaplaceFit; ``gradient`` (P,) is that of all rows.
-    """
+    """Fit contiguous parts of the chunks by ``over``, one per worker, and add them in order; ``gradient`` is (P,)."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
@@ -50,11 +47,7 @@ def _alone(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], **known: Ten
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
 ) -> tuple[LaplaceFit, SelectionState]:
-    """Compute the curvature of the random weights at the weights of a trained net, and the start of the selection.
-
-    The pass of the training is reused if it has the same curvature. ``MemoryBudgetError`` if the curvature does not fit
-    in memory.
-    """
+    """Curvature of the random weights at the weights of a trained net, and the start of the selection."""
     rows = data.training_rows(options.dtype, options.device, built_in=built_in)
     mode, fit = trained.mode, trained.mode.fit
     everything = fit.network
@@ -134,11 +127,9 @@ class PosteriorLayout:
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
-    """Compute the curvature of rows that are to be added to a fit or removed from it.
+    """Fit in the structure of an update, a pass over the rows of the update alone, and their exact curvature H.
 
-    Returns the fit in the structure of the update, a pass over the given rows alone with the same model and structure,
-    and their exact curvature H. If rows are ``added``, the fit may change to a structure that has room for them. Raises
-    ``MemoryBudgetError`` if the curvature of the fit and of these rows does not fit in memory.
+    If rows are ``added``, the structure may change to one that has room for them.
     """
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
     n_dual = per_row * len(data.X)

@@ -26,15 +26,11 @@ from .member import Member
 PARTS = tuple(2.0**-k for k in range(6))
 """Overdispersions that held-out rows are scored under, as parts of that of the training."""
 FEW_SCORED_ROWS = 500
-"""Number of rows for selecting the prior precision if less time is left than the curvatures have taken. Otherwise there
-are ``MOST_ROWS``."""
+"""Number of rows for selecting the prior precision if less time is left than the curvatures took."""
 
 
 def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
-    """Laplace approximations with the prior precision selected on held-out rows.
-
-    If the pass over a stream would exceed the time limit, the curvature of the sample is used.
-    """
+    """Laplace approximations; if a pass over a stream would exceed the time limit, on the sample alone."""
     options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = nets_of(joint_nets, rows, options, request.seeds[0])

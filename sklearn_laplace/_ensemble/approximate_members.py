@@ -51,8 +51,7 @@ from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
 
 CURVATURE_ROWS = 2_000_000
-"""Number of rows of all ranks up to which the curvature is the sum over all of them. Of more rows, a random choice of
-this number is weighted like all."""
+"""Number of rows of all ranks up to which the curvature is exact; of more, a random choice counts for all."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a fit that are sums over rows."""
 
@@ -82,8 +81,7 @@ def fits_of_stream(
 ) -> list[LaplaceFit]:
     """Laplace fit of each member on its rows of the stream; ``fits`` on a sample determine the structures.
 
-    ``places`` are the folds of the members among those of all repeats. ``model`` has noise variances up to a factor.
-    ``like`` is a tensor with the dtype and the device of the rows.
+    ``places`` are the members' folds; ``model`` has noise variances up to a factor; ``like`` sets dtype and device.
     """
     structure = type(fits[0].curvature)
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
@@ -104,8 +102,7 @@ def fits_of_stream(
 SCORED_ROWS = 125
 """Number of held-out rows of each member for selecting the factor of the prior precision, and the noise level."""
 PASSES_LEFT = 2.0
-"""Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
-a pass."""
+"""Minimum time left for scoring a second pass, in first passes; the noise model takes about one, too."""
 
 
 def fits_on_rows(
@@ -128,8 +125,7 @@ def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[Training
 def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
     """Laplace approximations of the trained members, with hyperparameters selected on held-out rows.
 
-    If a second pass with all scores would exceed the time limit, varying noise gets a rough model, and the scores of
-    the first pass are used.
+    Without time for a second pass, varying noise gets a rough model, and the scores are those of the first pass.
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
@@ -303,10 +299,7 @@ def _scored(
     known: float | None,
     before: Sequence[Hyper] | None,
 ) -> tuple[list[HeldOutScores], list[Hyper]]:
-    """Scores of prior precisions and noises on held-out rows, and the hyperparameters that they select, for each net.
-
-    Those of nets with exact steps, which have another shape, are selected apart. ``known`` is a fixed φ.
-    """
+    """Held-out scores of each net and the hyperparameters they select; exact nets apart. ``known`` is a fixed φ."""
     listed, n_exact = list(zip(fits, _held_out(rows, joint_nets), strict=True)), joint_nets.n_exact
     scores: list[HeldOutScores] = []
     hypers: list[Hyper] = []

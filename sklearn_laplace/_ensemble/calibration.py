@@ -10,16 +10,14 @@ repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
-**Tails.** A noise model (``noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with
-variance s². Real errors often have heavier tails. Therefore h has an additional standard deviation :math:`\tau`, which
-leaves :math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
+**Tails.** A noise model (``noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with variance s².
+Real errors often have heavier tails. Therefore h has an additional standard deviation :math:`\tau`, which leaves
+:math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
 For each row, h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
 mixture of the repeats. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
-
-**Noise model** of an estimator (:func:`learnt_noise`): a built-in net, trained on the estimator's held-out errors.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the gain in held-out log density, in nats, that another value must bring."""
 MOST_ROWS = 4000
-"""Maximum number of held-out rows from which τ and the factors are estimated, and the prior precision of classes and
-counts."""
+"""Maximum number of held-out rows for estimating τ, the factors, and the prior precision of classes and counts."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +153,11 @@ def learnt_noise(
     quick: bool = False,
     with_own_tails: bool = True,
 ) -> TrainedNoise | None:
-    """Train the noise net on held-out errors of rows (n, d), as :func:`.noise_model.noise_model`.
+    """Train the noise net on held-out errors of rows (n, d); None if the noise does not vary or the net is too
+    expensive.
 
-    Returns None if the errors do not show that the noise varies, or if the noise net is too expensive. If ``honest``,
-    the errors come from nets trained without these rows, and the mean is trained under the noise later. ``quick``
-    suffices for row weights in a training; ``with_own_tails`` estimates the tails from these errors. Issues
-    ``BoundWarning`` if the noise of some rows is at its bound.
+    If ``honest``, the errors come from nets trained without these rows, and the mean is trained under the noise later.
+    ``quick`` suffices for row weights in a training; ``with_own_tails`` estimates the tails from these errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)

@@ -45,10 +45,7 @@ from ..options.resolved import DISPERSION_RULES, Options
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
-    """Log predictive density of a target under the posterior without its row, in nats.
-
-    With a link it is a class probability, with dispersion a normal density, and else the probability of a count.
-    """
+    """Log density of a target without its row, in nats: of a class with a link, else of a number or a count."""
     if link is not None:
         return class_density(likelihood, link)
     return gaussian_density if likelihood.has_dispersion else partial(_count_density, likelihood)
@@ -83,10 +80,7 @@ class LeftOut:
     density: Density  # log density of a target
 
     def exact(self, fit: LaplaceFit) -> LaplaceFit:
-        """Return a fit of the rows with ``GGN`` and an exact structure: ``fit`` itself, or that of one more pass.
-
-        Raises ``MemoryBudgetError`` if neither of the exact structures fits in memory.
-        """
+        """A fit of the rows with ``GGN`` and an exact structure: ``fit`` itself, or one more pass over the rows."""
         if isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN):
             self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature))
             return fit
@@ -122,10 +116,7 @@ class LeftOut:
         return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
     def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """Root mean squared errors √(e² + V) of the training rows under the posterior, with a variance of zero.
-
-        e is the residual of the fit, and V the posterior variance of the prediction.
-        """
+        """Errors √(e² + V) of the training rows, with variance 0; e is the residual, V the posterior variance."""
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
         step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []
@@ -145,8 +136,7 @@ class LeftOut:
         """Select prior precision and noise level, each by its own rule, at temperature 1.
 
         Fixed values in ``hyper``, and values with a rule other than leave-one-out or the evidence, are kept. If
-        ``settled``, the training has already maximised the evidence, and a prior precision selected by the evidence is
-        kept. Issues ``BoundWarning`` if a selected value is at a bound of its search.
+        ``settled``, a prior precision that the evidence of the training has selected is kept, too.
         """
         exact = self.exact(fit)
         batches, chosen = self.batches(exact), replace(hyper, temperature=1.0)
@@ -167,10 +157,7 @@ class LeftOut:
         return replace(chosen, temperature=hyper.temperature)
 
     def _room(self, network: Network, n_outputs: int, structure: type[Curvature], used_bytes: int) -> int:
-        """Number of rows per chunk.
-
-        ``used_bytes`` is the memory of curvatures. Jacobians that are kept between passes need further memory.
-        """
+        """Number of rows per chunk, besides ``used_bytes`` of curvatures and the Jacobians kept between passes."""
         dual = len(self.rows) * n_outputs
         size = min(network.n_parameters, dual) if structure is Functional else network.n_parameters
         width = network.row_width(n_outputs) + n_outputs * (n_outputs + 2) * (size + POINTS)
@@ -204,11 +191,7 @@ def left_out_of(
     *,
     in_order: bool = False,
 ) -> LeftOut:
-    """Return the stored rows of a fit for leave-one-out; ``in_order`` sorts large data by their keys.
-
-    ``seed`` is that of the link's draws. Raises ``UnsupportedCombinationError`` if no rows are stored; the message
-    names the option or method ``needed_by``.
-    """
+    """Stored rows of a fit; ``in_order`` sorts large data by their keys, and ``seed`` is that of the link's draws."""
     if kept is None:
         raise UnsupportedCombinationError(
             f"{needed_by} needs the training rows, but forget has removed the stored rows. Fit the remaining rows "
@@ -223,16 +206,12 @@ def left_out_of(
 
 @dataclass(frozen=True)
 class SelectionState:
-    """State of the training from which the hyperparameters of a posterior can be selected, repeatedly.
-
-    ``settled_for`` are the options (prior precision, noise level, prior structure) for which the training has already
-    maximised the evidence, at the corresponding modes. It is None if the selection follows the training.
-    """
+    """State of the training from which the hyperparameters of a posterior can be selected, repeatedly."""
 
     hyper: Hyper  # at the end of the training
     groups: tuple[str, ...]  # names of the prior groups at that time
     tensors: tuple[str, ...]  # names of all trained parameters
-    settled_for: tuple[Choice, Choice, str] | None
+    settled_for: tuple[Choice, Choice, str] | None  # options whose evidence the training has maximised, if any
     scores: HeldOutScores | None = None  # of rows that nets have not been trained on
 
     def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
@@ -270,8 +249,8 @@ def choose(
 ) -> Hyper:
     """Select the hyperparameters of a posterior at fixed weights, by the rules that the options specify.
 
-    ``dispersion`` is a fixed φ, or None if it is free. ``left_out`` returns the rows of the fit, and is called only for
-    leave-one-out. Issues ``BoundWarning`` if a selected value is at a bound of its search.
+    ``dispersion`` is a fixed φ, or None. ``left_out`` returns the rows of the fit, and is called only for
+    leave-one-out.
     """
     start = _start(origin, fit, options)
     if dispersion is not None:

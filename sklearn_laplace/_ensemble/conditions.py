@@ -27,8 +27,7 @@ Noise = NoiseModel | TargetNoise | None
 
 
 LEAST_EVENTS = 30
-"""Minimum sum of the counts of each target for which members train together. Rates with hardly any event have no lower
-bound, and the wide posteriors of small rates lead to astronomical means. See docs/decisions.md."""
+"""Minimum sum of the counts of each target for joint training: rates with hardly any event have no lower bound."""
 
 
 def trains_jointly(
@@ -78,16 +77,11 @@ def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) ->
 
 
 GPU_WORK, JOINT_WORK = 1e9, 1e8
-"""Minimum products of rows and weights of a net for which "auto" takes a GPU: for one net, and for members that
-train together; see docs/decisions.md."""
+"""Minimum products of rows and weights for which "auto" takes a GPU: for one net, and for joint training."""
 
 
 def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
-    """Internal options of a fit, with a GPU in place of "auto" if it pays; otherwise the same object.
-
-    A given net keeps its device, and a previous posterior determines that of its update. Several ranks of a process
-    group would share a GPU, and stay on the CPU.
-    """
+    """Options with a GPU in place of "auto" if it pays; several ranks of a process group would share one."""
     if not is_auto(parameters["device"]) or parameters["net"] is not None or not AVAILABLE["cuda"]():
         return parameters
     previous = previous_of(parameters["prior"])

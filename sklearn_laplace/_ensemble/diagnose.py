@@ -34,8 +34,7 @@ FAR_FROM_MODE = 1.0
 WIDER_THAN_ERRORS = 1.5
 """Ratio of the width of the intervals to the errors up to which wide intervals are due to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Confidence level of the intervals. They are too narrow if they contain a smaller share of the left-out targets than
-the second value, by more than one standard error."""
+"""Confidence level of the intervals, and the coverage of left-out targets below which they are too narrow."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,9 @@ class LeftOutIntervals:
 
 
 def diagnose(ensemble: Ensemble, options: Options) -> None:
-    """Warn if the intervals of an ensemble are wrong on new rows; at most one warning is issued.
+    """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    There is none at a temperature other than 1, which is a choice of the user, and none for members that were trained
-    together, because held-out rows calibrate their mixture. ``options`` are in the units of y.
+    A temperature is a choice of the user. Held-out rows calibrate members that were trained together.
     """
     first = ensemble.first
     is_tempered = isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0
@@ -110,11 +108,7 @@ def _distance(ensemble: Ensemble) -> float:
 
 
 def _left_out(ensemble: Ensemble, options: Options) -> LeftOutIntervals | None:
-    """Summary of the intervals of left-out rows, in closed form.
-
-    None without a closed form (counts, classes, varying noise), without kept rows, for constant targets, or if it is
-    too expensive.
-    """
+    """Summary of the intervals of left-out rows in closed form; None if there is none or it is too expensive."""
     first, parts = ensemble.first, []
     varies = first.noise_model is not None and first.noise_model.varies
     if varies or first.kept is None or not first.fit.likelihood.quadratic:

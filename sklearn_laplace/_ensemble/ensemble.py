@@ -166,8 +166,7 @@ class Together:
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
         """Values of a function of each chunk of rows; its second result is a sum, which has to be finite.
 
-        Each of torch's threads takes whole chunks. Threads that share one operation would wait for each other after
-        every one of a hundred short operations.
+        Each thread takes whole chunks: threads that share an operation would wait after each short one.
         """
         memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
         n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
@@ -242,10 +241,7 @@ class Ensemble:
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
-        """Moments of the targets of rows x (n, d), as a mixture over the members and over uncertain noise levels.
-
-        If ``merged``, the noise levels of a member may become one component, which keeps all moments.
-        """
+        """Moments of the targets of rows x (n, d); ``merged`` may make the noise levels of a member one component."""
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
@@ -259,9 +255,7 @@ class Ensemble:
         return together.averages(x, options, torch.from_numpy(self.weights), answer)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program, whose copies need memory; None if they have to predict one after the
-        other.
-        """
+        """All members as one tensor program; None if its copies need too much memory, or for other predictives."""
         has_room = 2 * self._used <= options.memory.size
         is_plain = options.fillings is None and issubclass(options.predictive, GLM)
         return self._stacked if has_room and is_plain else None

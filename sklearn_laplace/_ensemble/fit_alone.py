@@ -53,10 +53,7 @@ def kept_back() -> Iterator[Caught]:
 
 
 def issue(caught: Caught, *, of_others: bool) -> None:
-    """Issue recorded warnings; those of later members once per category.
-
-    Since a training factorises hundreds of matrices, only one jitter warning is issued.
-    """
+    """Issue recorded warnings: one of hundreds about jitter in a training, and of later members one per category."""
     issued: set[type[Warning]] = set()
     for record in caught:
         message: Warning | str = record.message
@@ -111,8 +108,7 @@ def fit_alone(
 ) -> Ensemble:
     """Fit nets that are trained alone, under a noise model or that of the first one.
 
-    All have the prior precisions that the evidence of the first one selects. They go on from ``starts``, or else have
-    initial weights of their own. A net whose training fails is omitted, unless a number of members was given.
+    All have the prior precisions that the evidence of the first one selects. ``starts`` replace initial weights.
     """
     lead = replace(request, warm_start=starts[0]) if starts else request
     with task.subtask("member", n_stages) as stages:
@@ -149,8 +145,7 @@ def fit_alone(
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
     """Fit the first member, for negative binomial counts in alternation with their overdispersion.
 
-    The request that is returned has this overdispersion. Means and overdispersion depend on each other: a large α
-    attributes the differences between rows to noise, which favours a strong prior.
+    Each depends on the other: a large α attributes differences between rows to noise, which favours a strong prior.
     """
     trained, options = _trained(request, task), request.options_for_rows()
     rounds = ROUNDS if options.likelihood.is_overdispersed and options.previous is None else 0
@@ -193,8 +188,7 @@ def fit_member(
     """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
     ``task`` gets at most ``STAGES`` subtasks, twice as many if the noise may vary. ``noise_model`` is that of an
-    earlier fit; ``trained`` replaces the first training, and ``scores`` are held-out scores of the first member. The
-    second value is the training.
+    earlier fit; ``trained`` replaces the first training, and ``scores`` are those of the first member.
     """
     data = request.data
     trained = _trained(request, task) if trained is None else trained

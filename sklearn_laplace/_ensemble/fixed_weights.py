@@ -1,10 +1,9 @@
 r"""Laplace approximation of a net that was trained by its owner's epochs, or is frozen.
 
-The weights are fixed. Rows that the net was not trained on select prior precision and noise level for the structure
-that was asked for. They are the validation rows of the net's ``train_split``. Without
-them, and for numeric targets, folds of the rows take their place. Their errors are those of closed-form leave-one-out
-of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last layer.
-Without either, the evidence of the structure selects.
+Rows that the net was not trained on select prior precision and noise level for the given structure: the validation rows
+of its ``train_split``, or for numeric targets folds of the rows. The errors of folds are those of closed-form
+leave-one-out of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last
+layer. Without either, the evidence of the structure selects.
 
 **Criterion.** Let :math:`e_n` be the errors of the net on these rows, and :math:`\varphi V_n(\rho)` their variances,
 noise included. The variances are those of the structure of the posterior, at noise variance φ and prior precisions
@@ -106,10 +105,7 @@ class ValidationScores(HeldOutScores):
         return replace(hyper, prior_precision=precision, dispersion=noise)
 
     def width(self, hyper: Hyper) -> float:
-        """Median predictive standard deviation of the rows relative to that of a constant prediction.
-
-        0 without dispersion.
-        """
+        """Median predictive standard deviation relative to that of a constant prediction; 0 without dispersion."""
         if not self.freedom:
             return 0.0
         factor = float(hyper.prior_precision[0] / self.unit[0])
@@ -171,10 +167,7 @@ def validation_scores(
 
 
 def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[float, float]:
-    """Level of the errors, and its ratio to the mean of the rows' squares.
-
-    It is at least the mean square of the training rows.
-    """
+    """Level of the errors, at least that of the training rows, and its ratio to the mean of ``of_rows``."""
     smallest = fit.likelihood.dispersion_bounds[0]
     of_training = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
     own = max(float(of_rows.mean()), smallest)
@@ -183,10 +176,7 @@ def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[f
 
 
 def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tensor:
-    """Squares (n,) of errors (n, C) over their known noise variances, times the weights relative to their mean.
-
-    ``observed`` are the targets combined with their known noise.
-    """
+    """Squares (n,) of errors (n, C) over their known noise in ``observed``, times weights relative to their mean."""
     _, noise = without_noise(observed.double(), errors.shape[1])
     weights = weights.double()
     return weights / weights.mean() * (errors.square() / noise).mean(1)
@@ -236,10 +226,7 @@ RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
 def approximate_once(
     trained: GivenNet, data: PreparedData, options: Options, parameters: Mapping[str, Any], seed: int
 ) -> tuple[LaplaceFit, SelectionState]:
-    """Compute what :func:`approximate_given` returns, once for all candidates of a search with the same structure.
-
-    ``seed`` is that of draws in the curvature. ``parameters`` are those of the estimator.
-    """
+    """As :func:`approximate_given`, once for all candidates of a search; ``seed`` is that of draws in the curvature."""
     key = ""
     if trained.key:
         relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
@@ -251,11 +238,7 @@ def approximate_once(
 
 
 def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
-    """Compute the curvature of the random weights, and the scores that select prior precision and noise level.
-
-    ``data`` are all rows; those that the net has held out are not part of the posterior. Raises ``MemoryBudgetError``
-    if the curvature does not fit in memory.
-    """
+    """Curvature of the random weights without held-out rows, and the scores that select prior and noise."""
     rows = data.training_rows(options.dtype, options.device, built_in=False)
     validation = rows.taken(trained.held_out)
     rows = rows if not len(validation) else rows.taken(other_rows(trained.held_out, len(rows)))
@@ -299,8 +282,7 @@ def _has_scores(options: Options) -> bool:
 def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
     """Prior precisions whose common factor is selected.
 
-    A single one is natural, so that scores do not depend on its given value. Several are those that are given, or those
-    that maximise the evidence.
+    A single one is natural, so that scores do not depend on a given value; several are given ones or the evidence's.
     """
     given = options.prior_precision.value
     is_open = given is None or given.size == 1
@@ -312,10 +294,7 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
-    """Fit of all rows, and fits without a fold with that fold, whose targets have the errors of leave-one-out.
-
-    A structure that is a sum over rows takes one pass in total.
-    """
+    """Fit of all rows, and fits without a fold with that fold, whose targets have the errors of leave-one-out."""
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
     folds = folds if len(rows) <= ALL_FOLDS else folds[:1]

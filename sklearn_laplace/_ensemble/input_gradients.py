@@ -58,10 +58,9 @@ class InputGradients:
     def sloped(
         self, x: Tensor, noise: Tensor | None = None, *, of_std: bool = False
     ) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments of the targets of rows x (n, d), and gradients (n, d, C) of their mean and standard deviation.
+        """Moments of the targets of rows x (n, d), and gradients (n, d, C) of their mean and, if ``of_std``, std.
 
-        ``noise`` (n, d) are standard deviations of errors in the inputs, whose variance the moments include. The second
-        gradient is None unless ``of_std``.
+        ``noise`` (n, d) are standard deviations of errors in the inputs, whose variance the moments include.
         """
 
         def derivatives(moments: Predictive, leaf: Tensor) -> list[Tensor]:
@@ -98,11 +97,7 @@ class InputGradients:
 
 
 def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndarray:
-    """Standard deviations of inputs as an array (n, d), from a number, an array (d,), or an array (n, d).
-
-    Raises ``ValueError`` for another shape, for values that are negative or not finite, and for a dataframe or a series
-    whose names are not ``names``, those of X in their order.
-    """
+    """Standard deviations (n, d) of inputs from a number, (d,) or (n, d); ``names`` are those of X in order."""
     try:
         values = np.asarray(as_numbers(X_std, "X_std"), dtype=np.float64)
     except (TypeError, ValueError) as error:

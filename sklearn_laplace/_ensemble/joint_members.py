@@ -45,10 +45,7 @@ MOST_ADDED = 9e8
 
 
 def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Values of ``n_bins`` for nets with cheap exact steps; empty if such steps are too expensive.
-
-    ``parameters`` have the layers of a net that is trained alone.
-    """
+    """Values of ``n_bins`` with cheap exact steps; ``parameters`` have the layers of a net that is trained alone."""
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = (AUTOMATIC if pieces else (None,)) if is_auto(parameters["n_bins"]) else (parameters["n_bins"],)
     return tuple(kind for kind in allowed if _step(parameters, shape, likelihood, kind) <= MOST_STEP)
@@ -73,10 +70,7 @@ def _by_name(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) -> None:
-    """Refuse options keyed by names of weights for several kinds of nets, since the names differ between the kinds.
-
-    ``fitted`` has the kind of each member: its encoding and the names of its tensors.
-    """
+    """Refuse options keyed by names of weights if ``fitted`` has several kinds (encoding, names of tensors)."""
     n_kinds = len(set(fitted))
     for name in _by_name(parameters) if n_kinds > 1 else []:
         raise ValueError(
@@ -96,8 +90,7 @@ def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | No
 
 
 EM_STEPS = 100
-"""Number of steps of expectation maximisation from equal weights. More steps take small weights closer to zero, and
-change the density of new rows little."""
+"""Number of steps of expectation maximisation from equal weights; more change the density of new rows little."""
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
@@ -131,16 +124,13 @@ LEAST_REPEAT = 0.1
 
 @dataclass(frozen=True)
 class JointMembers:
-    """Trained members of a mixture of K nets.
-
-    Powers of ``noise`` weight the rows in the last cycles.
-    """
+    """Trained members of a mixture of K nets."""
 
     arguments: tuple[dict[str, Any], ...]  # keyword arguments of the nets
     states: tuple[dict[str, Tensor], ...]  # their weights
     held_out: Tensor  # (K, n), True for rows that were held out from a net
     shares: tuple[float, ...]  # weights (K,) in the mixture
-    noise: tuple[Tensor, ...]  # variances (n, C) up to a factor; empty for constant noise
+    noise: tuple[Tensor, ...]  # variances (n, C) up to a factor; their powers weight rows in the last cycles; or ()
     n_steps: int
     places: tuple[int, ...]  # folds of the nets among those of all repeats
     n_exact: int = 0  # number of nets with exact steps, which are the first ones
@@ -217,25 +207,22 @@ def average(noise: Sequence[Tensor]) -> Tensor | None:
 
 
 MOST_ERROR_RATIO = 2.0
-"""Maximum ratio of the squared errors of a repeat to the smallest ones. Members with very different errors cannot share
-one noise model."""
+"""Maximum ratio of squared errors of a repeat to the smallest: very different members cannot share a noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
 WORTH_OF_FACTOR = 1.0
 """Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
 that are all classified correctly would ask for the largest factor."""
 LEAST_EXACT = 0.2
-"""Minimum weight of nets with exact steps: held-out rows have no information about regions without rows, where members
-with pieces are overconfident."""
+"""Minimum weight of exact nets: held-out rows cannot show overconfidence of pieces in regions without rows."""
 
 
 def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
     """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
 
-    Each repeat predicts normal distributions with its outputs (n, C) as means, and the noise variances times a common
-    factor as variances, which maximises the density too. A repeat has weight zero if the geometric mean of its squared
-    errors is more than ``MOST_ERROR_RATIO`` times the smallest one. At place 0, the weight is at least ``least``. All
-    weights are NaN if no repeat has finite errors.
+    A repeat predicts normal distributions with its outputs (n, C) as means, and the noise times a common best factor.
+    Its weight is zero if its errors exceed ``MOST_ERROR_RATIO``, and NaN without finite errors. At place 0, it is at
+    least ``least``.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -268,8 +255,7 @@ def sharpened(
     """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
 
     ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
-    for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture. Of
-    factors within ``WORTH_OF_FACTOR`` of the best, the one closest to 1 is taken.
+    for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture.
     """
     weights = rows.weights.double().expand(len(outputs), -1)
 

@@ -21,8 +21,7 @@ FLAT = 0.1
 """Maximum standard deviation over the training rows of each output of a net that has learnt nothing. Outputs are
 logits, log rates, or targets in units of their standard deviation."""
 AS_PROBABLE = 0.1
-"""Difference in log evidence, in nats, up to which a linear net replaces nets that have learnt nothing. See
-docs/decisions.md."""
+"""Difference in log evidence, in nats, up to which a linear net is preferred. See docs/decisions.md."""
 
 
 def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
@@ -37,10 +36,7 @@ def has_learnt_nothing(request: FitRequest, ensemble: Ensemble) -> bool:
 
 
 def _has_learnt(member: Member, request: FitRequest) -> bool:
-    """True if the outputs of a net vary, or if it has as many effective parameters as outputs.
-
-    Nets of separable classes have few effective parameters too, but their outputs vary.
-    """
+    """True if the outputs vary, as those of separable classes do, or for as many effective parameters as outputs."""
     if member.n_effective_parameters >= member.fit.n_outputs:
         return True
     inputs = torch.from_numpy(request.data.X).to(member.posterior.device, member.input_dtype)

@@ -111,9 +111,7 @@ class Member:
         return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
 
     def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
-        """Values of ``answer(latent, rows)`` for rows x (n, …), one per chunk; a ``NonFiniteError`` for NaN or infinite
-        outputs.
-        """
+        """Values of ``answer(latent, rows)``, one per chunk of rows x (n, …), whose outputs have to be finite."""
         fit, posterior = self.fit, self.posterior
         with single_thread(self.is_small):
             predictive = self.predictive(options)
@@ -133,10 +131,7 @@ class Member:
     def targets(
         self, latent: LatentGaussian, x: Tensor, link: Link | None, nodes: tuple[Tensor, Tensor] | None = None
     ) -> Components:
-        """Moments of the targets of rows, given the distribution of their outputs.
-
-        ``nodes`` are weights and noise ratios of the components, if another member of this noise model has them.
-        """
+        """Moments of the targets, given the outputs; ``nodes`` are those of another member of this noise model."""
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)
         if varying is None:

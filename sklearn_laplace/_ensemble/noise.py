@@ -36,8 +36,7 @@ def fitted_noise(
 ) -> NoiseModel | TargetNoise | None:
     """A model of varying noise, or else the levels of several targets; None if the data do not support them.
 
-    ``options`` are in the units of the rows, and ``left_out`` maps the name of the option that needs the rows to a
-    LeftOut. Varying noise is refused under given noise ratios, and under a prior that is a previous posterior.
+    ``options`` are in the units of the rows; ``left_out`` maps the name of the option that needs the rows to a LeftOut.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or options.previous is not None:

@@ -76,14 +76,13 @@ LEAST_ROWS = 1000
 class NoiseModel:
     """Laplace approximation of h, for C outputs.
 
-    Rows that are added later are weighted by their noise if the mean is trained under it (``is_trained_under``).
     ``spread`` makes the tails of the noise heavier and leaves E[e^h] unchanged (``_ensemble/calibration.py``).
     """
 
     fit: LaplaceFit  # of the net of h, as ``hyper``
     hyper: Hyper
     gain: float  # log evidence minus the log density under the best constant noise, nats
-    is_trained_under: bool = False
+    is_trained_under: bool = False  # the mean is, and rows that are added later are weighted by their noise
     log_level: float = 0.0  # subtracted from the outputs of the net; makes φ the noise variance of an average row
     spread: float = 0.0  # additional standard deviation τ of h in predictions
     varies: ClassVar[bool] = True
@@ -142,11 +141,7 @@ class NoiseModel:
 
     @staticmethod
     def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
-        """Predictive of rows under the noise φ e^h, as a Gaussian mixture.
-
-        ``moments`` are those of the outputs without noise. ``nodes`` are the weights (J,) and values (n, C, J) of e^h,
-        see :meth:`nodes`; ``dispersion`` is φ.
-        """
+        """Predictive of rows under the noise φ e^h, from ``moments`` without noise and ``nodes``, see :meth:`nodes`."""
         weights, values = nodes
         mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
         return Components(weights, mean, epistemic, dispersion * values)
@@ -189,10 +184,7 @@ class TrainedNoise:
         )
 
     def left_out(self) -> LatentGaussian:
-        """Leave-one-out predictions of h at the training rows, each by a Newton step without that row.
-
-        Correlations between outputs are neglected.
-        """
+        """Leave-one-out predictions of h at the training rows, each by a Newton step, with independent outputs."""
         fitted = self.model.log_ratio(self.inputs)
         h, level = fitted.mean + self.model.log_level, self.model.log_level
         likelihood, targets = SquaredErrors(self.dispersion), torch.cat([self.errors.square(), self.variance], 1)
@@ -222,10 +214,7 @@ def shrunk(log_variance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SquaredErrors(Likelihood):
-    """Likelihood of held-out errors e under the log noise ratio h, at noise level φ (``dispersion``).
-
-    Targets are e² and V, concatenated to (n, 2 C).
-    """
+    """Likelihood of errors e under the log noise ratio h, at noise level φ; targets are (e², V), shape (n, 2 C)."""
 
     dispersion: float
     has_dispersion: ClassVar[bool] = False
@@ -320,10 +309,7 @@ def _fitted(
     steps: int,
     before: NoiseModel | None = None,
 ) -> NoiseModel:
-    """Fit h to errors (n, C) of predictions with these variances (n, C), from an earlier model or from initial weights.
-
-    The module ``net`` itself is not changed.
-    """
+    """Fit h to errors (n, C) of predictions with these variances (n, C); ``net`` itself is not changed."""
     likelihood = SquaredErrors(dispersion)
     batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
     network, rule = trace(net, inputs), GGN()

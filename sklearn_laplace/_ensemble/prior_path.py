@@ -96,10 +96,7 @@ def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, lef
 
 
 def _at_best_noises(fit: LaplaceFit, exact: LaplaceFit, batches: list[Rows], hyper: Hyper, grid: Tensor) -> np.ndarray:
-    """Maximum of L over φ at each point (k,), nats, from a spline in log ρ.
-
-    With several precisions, ρ = δφ refers to the first one.
-    """
+    """Maximum of L over φ at each point (k,), nats, from a spline in log ρ = log δφ of the first precision."""
     deltas = grid[:, 0].cpu().numpy()
     low, high = hyper.dispersion / 100, 10 * max(hyper.dispersion, fit.likelihood.dispersion_start)
     ends = np.log(deltas.min() * low), np.log(deltas.max() * high)

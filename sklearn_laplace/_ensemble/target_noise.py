@@ -49,8 +49,7 @@ from .noise_model import REACH, NoiseModel
 SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
 MOST_SCORED = 10_000
-"""Maximum number of rows from which a few numbers are estimated. They are the levels, the overdispersion of counts, the
-best cycle of a training, and the weights of the repeats."""
+"""Maximum number of rows from which levels, overdispersion, best cycle and weights of repeats are estimated."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,7 @@ class TargetNoise:
 
 
 def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | None:
-    """Estimate the noise level of each target from held-out errors (n, C) at noise level φ.
-
-    Returns None for a single target, or if one level for all targets explains the errors.
-    """
+    """Noise level of each target from held-out errors (n, C) at noise level φ; None if one level explains them."""
     n_outputs = held_out.errors.shape[1]
     if n_outputs == 1:
         return None
@@ -171,10 +167,7 @@ def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tu
 def overdispersion_of(
     likelihood: Likelihood, outputs: Tensor, rows: TrainingRows, weights: Tensor
 ) -> tuple[float, ...]:
-    """Overdispersion of each output of nets (K, n, C) whose row weights (K, n) are 0 for rows of their training.
-
-    Empty if the likelihood has none.
-    """
+    """Overdispersion of each output of nets (K, n, C) by rows with weights (K, n) above 0; () without any."""
     if not likelihood.is_overdispersed:
         return ()
     held_out = weights.nonzero()

@@ -68,11 +68,9 @@ from .noise_model import TrainedNoise
 from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
-"""Maximum and minimum part of ``max_time`` for the planned steps of the members. The rest is for further cycles, the
-noise model and the posteriors."""
+"""Maximum and minimum part of ``max_time`` for planned steps; the rest is for further cycles, noise and posteriors."""
 PASSES, PROBED_ROWS = 2.0, 512
-"""Number of passes over all rows after the training, and number of rows for measuring the duration of a step or a
-pass."""
+"""Number of passes over all rows after the training; number of rows for timing a step or a pass."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
@@ -83,8 +81,7 @@ It exceeds ``NOISELESS`` because the trial has fewer steps."""
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
-    If the targets are almost free of noise, and exact steps are affordable, all nets take such steps: they are more
-    accurate there.
+    If the targets are almost free of noise, all nets take exact steps if affordable: they are more accurate there.
     """
     options, data, stream, clock = request.options_for_rows(), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -172,10 +169,9 @@ def regularisation(
 ) -> tuple[tuple[float, float], float, tuple[float, ...]]:
     """Prior precision and dropout with the smallest error on held-out rows, this error, and their overdispersion.
 
-    Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, all
-    in one tensor program and with fewer steps than the members. ``seed`` orders the mini-batches. A net that trains
-    longer needs a stronger prior. So the best precision is multiplied by the ratio of the steps, up to
-    ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
+    Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, with
+    fewer steps than the members. A net that trains longer needs a stronger prior, so the best precision is multiplied
+    by the ratio of the steps, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
     loss, n_nets = loss_of(likelihood), len(modules)
     priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
@@ -223,8 +219,7 @@ def trained_repeat(
 ) -> tuple[JointMembers, Tensor]:
     """Train the members of a repeat; return them and their outputs for held-out rows (n, C).
 
-    ``held_out`` (K, n) is True for rows held out from a net, and ``first`` the place of the first net among the folds
-    of all repeats.
+    ``held_out`` (K, n) is True for rows held out from a net; ``first`` is the place of the first net among all folds.
     """
     n, seed = len(held_out), order_seed(request)
     arguments, places = arguments_of(recipe, request.data, options), range(first, first + n)
@@ -264,9 +259,8 @@ def trained_repeat(
 
 
 def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, outputs: Tensor) -> float:
-    """Loss of held-out rows, or of some of them, under the mixture of nets and the best factor of their outputs.
-
-    ``outputs`` are (K, n, C), and ``weights`` (K, n) are those of the rows that a net holds out, else 0.
+    """Loss of rows of positive weight (K, n), or some of them, under the mixture of outputs (K, n, C) and its best
+    factor.
     """
     few = some_rows(len(rows), MOST_SCORED).to(outputs.device)
     return float(loss.of_mixture(outputs[:, few], rows.targets[few], weights[:, few]).min())

@@ -53,11 +53,7 @@ def with_rows(member: Member, data: PreparedData, options: Options) -> Member:
 
 
 def without_rows(member: Member, data: PreparedData, options: Options) -> Member:
-    """Member without some of its rows, as :func:`with_rows`.
-
-    The stored rows are dropped, because a forgotten row cannot be matched to them reliably. Rows of a source are
-    refused, because the rows of each member's training are not stored.
-    """
+    """Member without some of its rows; stored rows are dropped, because forgotten ones cannot be matched reliably."""
     if member.is_streamed:
         raise UnsupportedCombinationError(
             "forget needs to know which rows each member was trained on, and this fit has read its rows from a source. "

@@ -13,10 +13,7 @@ from ..options.likelihood import class_weights
 
 
 def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
-    """Validate labels, and return them with shape (n,).
-
-    Raises ``ValueError`` without labels, for missing ones, for labels of several types, and for several columns.
-    """
+    """Validate labels, and return them with shape (n,)."""
     if y is None:
         raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
     y = check_targets(y, numeric=False)
@@ -31,8 +28,6 @@ def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
 
 def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Positions (n,) of labels in the sorted classes; arbitrary for rows of weight zero.
-
-    Raises ``ValueError`` for a label that is not among the classes, in a row of positive weight.
 
     >>> positions(np.array(["b", "a"]), np.ones(2), np.array(["a", "b"])).tolist()
     [1, 0]
@@ -55,10 +50,7 @@ def tally(block: Block) -> dict[Any, float]:
 
 
 def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any, float]]:
-    """Sorted labels of all rows of a source, and the factor of each on the weights of its rows.
-
-    ``sample`` has the labels of all rows; ``class_weight`` is None, "balanced" or a dict.
-    """
+    """Sorted labels of all rows of a source, all in ``sample``, and the factor of each on the weights of its rows."""
     found = _array(sample.labels, is_object=labels_of(sample.rows.y).dtype.kind == "O")
     totals = np.array(list(sample.labels.values()))
     factors = class_weights(class_weight, found, np.arange(len(found)), totals)

@@ -134,8 +134,7 @@ def output_position(output: int | None, n_outputs: int) -> int:
 def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: int, *, is_count: bool) -> Report:
     """Report on the predictive distribution of numeric targets, that of ``predict_dist`` for each row.
 
-    X (n, d) are the rows, for the groups. Targets, (n,) or (n, C), have the shape of the mean; ``output`` is the
-    position of the one to report on.
+    X (n, d) are the rows, for the groups; ``output`` is the position of one of the targets, (n,) or (n, C).
     """
 
     def of_output(values: np.ndarray) -> np.ndarray:
@@ -162,10 +161,7 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:
-    """Report on class probabilities (n, K), whose columns belong to ``classes`` (K,).
-
-    X (n, d) are the rows, for the groups; ``labels`` (n,) are the true ones.
-    """
+    """Report on class probabilities (n, K) of ``classes`` (K,), for true ``labels`` (n,) and groups of rows (n, d)."""
     true, confidence = labels[:, None] == classes, probabilities.max(1)
     right = true[np.arange(len(true)), probabilities.argmax(1)]
     bins = np.searchsorted(np.linspace(0, 1, 11)[1:-1], confidence)  # those of metrics.expected_calibration_error

@@ -60,11 +60,7 @@ def client_of() -> Any:
 
 
 def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
-    """Fit an unfitted copy of an estimator on all workers, and return the fitted copy of rank 0.
-
-    Partitions that are not computed yet are computed on the workers. Raises ``ValueError`` if several workers share a
-    process, and ``RuntimeError`` if a worker is lost, or a rank fails.
-    """
+    """Fit an unfitted copy of an estimator on all workers, which compute the partitions; return that of rank 0."""
     from distributed import wait
 
     workers = _workers(client)
@@ -180,11 +176,7 @@ def check_options(**arguments: Any) -> None:
 
 
 def by_block(method: F) -> F:
-    """Let a prediction read the rows of a source block by block; the results are arrays in memory.
-
-    Of files and of dask dataframes, only the columns of the fit are read. For a collection of dask, the results are
-    lazy arrays of dask.
-    """
+    """Let a prediction read only the columns of the fit, block by block; lazy arrays for a collection of dask."""
 
     @wraps(method)
     def call(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:

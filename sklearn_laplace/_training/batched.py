@@ -206,10 +206,7 @@ class Training:
         done: int = 0,
         at_step: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps of these places but the first ``done``; ``rate`` and ``decay`` map a place to parts of maxima.
-
-        ``at_step`` is called after each step with the number of places taken.
-        """
+        """Take the steps ``places`` but the first ``done``; ``rate`` and ``decay`` map a place to parts of maxima."""
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
         if done == len(places) and self.streamed is None:  # resumed from the end of a cycle: draw its orders again

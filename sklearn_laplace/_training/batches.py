@@ -199,11 +199,7 @@ class Batch:
 
 
 class StreamedRows:
-    """Iterator over the mini-batches of a table that is larger than memory, with dtypes and device of the sample
-    ``rows``.
-
-    ``unit`` (K, 1) is the factor of the row weights of each net.
-    """
+    """Mini-batches of a stream in dtypes and device of ``rows``; ``unit`` (K, 1) is a factor of the row weights."""
 
     def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:
         self.module, self.batches, self.unit, self.like = module, batches, unit, rows

@@ -24,13 +24,11 @@ ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 OF_NOISE = {"hidden_layer_sizes": (16,), "activation": "tanh", "n_bins": None}
 """Options of the noise net. See docs/decisions.md."""
 MOST_LEVELS = 32
-"""Maximum number of levels that the noise net distinguishes: an exact step costs the cube of the number of weights. Of
-more levels, only the first two have indicators."""
+"""Maximum number of levels in the noise net, since an exact step costs P³; of more, the first two have indicators."""
 NOISE_SEED = 100
 """Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
 STATISTICS_ROWS = 100_000
-"""Minimum number of rows, every k-th, from which members' encodings are estimated; quantiles of all need more memory.
-"""
+"""Minimum number of rows, every k-th, for estimating encodings; quantiles of all rows need more memory."""
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,10 +60,8 @@ def initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: Trainin
 def built_in_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int, *, as_table: bool = False
 ) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Class and arguments of the built-in net: an MLP on standardised numbers, or a ``TableMLP``.
-
-    The latter has embeddings of categories, missing-value indicators, and with ``n_bins`` a piecewise linear encoding.
-    It is also that of a previous posterior with such a net, and the only one ``as_table``.
+    """Class and arguments of the built-in net: an MLP on standardised numbers, or else, or ``as_table``, a
+    ``TableMLP``.
     """
     table, (X, columns) = data.table, _numbers(data)
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
@@ -102,10 +98,7 @@ def noise_net(
     seed: int,
     levels: Sequence[float] = (),
 ) -> nn.Module:
-    """Net of the log noise variance, with new weights; ``seed`` is that of the net of the mean.
-
-    The logarithms of the noise ``levels`` (C,) of several targets are added to its outputs.
-    """
+    """Net of log noise variances plus log ``levels`` (C,) of several targets; ``seed`` is that of the mean's net."""
     net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
     if levels:
         arguments["output_shift"] = np.log(levels).tolist()
@@ -115,9 +108,7 @@ def noise_net(
 
 
 def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """Numeric columns of every ``stride``-th row in the given order (sums round differently in another), and their
-    metadata.
-    """
+    """Numeric columns of every ``stride``-th row and their metadata; in the given order: sums round differently."""
     table = data.table
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
     columns = () if table is None else tuple(table.columns[k] for k in numeric)
@@ -200,7 +191,6 @@ def _statistics_of_pieces(
     """Edges of the pieces at weighted quantiles of the present values, and mean and scale of the pieces.
 
     A weight of k equals k copies. Columns with few distinct values have fewer pieces, and a constant column has one.
-    Heavy-tailed columns are transformed by arsinh first; the centre and width of that transform are returned as well.
     """
     drawn_in, tails = _drawn_in(X, weights, columns)
     statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in drawn_in.T]}

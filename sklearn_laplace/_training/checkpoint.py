@@ -39,18 +39,13 @@ except ImportError:  # not a POSIX system
 END = ".saving"
 """Suffix of the names of temporary files."""
 LONGEST = 50
-"""Maximum number of characters of the target name in a temporary name: up to four bytes each, of 255 for a file name.
-"""
+"""Maximum number of characters of the target in a temporary name: up to four bytes each, of 255 for a file name."""
 ABANDONED = 3600.0
 """Age in seconds after which a temporary file counts as abandoned, on systems without file locks."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all; an existing file is replaced, and left unchanged after an error.
-
-    Raises ``FileNotFoundError`` if the folder does not exist, ``IsADirectoryError`` if the path is a folder, and
-    ``OSError`` if it is a device or a pipe, the disk is full, or the folder is not writable.
-    """
+    """Write a file completely or not at all; an existing file is replaced, and left unchanged after an error."""
     folder = path.parent
     if not folder.is_dir():
         raise FileNotFoundError(

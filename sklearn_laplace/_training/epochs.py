@@ -98,10 +98,7 @@ def _one_row(net: NeuralNet, n_rows: int) -> ValueError:
 
 
 def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
-    """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run.
-
-    Raises ``NonFiniteLossError`` if the loss becomes NaN or infinite, ``ValueError`` if batch norm gets a single row.
-    """
+    """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run."""
     if net.max_epochs <= 0:
         return 0
     if isinstance(net.optimizer_, LateAdam):
@@ -124,11 +121,7 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
 
 
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
-    """Rows (m,), int64, held out by the net's ``train_split``, which is replaced by one that returns this split.
-
-    NumPy's global generator is seeded for the draw, and restored. Raises ``ValueError`` if validation rows are not rows
-    of the fit.
-    """
+    """Rows (m,), int64, held out by the net's ``train_split``, which is replaced by one that returns this split."""
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
     if not net.train_split or net.max_epochs <= 0:
         return none
@@ -202,10 +195,7 @@ def train_epochs(
     hyper: Hyper,
     task: Task,
 ) -> Hyper:
-    """Run the epochs of an initialised net in place, with damped evidence steps for free hyperparameters in between.
-
-    ``network`` is its trace at the initial weights. Raises ``NonFiniteLossError`` if the loss is not finite.
-    """
+    """Run the epochs of a net in place, with damped evidence steps between; ``network`` is its trace at the start."""
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)
     free_prior = plan.precision is None

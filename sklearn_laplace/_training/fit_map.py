@@ -1,4 +1,4 @@
-r"""MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
+"""MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
 The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
 built-in net has none if exact Gauss–Newton steps are affordable or it has a warm start. Then
@@ -9,12 +9,10 @@ The evidence covers all weights. It is exact (``full`` or its dual ``functional`
 ``_table/limits.py``, otherwise ``kron``, or ``diag`` under a prior that ``kron`` does not support. Subset, structure
 and link of the posterior play no role here.
 
-A training has several initial prior precisions, because a single one may lead to a poor mode.
-
 **Start by gradients.** For many rows, exact steps start from a joint gradient training of nets of one shape. A few
-hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. A fixed
-prior precision δ adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error, where :math:`\varphi` is
-the training error after the previous cycle. Encoded columns have no learnable scales: the nets share one encoding.
+hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. It has
+the penalty of that module with a fixed δ, and φ is the training error after the previous cycle. Encoded columns have no
+learnable scales: the nets share one encoding.
 """
 
 import math
@@ -63,8 +61,7 @@ FEW_MEMBER_STEPS = 3
 KRON_REFINE_STEPS = 20
 """Final L-BFGS steps if the curvature is not exact."""
 CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
-"""Maximum number of final rounds (dispersion update and refinement), in general and for noisy targets. Last: change of
-log φ at which the rounds end."""
+"""Maximum number of rounds of dispersion and refinement; for noisy targets; change of log φ that ends them."""
 
 
 def fit_map(
@@ -72,8 +69,7 @@ def fit_map(
 ) -> MapResult:
     """Train the net to the mode of its posterior, and select the free hyperparameters.
 
-    Without ``own_epochs`` or Gauss–Newton steps, the budget sets the number of epochs. Raises ``MemoryBudgetError`` if
-    the curvature of all weights does not fit in memory.
+    Without ``own_epochs`` or Gauss–Newton steps, the budget sets the number of epochs.
     """
     n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
@@ -190,11 +186,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Mode search for these rows of dual dimension ``n_dual``, by default with an exact structure if that is
-    affordable.
-
-    Raises ``MemoryBudgetError`` instead of falling back: the result of a training must not depend on the memory.
-    """
+    """Mode search, exact if that is affordable; no fallback in small memory, on which a training must not depend."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
@@ -220,14 +212,11 @@ def problem_of(
 
 
 STARTS = (1.0, 0.1)
-"""Initial prior precisions, in natural units. A strong prior alone may lead to a linear fit, a weak one to an overfit.
-"""
+"""Initial prior precisions, in natural units: a strong one alone may lead to a linear fit, a weak one to an overfit."""
 LITTLE = 2.0
-"""Maximum number of effective parameters after the strong start, relative to a linear model's, for a weak start as
-well."""
+"""Maximum effective parameters after the strong start, relative to a linear model's, for a weak start as well."""
 FIRST_LAYER, BEHIND = 10.0, 0.1
-"""Factors of an additional start with several prior precisions: of the first layer and of the later ones. A strong
-prior over the first layer keeps irrelevant columns out."""
+"""Factors of first and later layers in a further start: a strong first prior keeps irrelevant columns out."""
 GROUPED_STEPS = 3
 """Factor of the number of Gauss–Newton steps if several prior precisions are selected, shared among the starts."""
 
@@ -235,8 +224,7 @@ GROUPED_STEPS = 3
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
     """Alternate steps of weights and hyperparameters from one or several starts; return the mode of the best one.
 
-    ``fit`` is the pass over the data at the initial weights, ``max_steps`` applies to each start, and ``n_linear`` is
-    the number of parameters of a linear model.
+    ``fit`` is the pass at the initial weights; ``n_linear`` is the number of parameters of a linear model.
     """
     free_prior = plan.precision is None
     first = free_prior and plan.previous is None and plan.again is None
@@ -291,11 +279,7 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 
 
 def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> bool:
-    """True if gradient training precedes exact steps: normal noise, more than ``SMALL_ROWS`` rows, hidden layers.
-
-    The noise level has to be free, the prior precision fixed or a single one. A previous posterior determines the start
-    itself.
-    """
+    """True if gradients precede exact steps: normal noise of free level, many rows, hidden layers, one precision."""
     is_open = plan.free_dispersion and plan.previous is None and plan.likelihood.quadratic
     if not is_open or len(rows) <= SMALL_ROWS or not is_exact(network, rows, plan):
         return False
@@ -308,9 +292,8 @@ def gradient_start(
 ) -> float | None:
     """Train nets of the same shape in place; return the mean squared error of held-out rows.
 
-    ``seen`` (K, n) is 1 for the rows of a net, else 0, for some rows of one net at least; ``prior`` is the prior
-    precision δ. For targets almost free of noise, return None and the initial weights: gradient training leads to worse
-    modes there.
+    ``seen`` (K, n) is 1 for the rows of a net, else 0; ``prior`` is the prior precision δ. None and the initial weights
+    for targets almost free of noise, where gradient training leads to worse modes.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
     training = Training.of(stacked, loss, rows, seen, SCHEDULE, seed % 2**31, [prior] * len(modules), from_zero=False)

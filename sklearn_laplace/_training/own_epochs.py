@@ -48,8 +48,7 @@ def train_given(
 ) -> GivenNet:
     """Run the epochs of an initialised net, in place and in the net's own precision.
 
-    ``network`` is its trace in the precision of the rows, ``seed`` that of a random ``train_split``, and ``level`` that
-    of the printed lines.
+    ``network`` is its trace in the precision of the rows, and ``seed`` that of a random ``train_split``.
     """
     own = rows.to(next(net.module_.parameters()).dtype)
     held_out = hold_out(net, own, seed)

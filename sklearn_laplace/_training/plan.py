@@ -47,12 +47,9 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
 def posterior_layout(
     everything: Network, rows: TrainingRows, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """Network of the random weights, its structure, its dual dimension M, and the bytes needed, with a previous
-    posterior's.
+    """Network of the random weights, its structure, its dual dimension M, and the bytes with a previous posterior.
 
-    M is the number of rows times the columns of the output factor. Raises ``ValueError`` if prior precisions, prior
-    mean or temperatures do not fit the net, ``UnsupportedCombinationError`` if the net or structure does not support
-    them, and ``MemoryBudgetError`` if the curvature does not fit in memory.
+    M is the number of rows times the columns of the output factor.
     """
     network, rule, memory = selected(everything, rows.inputs, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
@@ -80,11 +77,7 @@ def selected(everything: Network, example: Tensor, options: Options) -> Network:
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    """Prior that the options specify, with one precision per group of all trained tensors ``names``, random or not.
-
-    Raises ``ValueError`` if fixed precisions or the prior mean do not fit the net, ``UnsupportedCombinationError`` if
-    the net lacks the groups of the prior.
-    """
+    """Prior that the options specify, with one precision per group of all trained tensors ``names``, random or not."""
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
         raise ValueError(
@@ -103,10 +96,7 @@ def tempering(network: Network, temperature: float | Mapping[str, float]) -> flo
 
 
 def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale) -> Options:
-    """Replace rules for prior precision and noise by values if the total weight of the rows is too small for them.
-
-    The likelihood of ``options`` is in the units of the targets.
-    """
+    """Replace rules by values if the rows weigh too little for them; the likelihood is in the units of the targets."""
     if total_weight >= FEWEST_ROWS or not options.likelihood.has_dispersion:
         return options
     size = (
@@ -189,10 +179,7 @@ class Plan:
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Initial hyperparameters: fixed ones, else of a previous posterior, else of an earlier training.
-
-        Otherwise the prior precisions are natural ones, and φ is ``first_dispersion``.
-        """
+        """Initial hyperparameters: fixed, of a previous posterior, of an earlier training, or natural precisions."""
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.first_dispersion

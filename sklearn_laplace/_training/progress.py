@@ -104,10 +104,7 @@ class Clock:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the first Ctrl-C end the training and the second raise KeyboardInterrupt.
-
-        Does nothing outside the main thread, or if the program has its own handler of Ctrl-C.
-        """
+        """Let the first Ctrl-C end the training, the second raise; only in the main thread, without another handler."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -139,10 +136,7 @@ class Task:
     def subtask(
         self, name: str, most: int | None = 0, *, place: tuple[int, int] | None = None, n_jobs: int = 1
     ) -> Task:
-        """Create a subtask, to be used in a ``with`` statement, with at most ``most`` subtasks; None if unknown.
-
-        ``place`` is its position among those of its name, from 1, and their number. ``n_jobs`` of them run at a time.
-        """
+        """Create a subtask with up to ``most`` subtasks; ``place`` is (position, number); ``n_jobs`` run at a time."""
         context = self.context
         if context is not None:
             context = context.subcontext(task_name=name, max_subtasks=most)

@@ -22,8 +22,7 @@ from .._table.rows import rehashed, row_keys
 from .progress import Steps, Task
 
 N_REPEATS, FOLDS_OF_MANY, FOLDS_OF_FEW = 2, 4, 8
-"""Number of repeats, which show what a mixture gains; of folds per repeat; and of those for few rows with normal noise.
-"""
+"""Number of repeats, which show what a mixture gains; of their folds; and of folds for few rows with normal noise."""
 LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS = 40, 100, 1000
 """Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
 classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
@@ -111,8 +110,7 @@ class Schedule:
 
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
-"""A hidden layer has 64 (n / ``HIDDEN_AT``)^``WIDTH_POWER`` units for n rows, a multiple of ``WIDTH_STEP`` within
-``WIDTHS``."""
+"""A hidden layer has 64 (n / ``HIDDEN_AT``)^``WIDTH_POWER`` units, in steps of ``WIDTH_STEP`` within ``WIDTHS``."""
 N_LAYERS = 2
 """Number of hidden layers."""
 SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
@@ -134,8 +132,7 @@ TRIED_DROPOUT = 0.15
 REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROPOUT) for prior in (0.0, 0.1, 0.5, 2.0)))
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
-"""Maximum prior precision of a training; maximum number of steps of the trial, and number of rows that it holds out, if
-there are as many."""
+"""Maximum prior precision of a training; maximum number of steps of the trial, and of rows that it holds out."""
 FEWEST_BINS, DETAILED_BINS, MOST_BINS = 8, 24, 64
 """Pieces per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the pieces of the
 second are proportional to the rows, with ``FEWEST_BINS`` for 1,000."""

@@ -124,10 +124,7 @@ class NegativeLog:
         return FACTORS if self.likelihood.over_classes else (1.0,)
 
     def of_mixture(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Mean loss of the mixture of nets with weights (K, n) for each row, nats, for each of ``factors``.
-
-        Rows without a weight do not count.
-        """
+        """Mean loss of the mixture for each of ``factors``, nats, over rows with any of the ``weights`` (K, n)."""
         scored = weights.sum(0) > 0
         outputs, targets, weights = outputs[:, scored], targets[scored], weights[:, scored].double()
         total = weights.sum(0)
@@ -155,8 +152,8 @@ SCALE_RATE = 6.0
 class Adam:
     """AdamW for the stacked ``tensors`` (K, …), updated in place by torch's fused kernel.
 
-    ``places`` is their place in the list of gradients. The checks of ``torch.optim`` take longer than a step of small
-    nets, and its import of torch's compiler takes a second.
+    ``places`` is their place among the gradients. The checks of ``torch.optim`` take longer than a step of small nets,
+    and its import of torch's compiler takes a second.
     """
 
     def __init__(self, tensors: Sequence[Tensor], places: slice, rate: float, decay: float) -> None:
@@ -243,10 +240,7 @@ DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] =
 
 
 class Stacked:
-    """Stacked weights of K nets of the same shape; the given ``modules`` are not changed.
-
-    With ``learns_scales``, each encoded column has a learnable scale.
-    """
+    """Stacked weights of K nets of the same shape, copied; ``learns_scales`` adds a scale of each encoded column."""
 
     def __init__(
         self,
@@ -323,8 +317,7 @@ class Stacked:
     ) -> tuple[Tensor, list[Tensor]]:
         """Terms (K, n, C) or (K, n, 1) of the loss of a mini-batch, and its gradient for each of ``tensors``.
 
-        Numbers are (n, D), codes (n, q), int64, targets (n, C), or (n,) for classes, and factors (K, n, 1) or (K, n,
-        C). The ``masks`` of :class:`Dropout` multiply the outputs of the activations.
+        Numbers are (n, D), codes (n, q), int64, targets (n, C) or (n,) for classes, factors (K, n, 1) or (K, n, C).
         """
         masks = masks or [None] * len(self.activations)
         outputs, passed = self._forward(numbers, codes, masks)

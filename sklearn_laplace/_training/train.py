@@ -31,8 +31,7 @@ from .progress import Task
 from .recipe import FOLDS_OF_MANY, held_out_rows
 
 SAME_OUTPUTS = 1e-3
-"""Maximum difference of the outputs of two equal nets, maybe of different precision, relative to 1 plus the largest
-one."""
+"""Maximum difference of the outputs of two equal nets of any precision, relative to 1 plus the largest one."""
 
 
 def load(module: nn.Module, past: nn.Module) -> None:
@@ -44,10 +43,7 @@ def load(module: nn.Module, past: nn.Module) -> None:
 
 
 def check_same_net(network: Network, past: Network, inputs: Tensor) -> None:
-    """Check that a new net with the previous weights computes the same function of ``inputs`` (n, …).
-
-    Raises ``ValueError`` if the nets have different parameters or outputs, or are on different devices.
-    """
+    """Check that a new net with the previous weights computes the same function of ``inputs`` (n, …)."""
     if network.theta.device != past.theta.device:
         raise ValueError(
             f"the previous posterior is on device {past.theta.device}, and this fit is on {network.theta.device}. Use "
@@ -170,10 +166,7 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 
 
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
-    """Let the linear layers of the user's net that take X standardise it, by the statistics of a previous net if given.
-
-    Raises ``ValueError`` for ``standardize_X=True`` if there is no such layer.
-    """
+    """Let the linear layers of the user's net that take X standardise it, by statistics of a previous net if given."""
     if options.standardises is False:
         return
     layers, statistics = first_layers(module, x), statistics_of(data.X, data.weights)

@@ -37,10 +37,7 @@ SIZES = (1e-60, 1e60)
 
 
 def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
-    """Look up an object by its name; ``ValueError`` for another value, with the valid names and the closest one.
-
-    ``option`` is the name of the option in messages, ``also`` are other values than names that it takes.
-    """
+    """Look up an object by name; ``ValueError`` with the valid names, other values ``also``, and the closest name."""
     if isinstance(value, str) and value in known:
         return known[value]
     close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
@@ -201,10 +198,7 @@ SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".js
 
 
 def file_path(value: object, suffix: str | None = None) -> Path:
-    """Check for the name of a file, as a string or path; else ``ValueError``.
-
-    ``suffix`` is that of the format to write. Suffixes of other known formats are refused.
-    """
+    """Check for the name of a file without the suffix of another known format than ``suffix``; else ``ValueError``."""
     if not isinstance(value, str | os.PathLike) or not Path(value).name or "\0" in str(value):
         raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
     path = Path(value)
@@ -271,8 +265,7 @@ ADVICE = {
 def explained(target: Method, name: str | None = None) -> Method:
     """Explain calls of a function with unknown arguments; for a class, of its constructor and its public methods.
 
-    Raises ``TypeError`` as Python does, with the value given and the argument to use instead. ``name`` replaces that of
-    the function.
+    The ``TypeError`` has the value given and the argument to use instead. ``name`` replaces that of the function.
     """
     if isinstance(target, type):
         for member_name, member in list(vars(target).items()):

@@ -162,10 +162,7 @@ def as_float(value: Any, where: str) -> float:
 
 
 def as_numbers(value: Any, name: str) -> Any:
-    """Convert numbers of any type to float64; leave all other input to scikit-learn's checks.
-
-    Raises ``ValueError`` with the row of a number that exceeds the range of float64.
-    """
+    """Convert numbers of any type to float64, and refuse too large ones; leave other input to scikit-learn's checks."""
     value = unmasked(name, readable(value, name))
     if value is None or issparse(value):
         return value
@@ -210,20 +207,13 @@ def outlined(value: Any) -> str:
 
 
 WEIGHTS = (1e-100, 1e15)
-"""Smallest and largest allowed value of the largest weight, and upper limit of their sum.
-
-Above 9e15, float64 can no longer count single rows.
-"""
+"""Bounds of the largest weight, and of the sum: above 9e15, float64 can no longer count single rows."""
 EXACT = 2**53
 """Largest integer up to which float64 represents all integers exactly."""
 
 
 def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
-    """Check that targets (n,) or (n, C) are present and of a single type; unchanged if NumPy reads them correctly.
-
-    They are numbers if ``numeric``, else labels. Raises ``TypeError`` if y holds no rows or is sparse, and
-    ``ValueError`` for missing values, labels if ``numeric``, and labels of mixed types.
-    """
+    """Check that targets (n,) or (n, C) are present and of one type; unchanged if NumPy reads them correctly."""
     y = unmasked(name, readable(y, name))
     if issparse(y):
         raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")
@@ -264,8 +254,7 @@ def _check_numeric(cells: np.ndarray, name: str) -> None:
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     """Validated sample weights (n,), float64, non-negative and not all zero, of the n rows of X; else ``ValueError``.
 
-    Weights of at most 1e-100 times the largest are set to zero. The largest weight has to be within ``WEIGHTS``, and
-    their sum below its upper limit.
+    Weights of at most 1e-100 times the largest are set to zero.
     """
     numbers = as_numbers(sample_weight, "sample_weight")
     _check_each_weight(numbers, _num_samples(X))
@@ -364,11 +353,7 @@ def _is_text(labels: np.ndarray) -> bool:
 
 
 def _cells(y: Any, mixed: str) -> np.ndarray:
-    """Targets as an array.
-
-    For a list, the dtype is object if NumPy's common dtype is of a kind in ``mixed``: such an array may hold values of
-    mixed types converted by NumPy.
-    """
+    """Targets as an array; of objects for a list whose common dtype is of a kind in ``mixed``, to keep mixed types."""
     try:
         cells = np.asarray(y)
     except ValueError:  # ragged

@@ -20,8 +20,7 @@ BALANCED = "balanced"
 def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Factor (n_classes,) of each class on the weights (n,) of its rows, for a value of ``class_weight``.
 
-    ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,). Raises ``ValueError`` for
-    another name, an unknown label in the dict, or a factor that is negative or not finite.
+    ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,).
     """
     if class_weight is None:
         return np.ones(len(classes))
@@ -89,11 +88,7 @@ def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
 
 
 def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
-    """Number of outputs of a classifier: one per class, or one logit for two classes.
-
-    X (n, d) are rows for a trial pass of a given net. Raises ``ValueError`` if one logit is requested for more than two
-    classes.
-    """
+    """Number of outputs: one per class, or one logit for two; X (n, d) are rows for a trial pass of a given net."""
     single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
     if binary_only(parameters["likelihood"], parameters["net"]):
         if n_classes != 2:

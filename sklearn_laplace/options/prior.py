@@ -1,8 +1,5 @@
 """Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
-This file reads values and the capabilities of the registries. Option names are resolved in ``resolve.py``, and names of
-tensors in the traced net (``laplace/prior_groups.py``).
-
 A previous posterior (``prior=FrozenEstimator(…)``) is the prior of new rows. It stores the curvature of the old rows
 and the weights at which it was computed, but not the rows. Therefore net, subset, likelihood, curvature and structure
 have to stay the same. Prior, noise level, temperature and predictive may change.
@@ -98,8 +95,7 @@ def check_grouping(
     """Check that a structure supports a grouping of the prior precisions; None is "auto", which supports any.
 
     With ``separate_biases``, each tensor has a separate block. If ``damped``, √δ is added to the factors, which needs
-    one precision per block. Raises ``UnsupportedCombinationError`` if the structure needs equal precisions in a larger
-    unit.
+    one precision per block.
     """
     if structure is None:
         return
@@ -135,8 +131,6 @@ def can_leave_out(parameters: Mapping[str, object]) -> bool:
 def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
     """Check that rows can be left out one at a time, for the option or method ``purpose``.
 
-    Raises ``UnsupportedCombinationError`` with a previous posterior (``prior``).
-
     >>> check_left_out("loo_predict", {"prior": None})
     >>> check_left_out("loo_predict", {"prior": "FrozenEstimator(...)"})
     Traceback (most recent call last):
@@ -154,11 +148,7 @@ leaves out one row at a time, and the previous rows are not stored. Fit all rows
 def check_temperature(
     structure: type[Curvature], blocks: Sequence[ParameterBlock], temperatures: float | Tensor, *, damped: bool = False
 ) -> None:
-    """Check that a structure supports the pattern of the temperatures: one, or one per weight, shape (P,).
-
-    ``damped`` is as for :func:`check_grouping`. Raises ``UnsupportedCombinationError`` if the structure needs equal
-    temperatures in a larger unit.
-    """
+    """Check that a structure supports the temperatures, one or (P,); ``damped`` is as for :func:`check_grouping`."""
     holds = _units(structure, damped)
     if isinstance(temperatures, Tensor) and (unit := unit_of(blocks, temperatures)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
@@ -170,20 +160,14 @@ def check_temperature(
 
 
 def temperature(value: object) -> float | dict[str, float]:
-    """Validated temperature: a positive number, or positive numbers by names of layers or tensors; else ``ValueError``.
-
-    The names are looked up in the traced net.
-    """
+    """Validated temperature: a positive number, or positive numbers by layers or tensors; else ``ValueError``."""
     if isinstance(value, Mapping):
         return {str(name): positive(f"temperature[{name!r}]", number) for name, number in value.items()}
     return positive("temperature", value)
 
 
 def previous_of(prior: object) -> PreviousPosterior | None:
-    """Posterior of the fitted estimator in ``prior=``, or None.
-
-    The estimator is one of this package, frozen and fitted; its type has been checked before.
-    """
+    """Posterior of the fitted estimator in ``prior=``, whose type has been checked before, or None."""
     if not isinstance(prior, FrozenEstimator):
         return None
     fitted = prior.estimator
@@ -191,10 +175,7 @@ def previous_of(prior: object) -> PreviousPosterior | None:
 
 
 def check_previous(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that the options are compatible with a previous posterior, that of the fit ``past``.
-
-    Otherwise an ``UnsupportedCombinationError`` names the options to use; ``parameters`` are the internal options.
-    """
+    """Check that the options are compatible with a previous posterior, that of the fit ``past``."""
     _check_structure(options, parameters, past)
     _check_model(options, parameters, past)
 

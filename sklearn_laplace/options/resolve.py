@@ -123,9 +123,7 @@ PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDIC
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     """Check an estimator's internal options, from ``variants.expanded``, and resolve names to objects.
 
-    What depends on the rows and on seeds is added by :class:`~sklearn_laplace._training.plan.FitRequest`. Raises
-    ``ValueError`` for an unknown name or a value out of range, and ``UnsupportedCombinationError`` for options that
-    exclude each other.
+    :class:`~sklearn_laplace._training.plan.FitRequest` adds what depends on the rows and on seeds.
     """
     likelihood = likelihood_of(kind, parameters)
     rule, structure, subset = _curvature(parameters)
