@@ -37,6 +37,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
+from skorch import NeuralNetClassifier
+from torch import nn
 from uci_sets import header, line
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -63,18 +65,28 @@ def directions(X: np.ndarray, distance: float) -> np.ndarray:
     return X.mean(0) + distance * X.std(0) * np.sqrt(X.shape[1]) * drawn
 
 
+def own_net() -> NeuralNetClassifier:
+    """Classifier of skorch for two columns and two classes, as a user would bring it."""
+    layers = nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2)
+    torch.manual_seed(0)
+    options = {"criterion": nn.CrossEntropyLoss, "lr": 0.1, "max_epochs": 100, "verbose": 0}
+    return NeuralNetClassifier(nn.Sequential(*layers), **options)
+
+
 def by_distance() -> Iterator[list[Any]]:
-    """Uncertainty at each distance, for both predictives."""
+    """Uncertainty at each distance, for both predictives; the last row is that of a net of one's own."""
     tables = {
         "moons": make_moons(200, noise=0.2, random_state=0),
         "breast cancer": load_breast_cancer(return_X_y=True),
         "wine": load_wine(return_X_y=True),
         "diabetes": load_diabetes(return_X_y=True),
         "Friedman": make_friedman1(300, noise=1.0, random_state=0),
+        "moons, own net": make_moons(200, noise=0.2, random_state=0),
     }
     for name, (X, y) in tables.items():
-        model = (LaplaceClassifier if len(np.unique(y)) < 9 else LaplaceRegressor)(random_state=0).fit(X, y)
-        for predictive in ("glm", "auto"):
+        net = own_net() if name.endswith("own net") else None
+        model = (LaplaceClassifier if len(np.unique(y)) < 9 else LaplaceRegressor)(net, random_state=0).fit(X, y)
+        for predictive in ("glm", "auto" if net is None else "extrapolating"):
             model.refit_laplace(predictive=predictive)
             if is_classifier(model):
                 found = [model.predict_proba(directions(X, k)).max(1).mean() for k in (0, *DISTANCES)]
