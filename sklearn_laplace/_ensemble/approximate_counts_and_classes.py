@@ -30,7 +30,10 @@ FEW_SCORED_ROWS = 500
 
 
 def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
-    """Laplace approximations; if a pass over a stream would exceed the time limit, on the sample alone."""
+    """Laplace approximations with the prior precision selected on held-out rows.
+
+    If the pass over a stream would exceed the time limit, the curvature is that of the sample.
+    """
     options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = nets_of(joint_nets, rows, options, request.seeds[0])

@@ -81,7 +81,10 @@ GPU_WORK, JOINT_WORK = 1e9, 1e8
 
 
 def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
-    """Options with a GPU in place of "auto" if it pays; several ranks of a process group would share one."""
+    """Options with a GPU in place of "auto" if it pays.
+
+    Several ranks of a process group would share a GPU and stay on the CPU; a previous posterior has its device.
+    """
     if not is_auto(parameters["device"]) or parameters["net"] is not None or not AVAILABLE["cuda"]():
         return parameters
     previous = previous_of(parameters["prior"])

@@ -34,7 +34,8 @@ FAR_FROM_MODE = 1.0
 WIDER_THAN_ERRORS = 1.5
 """Ratio of the width of the intervals to the errors up to which wide intervals are due to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Confidence level of the intervals, and the coverage of left-out targets below which they are too narrow."""
+"""Confidence level of the intervals, and the coverage of left-out targets below which they are too narrow, if it is
+smaller by more than one standard error."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class LeftOutIntervals:
 def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    A temperature is a choice of the user. Held-out rows calibrate members that were trained together.
+    There is no warning at a temperature other than 1, which is a choice of the user, nor for members that were trained
+    together, because held-out rows calibrate them.
     """
     first = ensemble.first
     is_tempered = isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0

@@ -29,40 +29,32 @@ exact nets. Held-out rows determine the noise model, and then the training of ea
 precisions; for classes and counts a copy without a fold corrects them (``fit_alone.py``). A linear net replaces a
 default net that is nearly constant, unless the log evidence of the linear one is smaller (``linear.py``). Each net of a
 given list is approximated as if it was the only one.
-
-**Time limit.** A sample of the rows may be all that there is time for. Encoding the columns, outputs after each cycle,
-curvatures and held-out errors are passes over all rows. Their cost per row is about ``PASSES`` times that of a training
-step. The time limit over this cost is the number of rows of the fit.
 """
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from .._training.batched import seconds_of_step
 from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import FitRequest, WarmStart
-from .._training.progress import STAGES, Clock, Task
-from .._training.recipe import FOLDS_OF_MANY
-from .._training.stacked import Stacked, loss_of
+from .._training.progress import STAGES, Task
 from ..errors import MemoryBudgetError
-from ..laplace.fit import Hyper, some_rows
+from ..laplace.fit import Hyper
 from ..laplace.torch_state import single_thread
 from ..nets.given_net import is_list
 from ..options.resolve import resolve
 from ..options.resolved import is_auto
 from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, nets_of, noise_of_folds, pieces_of, traced
-from .conditions import LEAST_EVENTS, check_in_memory, trains_jointly
+from .conditions import check_in_memory, trains_jointly
 from .ensemble import Ensemble
 from .fit_alone import FAILURES, fit_alone, issue, kept_back
 from .joint_members import JointMembers
 from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member
-from .train_members import PROBED_ROWS, arguments_of, modules_of, recipes_of, train_jointly
+from .train_members import train_jointly, within_time
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -140,42 +132,3 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
             error.args = (f"net[{place}]: {error.args[0]}", *error.args[1:])
             raise
     return Ensemble.of(members)
-
-
-PASSES = 16.0
-"""Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
-FEWEST_ROWS = 2000
-"""Number of rows below which none are omitted."""
-
-
-def within_time(request: FitRequest, clock: Clock) -> FitRequest:
-    """Request for a random sample of the rows, if the time limit is not sufficient for all of them.
-
-    The other rows have weight zero among the unmerged rows, so that leave-one-out treats them as new rows.
-    """
-    n_rows = len(request.data.X)
-    most = request.saved.result("rows", partial(_affordable, request, clock))
-    if most >= n_rows:
-        return request
-    clock.was_cut, kept = True, request.kept
-    chosen = some_rows(n_rows, most).numpy()
-    if kept is not None:
-        kept = kept.without(request.data.unshared_keys(np.delete(np.arange(n_rows), chosen)))
-    return replace(request, data=request.data.taken(chosen), kept=kept)
-
-
-def _affordable(request: FitRequest, clock: Clock) -> int:
-    """Number of rows that the time allows, from a few timed steps of the first repeat; never below a minimum."""
-    data, n_rows = request.data, len(request.data.X)
-    if clock.max_time is None or n_rows <= FEWEST_ROWS:
-        return n_rows
-    options, few = request.options_for_rows(), data.taken(some_rows(n_rows, PROBED_ROWS).numpy())
-    rows = few.training_rows(options.dtype, options.device, built_in=True)
-    recipe = recipes_of(request.parameters, data, n_rows)[0]
-    stacked = Stacked(modules_of(arguments_of(recipe, data, options), rows, 0, FOLDS_OF_MANY))
-    with single_thread(stacked.is_small(recipe.schedule)):
-        step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule)
-    most = max(clock.left / (PASSES * step) * min(recipe.schedule.batch_size, len(rows)), FEWEST_ROWS)
-    if not (options.likelihood.has_dispersion or options.likelihood.over_classes):
-        most = max(most, n_rows * LEAST_EVENTS / data.shape().least_total)
-    return clock.group.of_first(min(int(most), n_rows))

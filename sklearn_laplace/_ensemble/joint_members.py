@@ -221,8 +221,8 @@ def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | Non
     """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
 
     A repeat predicts normal distributions with its outputs (n, C) as means, and the noise times a common best factor.
-    Its weight is zero if its errors exceed ``MOST_ERROR_RATIO``, and NaN without finite errors. At place 0, it is at
-    least ``least``.
+    Its weight is zero if the geometric mean of its squared errors exceeds ``MOST_ERROR_RATIO`` times the smallest. At
+    place 0, the weight is at least ``least``. All weights are NaN if no repeat has finite errors.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]

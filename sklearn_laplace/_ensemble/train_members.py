@@ -53,7 +53,7 @@ from ..laplace.torch_state import single_thread
 from ..nets import TableMLP
 from ..options.resolved import Options, is_auto
 from .calibration import FAILURES, learnt_noise
-from .conditions import leaves_layers_open
+from .conditions import LEAST_EVENTS, leaves_layers_open
 from .exact_members import exact_alone, exact_repeat
 from .joint_members import (
     LEAST_EXACT,
@@ -71,6 +71,10 @@ PART_OF_TIME, LEAST_PART = 0.6, 0.2
 """Maximum and minimum part of ``max_time`` for planned steps; the rest is for further cycles, noise and posteriors."""
 PASSES, PROBED_ROWS = 2.0, 512
 """Number of passes over all rows after the training; number of rows for timing a step or a pass."""
+PASSES_OF_FIT = 16.0
+"""Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
+FEWEST_ROWS = 2000
+"""Number of rows below which none are omitted."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
@@ -392,3 +396,37 @@ def layout_of(network: Network, rows: TrainingRows, options: Options) -> tuple[N
     able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
     fits = (kind for kind in able if options.memory.fits(kind, selected, n_columns * len(rows), n_columns))
     return posterior_layout(network, rows, replace(options, structure=next(fits, None)))
+
+
+def within_time(request: FitRequest, clock: Clock) -> FitRequest:
+    """Request for a random sample of the rows, if the time limit is not sufficient for all of them.
+
+    Encoding the columns, outputs after each cycle, curvatures and held-out errors are passes over all rows. The other
+    rows have weight zero among the unmerged rows, so that leave-one-out treats them as new rows.
+    """
+    n_rows = len(request.data.X)
+    most = request.saved.result("rows", partial(_affordable, request, clock))
+    if most >= n_rows:
+        return request
+    clock.was_cut, kept = True, request.kept
+    chosen = some_rows(n_rows, most).numpy()
+    if kept is not None:
+        kept = kept.without(request.data.unshared_keys(np.delete(np.arange(n_rows), chosen)))
+    return replace(request, data=request.data.taken(chosen), kept=kept)
+
+
+def _affordable(request: FitRequest, clock: Clock) -> int:
+    """Number of rows that the time allows, from a few timed steps of the first repeat; never below a minimum."""
+    data, n_rows = request.data, len(request.data.X)
+    if clock.max_time is None or n_rows <= FEWEST_ROWS:
+        return n_rows
+    options, few = request.options_for_rows(), data.taken(some_rows(n_rows, PROBED_ROWS).numpy())
+    rows = few.training_rows(options.dtype, options.device, built_in=True)
+    recipe = recipes_of(request.parameters, data, n_rows)[0]
+    stacked = Stacked(modules_of(arguments_of(recipe, data, options), rows, 0, FOLDS_OF_MANY))
+    with single_thread(stacked.is_small(recipe.schedule)):
+        step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule)
+    most = max(clock.left / (PASSES_OF_FIT * step) * min(recipe.schedule.batch_size, len(rows)), FEWEST_ROWS)
+    if not (options.likelihood.has_dispersion or options.likelihood.over_classes):
+        most = max(most, n_rows * LEAST_EVENTS / data.shape().least_total)
+    return clock.group.of_first(min(int(most), n_rows))

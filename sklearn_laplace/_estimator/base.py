@@ -538,13 +538,19 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
     def _keep_ranges(self, present: np.ndarray, names: Sequence[str] | None, previous: Any) -> None:
         """Keep the ranges of the columns of the rows with a weight; those of a previous fit include them."""
+        self._ranges = None
+        if previous is not None and previous._table is None and previous._ranges is None:
+            return  # an earlier version has stored it
         columns = Table.of_numbers(present, names) if self._table is None else self._table
         if previous is None:
             different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
             columns = columns.with_reach(present[different])
         else:  # it may not know all levels and ranges
             columns = previous._ranged().with_trained_rows(present)
-        self._table, self._ranges = (None, columns) if self._table is None else (columns, None)
+        if self._table is None:
+            self._ranges = columns
+        else:
+            self._table = columns
 
     def _rows_of_training(
         self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray

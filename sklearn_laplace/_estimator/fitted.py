@@ -343,8 +343,8 @@ class FittedModel(ABC):
     def outside(self, X: Any) -> Any:
         """Distance of each value of X from the range of its column in the training rows.
 
-        By default, predictions become more uncertain with this distance. The range has a margin, so further rows from
-        the same distribution usually lie inside.
+        With a growing variance (``predictive``), predictions become more uncertain with this distance. The range has a
+        margin, so further rows from the same distribution usually lie inside.
 
         Parameters
         ----------

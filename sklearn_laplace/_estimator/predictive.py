@@ -222,7 +222,7 @@ class NumericPredictive(FittedModel):
 
 
 def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
-    """Refuse incompatible flags of ``predict``; two returned spreads are a ``RuntimeError``, as in scikit-learn."""
+    """Refuse incompatible flags of ``predict``; std with cov is a ``RuntimeError``, as in scikit-learn."""
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
         flag(f"return_{name}", value)
     if std and cov:

@@ -120,7 +120,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
     predictive : {"auto", "extrapolating", "glm", "mc"} or MonteCarlo, default="auto"
         "extrapolating": the linearised net, whose variance grows outside the training range. "glm": without this
-        growth. "auto": with it for the built-in net. "mc": the net under weight samples.
+        growth. "auto": with it for the built-in net with hidden layers, except counts and ``target_transform="log"``.
+        "mc": the net under weight samples.
 
     Attributes
     ----------

@@ -233,6 +233,9 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
     """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
 
+    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n), or the distance to the
+    next value if that is larger.
+
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
     ((-10.0, 110.0), (-1.0, 2.0))
     """

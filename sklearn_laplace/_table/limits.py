@@ -1,8 +1,8 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
 Up to 300 rows, a default fit takes no longer than a few trainings with Adam, since searches and ensembles run many
-fits; with more it comes closer to its mode. The default memory is that available to the process, excluding the data,
-the net, its epochs, and temporary arrays of up to 32 MB. Structures above the budget are refused before they are
+fits; with more it comes closer to its mode. The default memory is that available to the process. It does not cover the
+data, the net, its epochs, and temporary arrays of up to 32 MB. Structures above the budget are refused before they are
 allocated, and rows pass through the network in sufficiently small chunks.
 """
 
@@ -60,7 +60,10 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step for ``n_dual`` rows × columns of S, and the cheaper exact structure."""
+    """Multiply-adds of one exact step, and the cheaper exact structure.
+
+    ``n_dual`` is the number of rows times that of columns of the factor S of the outputs' curvature.
+    """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
     primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
@@ -75,7 +78,11 @@ def automatic_structure(
     unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
-    """Most accurate affordable structure that ``fits`` and has the forms and ``unit``: exact, ``kron`` or ``diag``."""
+    """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
+
+    It accepts one of the forms that the curvature ``provides``, and the ``unit`` within which prior precisions are
+    equal, such as "layer".
+    """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
     n_parameters = sum(block.size for block in blocks)

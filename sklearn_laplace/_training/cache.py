@@ -18,11 +18,12 @@ from ..nets.given_net import copied
 from ..options.resolve import resolve
 from ..options.resolved import is_number, trained_as
 from ..options.variants import DEFAULTS
-from .checkpoint import FORMAT
 from .plan import FitRequest, GivenNet
 from .progress import Task
 
 Trained = TypeVar("Trained")
+FORMAT = 1
+"""Number in the key of a training: raise it if trainings change, since joblib compares parameters alone."""
 SCORES_OF_THE_MEAN = (
     "r2",
     "accuracy",
@@ -45,7 +46,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "max_time": None,  # trainings with a time limit are not cached
     "memory": None,
     "n_jobs": None,
-    "memory_budget": None,  # a separate argument of the training
+    "memory_budget": None,  # in the resolved options
 }
 """Parameters that do not affect the training, with the fixed values that replace theirs in the cache key."""
 POST_HOC_NEUTRAL: dict[str, Any] = {
@@ -77,10 +78,10 @@ def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRe
     search = None if net is None or memory.location is not None else current_search()
     if (memory.location is None and search is None) or parameters["random_state"] is None or is_fixed or is_timed:
         return train(request, task)
-    alike = neutral(parameters)
+    fixed = neutral(parameters)
     try:
-        of_net = request.kind, request.data, request.seeds[:2], request.warm_start, request.is_member
-        key = joblib.hash((FORMAT, train.__name__, alike, of_net))
+        others = request.kind, request.data, request.seeds[:2], request.warm_start, request.is_member
+        key = joblib.hash((FORMAT, train.__name__, fixed, others))
     except (PicklingError, AttributeError, TypeError) as error:
         if search is not None:
             return train(request, task)
@@ -90,8 +91,8 @@ def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRe
             UncachedWarning,
         )
         return train(request, task)
-    resolved = resolve(request.kind, {**alike, "memory_budget": parameters["memory_budget"]})
-    request = replace(request, parameters=alike, resolved=resolved, kept=None, seeds=[*request.seeds[:2], 0])
+    resolved = resolve(request.kind, {**fixed, "memory_budget": parameters["memory_budget"]})
+    request = replace(request, parameters=fixed, resolved=resolved, kept=None, seeds=[*request.seeds[:2], 0])
     if search is not None:
         return _trained_once(search, request, key, lambda: train(request, task))
     trained: Trained = memory.cache(_trained, ignore=["train", "request", "task"])(key, train, request, task)

@@ -111,7 +111,7 @@ EVERY = 30.0
 UNRELATED = {"max_time", "verbose", "n_jobs", "memory", "memory_budget"}
 """Parameters that may differ between a fit and the one that resumes."""
 FORMAT = 4
-"""Version of the contents of the file and of cached trainings."""
+"""Version of the file's contents."""
 
 
 class Checkpoint:

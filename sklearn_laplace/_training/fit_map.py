@@ -10,9 +10,9 @@ The evidence covers all weights. It is exact (``full`` or its dual ``functional`
 and link of the posterior play no role here.
 
 **Start by gradients.** For many rows, exact steps start from a joint gradient training of nets of one shape. A few
-hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. It has
-the penalty of that module with a fixed δ, and φ is the training error after the previous cycle. Encoded columns have no
-learnable scales: the nets share one encoding.
+hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. Their
+penalty is that of ``batched.py``, with δ fixed and φ the training error after the previous cycle. Encoded columns have
+no learnable scales: the nets share one encoding.
 """
 
 import math
@@ -279,7 +279,11 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 
 
 def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> bool:
-    """True if gradients precede exact steps: normal noise of free level, many rows, hidden layers, one precision."""
+    """True if gradients precede exact steps.
+
+    This is for normal noise of free level, more than ``SMALL_ROWS`` rows, hidden layers, and a prior precision that is
+    fixed or a single one.
+    """
     is_open = plan.free_dispersion and plan.previous is None and plan.likelihood.quadratic
     if not is_open or len(rows) <= SMALL_ROWS or not is_exact(network, rows, plan):
         return False

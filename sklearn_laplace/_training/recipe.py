@@ -132,7 +132,8 @@ TRIED_DROPOUT = 0.15
 REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROPOUT) for prior in (0.0, 0.1, 0.5, 2.0)))
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
-"""Maximum prior precision of a training; maximum number of steps of the trial, and of rows that it holds out."""
+"""Maximum prior precision of a training; maximum number of steps of the trial, and minimum number of its held-out rows.
+"""
 FEWEST_BINS, DETAILED_BINS, MOST_BINS = 8, 24, 64
 """Pieces per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the pieces of the
 second are proportional to the rows, with ``FEWEST_BINS`` for 1,000."""

@@ -56,7 +56,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a dual fit to ``full`` if ``n_dual`` new dual rows would make it larger than the weights."""
+    """Convert a dual fit to ``full`` if, with ``n_dual`` new dual rows, it would have more dual rows than weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit
@@ -64,7 +64,11 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Add rows, a pass at θ* and their ``exact`` curvature, to a fit and move its mean; the temperature is ignored."""
+    """Add rows to a fit and move its mean; the temperature is ignored.
+
+    ``rows`` is a pass over the new rows at θ*, with the network, structure and prior of ``fit``, and ``exact`` their
+    curvature in an exact structure.
+    """
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
     hyper = replace(hyper, temperature=1.0)

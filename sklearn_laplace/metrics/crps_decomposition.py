@@ -43,8 +43,8 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 class CrpsDecomposition:
     """CRPS and its parts, in the units of y: score = miscalibration − discrimination + uncertainty; all at least 0.
 
-    ``expected`` and ``plausible`` are the mean and the largest miscalibration of simulated targets of a calibrated
-    model. Both are NaN if there are too many rows to simulate.
+    ``expected`` is the mean miscalibration of simulated targets of a calibrated model, and one such model in 20 exceeds
+    ``plausible``. Both are NaN if there are too many rows to simulate.
     """
 
     score: float
@@ -82,7 +82,10 @@ class CrpsDecomposition:
 
 
 def isotonic_quantiles(predicted: np.ndarray, y: np.ndarray, levels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Increasing function of predicted quantiles (k, n), equal for equal ones, of smallest score at each level."""
+    """Increasing function of the predicted quantiles (k, n) with the smallest quantile score at each level.
+
+    Rows with equal predictions get the same value.
+    """
     k, n = predicted.shape
     order = np.argsort(predicted, axis=1, kind="stable")
     ordered = np.take_along_axis(predicted, order, 1)

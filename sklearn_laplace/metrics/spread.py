@@ -9,7 +9,7 @@ estimates the true variance over the predicted one. For normal scores the likeli
 functions of r, and :math:`n r \sim \chi^2_n`: no unbiased test at the same level has more power. If the scores have
 heavier tails than the normal, the variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their
 kurtosis. The degrees of freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone are no
-wrong variance.
+wrong variance. This applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
 
 In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
 

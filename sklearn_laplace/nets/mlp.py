@@ -265,9 +265,25 @@ class MLP(nn.Sequential):
     """Multilayer perceptron: input standardisation, hidden layers (none for a linear model) and a linear output layer.
 
     The input of each linear layer is divided by √(number of inputs) (Jacot et al. 2018). Weights of order one then give
-    outputs of order one at any width, so that one prior precision, naturally 1, suits all layers. Statistics of the
-    columns are those of :class:`Standardise` and :class:`Compress`; ``output_shift`` is added to each output.
+    outputs of order one at any width, so that one prior precision, naturally 1, suits all layers.
 
+    Parameters
+    ----------
+    in_features, out_features : int
+        Number of columns, and of outputs: targets, or one logit per class.
+    hidden_layer_sizes : sequence of int
+        Units of each hidden layer. If empty, the model is linear.
+    activation : str
+        A key of :data:`ACTIVATIONS`.
+    input_mean, input_scale, input_centre, input_width : sequence of float, optional
+        Statistics of the columns, see :class:`Standardise`, and :class:`Compress` for heavy tails.
+    output_shift : sequence of float, optional
+        Constant added to each output, for targets with non-zero mean.
+    seed : int
+        Seed of the initial weights.
+
+    Examples
+    --------
     >>> import torch
     >>> net = MLP(3, 1, hidden_layer_sizes=(5,), seed=1)
     >>> net(torch.zeros(4, 3)).shape

@@ -58,9 +58,10 @@ def _naming_the_package(display: str) -> Iterator[None]:
 
 
 def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
-    """The Axes of panels of different sizes, whose names ``rooms`` has at their places, in the order of first names.
+    """The Axes of a display whose panels have different sizes, in the order in which ``rooms`` names them first.
 
-    ``figure`` is divided if ``ax`` is None; a new one has the size in inches.
+    ``rooms`` has the name of the panel at each place of the figure. ``figure`` is divided if ``ax`` is None; a new one
+    has the size in inches.
     """
     with _naming_the_package(display):
         from matplotlib.figure import FigureBase

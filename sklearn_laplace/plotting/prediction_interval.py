@@ -1,7 +1,7 @@
 """Predictions of a regressor: mean, nested central intervals and data points.
 
-With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. Each
-row is then drawn as bars, ordered by a chosen column or by the predicted mean.
+With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. With
+several columns, each row is drawn as bars, ordered by a chosen column or by the predicted mean.
 """
 
 from typing import Any, Self

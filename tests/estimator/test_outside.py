@@ -270,3 +270,5 @@ def test_a_given_net_of_an_earlier_version_has_no_range():
         with pytest.raises(AttributeError, match="Fit it again"):
             asked(X_CURVE)
     assert "outside the range" not in str(model.refit_laplace(predictive="glm").report(X_CURVE + 100, Y_CURVE))
+    later = LaplaceRegressor(net=given_net(1, 1), prior=FrozenEstimator(model), random_state=0).fit(X_CURVE, Y_CURVE)
+    assert later.predict_std(X_CURVE).shape == (60,)

@@ -18,7 +18,6 @@ from nets import regressor as template
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import approximate_members as approximate
-from sklearn_laplace._ensemble import fit as in_time
 from sklearn_laplace._ensemble import train_members
 from sklearn_laplace._estimator import base as _estimator
 from sklearn_laplace._training.checkpoint import Checkpoint
@@ -139,16 +138,16 @@ def test_members_that_train_together_have_a_schedule_that_ends_in_time():
 
 def test_a_table_for_which_the_time_is_too_short_is_sampled(monkeypatch):
     """Passes over all rows would exceed the limit. Leave-one-out treats the omitted rows as new ones."""
-    monkeypatch.setattr(in_time, "seconds_of_step", lambda *args: 10.0)
+    monkeypatch.setattr(train_members, "PASSES_OF_FIT", 1e9)
     monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
     random = np.random.default_rng(1)
-    x = random.uniform(size=(3 * in_time.FEWEST_ROWS, 2))
+    x = random.uniform(size=(3 * train_members.FEWEST_ROWS, 2))
     y = x[:, 0] + 0.1 * random.normal(size=len(x))
     with pytest.warns(CutWarning):
         model = LaplaceRegressor(max_time=5.0, random_state=0).fit(x, y)
     member = model._ensemble.members[0]
-    assert member.fit.total_weight == 0.75 * in_time.FEWEST_ROWS  # without the fold that it holds out
-    assert (member.kept.weights > 0).sum() == 0.75 * in_time.FEWEST_ROWS
+    assert member.fit.total_weight == 0.75 * train_members.FEWEST_ROWS  # without the fold that it holds out
+    assert (member.kept.weights > 0).sum() == 0.75 * train_members.FEWEST_ROWS
     assert len(member.kept.X) == len(x)
     assert model.score(x, y) > 0.5
 
@@ -165,7 +164,7 @@ def test_in_a_short_time_few_members_are_trained(monkeypatch):
 
 def test_without_a_limit_all_rows_are_used():
     request = SimpleNamespace(data=SimpleNamespace(X=np.zeros((10**7, 1))), saved=Checkpoint())
-    assert in_time.within_time(request, Clock()) is request
+    assert train_members.within_time(request, Clock()) is request
 
 
 def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):

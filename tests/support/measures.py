@@ -1,4 +1,4 @@
-"""Measures of the package and of its default fits, beside their limits: ``python tests/support/measures.py``.
+"""Measures of the package and of its default fits, beside their goals: ``python tests/support/measures.py``.
 
 The first ones follow default fits and predictions call by call, and count source code. The others are read from
 ``docs/benchmarks``, whose page has the commands that measure them. It takes about half a minute.
@@ -186,7 +186,7 @@ def of_fits() -> Iterator[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    print("| measure | value | limit |\n|---|---|---|")
+    print("| measure | value | goal |\n|---|---|---|")
     for measures in (of_fits, of_source, of_classes, of_regressions):
         for row in measures():
             print(f"| {' | '.join(row)} |", flush=True)

@@ -4,6 +4,7 @@ The objective is the evidence at converged weights, :math:`E(\delta) = \max_\var
 \varphi), \delta, \varphi)`. The weights first settle: damped Gauss–Newton steps, with the dispersion re-estimated along
 the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after the weights have
 settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common factor up or down.
+The factor shrinks until no move helps.
 
 MacKay's fixed point alone overshoots: it ignores how the curvature changes with the weights. Only settled states are
 compared, since at other weights the formula is not the evidence and can exceed its value at the mode.

@@ -72,7 +72,10 @@ class HeldOutScores:
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Values that maximise the density, closest to the unit within ``TOLERANCE``; both free: times ``factor``."""
+        """Prior precision and noise that maximise the density; all variances times ``factor`` if both are free.
+
+        Of precisions equal within ``TOLERANCE``, the one closest to the unit.
+        """
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         if free_prior and self.freedom:
             density = torch.where(factors >= WEAKEST, density, -math.inf)

@@ -2,7 +2,9 @@ r"""Low rank: the leading eigenpairs of H, updated batch by batch.
 
 The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). They are truncated to the L largest
 singular values whenever enough rows have accumulated (Ross et al. 2008, incremental SVD without the mean). The
-posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R.
+posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R. It is exact if the
+rank is at least the number of dual rows or of parameters; otherwise directions of little curvature keep their prior.
+Sums of truncated curvatures depend slightly on the order of the rows.
 """
 
 from collections.abc import Sequence
