@@ -119,9 +119,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     temperature : float or dict, default=1.0
         Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
     predictive : {"auto", "extrapolating", "glm", "mc"} or MonteCarlo, default="auto"
-        "extrapolating": the linearised net, whose variance grows outside the training range. "glm": without this
-        growth. "auto": with it for the built-in net with hidden layers, except counts and ``target_transform="log"``.
-        "mc": the net under weight samples.
+        "extrapolating": the linearised net, with variance that grows outside the training range. "glm": without it.
+        "auto": "extrapolating" for built-in nets with hidden layers, but not for counts. "mc": weight samples.
 
     Attributes
     ----------
