@@ -96,7 +96,7 @@ def without_folds(
     n, seed = len(masks), request.seeds[0] + first
     held_out = torch.from_numpy(masks).to(rows.inputs.device)
     _, arguments = built_in_net(request.parameters, request.data, plan.likelihood, 0, as_table=True)
-    built = [initialised(arguments | {"seed": seed + k}, plan.likelihood, rows, seed + k) for k in range(n)]
+    built = [initialised(arguments, plan.likelihood, rows, seed + k) for k in range(n)]
     nets = [(net, trace(net.module_, rows.inputs)) for net in built]
     if starts_by_gradients(nets[0][1], rows, plan):
         log_volume, modules = request.data.scale.log_volume, [net.module_ for net, _ in nets]
@@ -107,7 +107,7 @@ def without_folds(
     outputs = torch.zeros(len(rows), rows.n_outputs, dtype=torch.float64, device=rows.inputs.device)
     states, hyper, n_steps = list[dict[str, Tensor]](), None, 0
     if lead:
-        net = initialised(arguments | {"seed": seed + n}, plan.likelihood, rows, seed + n)
+        net = initialised(arguments, plan.likelihood, rows, seed + n)
         of_all = fit_map(net, trace(net.module_, rows.inputs), rows, plan, task, own_epochs=False)
         hyper, n_steps = of_all.mode.hyper, of_all.n_steps
     for (net, network), mask in zip(nets, held_out, strict=True):

@@ -50,9 +50,8 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: TrainingRows, seed: int) -> NeuralNet:
     """Skorch net around a new :class:`~sklearn_laplace.nets.TableMLP`, which is not trained by epochs."""
-    net = build_net(
-        TableMLP, arguments, likelihood, rows, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0
-    )
+    training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
+    net = build_net(TableMLP, arguments | {"seed": seed}, likelihood, rows, **training)
     initialise(net, rows.weights.dtype, rows)
     return net
 
