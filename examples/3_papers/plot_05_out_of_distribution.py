@@ -252,8 +252,8 @@ def why(m):
             m[f"without dropout: {n}, {OUT}"] for n in ("Kronecker Laplace", "diagonal Laplace", "deterministic")
         )
         text += (
-            f"Of nets trained without dropout and binarisation and with hardly any decay (best factor "
-            f"{factor:.2f}) the tuned posteriors have an "
+            "For nets trained without dropout and binarisation and with hardly any decay (best factor "
+            f"{factor:.2f}), the tuned posteriors have an "
             f"entropy outside of {kron:.2f} (Kronecker) and {diag:.2f} (diagonal) against {plain:.2f} deterministic."
         )
     return text.strip()

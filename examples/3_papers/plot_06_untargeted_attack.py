@@ -89,15 +89,15 @@ def why(m, chosen):
         for what in ("entropy gained", "entropy at the end", "mean accuracy")
     )
     return (
-        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (explained in experiment 5): from the "
-        "deterministic pass the Kronecker-factored posterior differs by "
-        f"{abs(gained[kron] - gained[one]):.4f} nats gained and {abs(kept[kron] - kept[one]):.4f} of accuracy. "
+        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (explained in experiment 5): the "
+        "Kronecker-factored posterior differs from the deterministic pass by "
+        f"{abs(gained[kron] - gained[one]):.4f} nats in the gain and {abs(kept[kron] - kept[one]):.4f} in accuracy. "
         "With N = n and the smallest τ that keeps the accuracy the "
         f"Kronecker-factored posterior gains {gained[kron + LOOSE]:.3f} nats (diagonal {gained[diag + LOOSE]:.3f}, MC "
         f"dropout {gained[dropout]:.3f}, deterministic {gained[one]:.3f}) and ends at {end[kron + LOOSE]:.3f} "
         f"(diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, deterministic {end[one]:.3f}); its mean "
         f"accuracy is {kept[kron + LOOSE]:.3f} (MC dropout {kept[dropout]:.3f}). "
-        + "Of nets without dropout, which are overconfident, the tuned posteriors do differ: the entropy at the end is "
+        + "For nets without dropout, which are overconfident, the tuned posteriors do differ: entropies at the end are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, entropy at the end']:.3f} ({name})" for name in (kron, diag, one))
         + ", gained "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, entropy gained']:.3f}" for name in (kron, diag, one))

@@ -91,7 +91,7 @@ def why(m, chosen):
         f"keeps the accuracy they are {half[loose]:.0f} (Kronecker) and {half[f'diagonal Laplace{LOOSE}']:.0f} "
         "(diagonal). The peaks of the entropy are "
         + ", ".join(f"{m[f'{name}, peak entropy']:.3f} ({name})" for name in SHOWN)
-        + ". Of nets without dropout, which are overconfident, the steps to half by the tuned posteriors are "
+        + ". For nets without dropout, which are overconfident, the steps to half with the tuned posteriors are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, steps to half']:.0f} ({name})" for name in SHOWN if name != "MC dropout")
         + "."
     )

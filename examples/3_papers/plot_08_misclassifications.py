@@ -218,7 +218,7 @@ def why(m):
         m[f"with dropout: {ONE}, {what}"] for what in ("accuracy", "accuracy with moments of no dropout")
     )
     return (
-        "against the deterministic pass "
+        "compared with the deterministic pass, "
         + ", ".join(f"{name} of the net {net} has {gain:+.2f} points" for (net, name), gain in points.items())
         + f". The deterministic pass of the net with dropout is the outlier, with {collected:.3f} against "
         f"{m[f'without dropout: {ONE}, accuracy']:.3f} of the net without: its batch norms use moments that were "

@@ -145,7 +145,7 @@ def main():
             "two clouds: Laplace, median confidence on the border": rows["two clouds, Laplace"][2],
         },
         why=(
-            "sigmoid units saturate, so that the net's logit is bounded, and around the origin it uses units "
+            "sigmoid units saturate, so the logit of the net is bounded, and around the origin it uses units "
             "whose sums cancel in most directions far away (the stripes of the lower left picture): the median "
             f"confidence of the plugin on the border is {first[2]:.2f}. With ReLU units, whose logit grows with the "
             f"distance, it is {rows['ReLU units, plugin'][2]:.3f}; with sigmoid units on two clouds that a line "

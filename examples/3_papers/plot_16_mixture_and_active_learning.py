@@ -251,11 +251,11 @@ def why(m):
 
     apart, correlation = (m[f"Friedman: {name}"] for name in (APART, CORRELATION))
     return (
-        f"Friedman: the log evidence of the four nets differs by up to {apart:.1f} nats, so that its weights correspond"
+        f"Friedman: the log evidence of the four nets differs by up to {apart:.1f} nats, so its weights correspond"
         f" to {m['Friedman, evidence: effective members']:.1f} nets. Its correlation with their held-out log-likelihood"
         f" is {correlation:.2f}. The same nets gain {gain('Friedman, uniform')} nats per row with equal weights, and"
         f" {gain('Friedman, loo')} by stacking ({m['Friedman, loo: splits with a gain']:.0f} splits of 8). Diabetes:"
-        f" the nets predict nearly the same (std between them {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std), so that"
+        f" the nets predict nearly the same (std between them {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std), so"
         " there is nothing to average. Active learning: the largest std is at the edges of the cube, where few test"
         " rows are. It is a poor indicator of the errors of this net (rank correlation"
         f" {m['active: ' + RANKS]:.2f}, {m['random: ' + RANKS]:.2f} with random rows). The evidence attributes to noise"

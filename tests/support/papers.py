@@ -21,14 +21,15 @@ HEADER = """\
 
 # The papers, reproduced
 
-Well-known experiments with the method, each as one script in `examples/3_papers`. The claims of a source are predicates
-of measured numbers. They were committed before the first run; a claim that does not hold is kept and explained.
+This page reproduces well-known experiments with the method, each by a script in `examples/3_papers`. The claims of a
+source are predicates of measured numbers. They were committed before the first run; a claim that does not hold is kept
+and explained.
 
 The command of an experiment prints all measured numbers and the choices that its source does not specify. It writes
-them to `NAME.json`, and the picture to `NAME.png`, in the folder of `--out`. Those of the runs below are in
+them to `NAME.json`, and the picture to `NAME.png`, in the folder of `--out`. The files of the runs below are in
 `docs/papers`. `--quick` is a small run for tests only. Data are bundled with scikit-learn or generated, unless stated
-otherwise. Seconds are for one of two cores, with other work on the machine: all experiments except the one with larger
-data took 19 minutes together.
+otherwise. Seconds are for one of two cores, with other work on the machine. All experiments except the one with larger
+data took 19 minutes in total.
 """
 
 # Numbers without which failed claims cannot be read, at most three of an experiment: name in the results, on the page.
@@ -39,7 +40,7 @@ DECISIVE = {
         "identity, covariance, inside": "both errors",
     },
     "plot_16_mixture_and_active_learning": {
-        "Friedman, evidence: gain, mean": "nats a row gained on Friedman by evidence",
+        "Friedman, evidence: gain, mean": "nats per row gained on Friedman by evidence",
         "diabetes, evidence: gain, mean": "on diabetes",
         "active, log-likelihood: gain, mean": "by active learning",
     },
