@@ -97,7 +97,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         """Train the ensemble and approximate the posterior of each net.
 
         A Gaussian around the trained weights approximates the posterior of each net. A single built-in net is trained
-        to a mode of its posterior. A net that you give is trained by its own epochs.
+        to a mode of its posterior. A given net is trained with its own epochs.
 
         Parameters
         ----------
@@ -145,10 +145,11 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         See the page "Beyond one process".
 
         Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
-        regularisation, which is the default. Whole numbers and small multiples of the smallest weight count copies.
-        Copies of rows carry no new information, unless rows with equal inputs have different targets. Other weights are
-        rescaled to the sum (Σw)² / Σw², the effective number of rows (Kish 1965). Other fits rescale only weights whose
-        sum is at most 1. For counts, weights are exposures if some target is not a whole number, and copies otherwise.
+        regularisation, which is the default. Integer weights, and small multiples of the smallest weight, are numbers
+        of copies. Copies of rows carry no new information, unless rows with equal inputs have different targets. Other
+        weights are rescaled to the sum (Σw)² / Σw², the effective number of rows (Kish 1965). Other fits rescale only
+        weights whose sum is at most 1. For counts, weights are exposures if a target is not an integer, and numbers of
+        copies otherwise.
 
         Examples
         --------
@@ -284,8 +285,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         sample_weight : array-like of shape (n_samples,), optional
             Row weights.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-            As in :meth:`fit`, for the rows of all calls or of none. Predictions still use the noise level of an average
-            row of the fit.
+            As in :meth:`fit`; give it in all calls or in none. Predictions still use the noise level of an average row
+            of the fit.
 
         Returns
         -------

@@ -185,8 +185,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), optional
-            In the first call: all labels that can occur later. Default: the labels of y. Omit it for rows that are
-            read from a source, since all their labels are found.
+            In the first call: all labels that can occur later. Default: the labels of y. Omit it for rows from a
+            source, because all their labels are read.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Not used; only :class:`LaplaceRegressor` takes noise variances.
@@ -456,7 +456,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out class probabilities of the training rows, in closed form and without a refit.
 
-        As :meth:`LaplaceRegressor.loo_predict`, with a Newton step for the logits and then the link.
+        As :meth:`LaplaceRegressor.loo_predict`, with a Newton step for the logits, followed by the link.
 
         Parameters
         ----------

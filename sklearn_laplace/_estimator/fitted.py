@@ -116,7 +116,7 @@ class FittedModel(ABC):
 
     @property
     def table_(self) -> TableReport:
-        """What the net reads from each column: kind, values and missing values.
+        """How the net reads each column: type, values and missing values.
 
         Examples
         --------
@@ -232,9 +232,9 @@ class FittedModel(ABC):
         """Scores of the first member under other prior precisions, at the same weights.
 
         A Bunch of arrays of shape (n_points,): ``prior_precision``, and ``log_marginal_likelihood`` and
-        ``loo_log_density`` in nats of y. ``prior_precision`` has shape (n_points, n_groups) if there are several
-        groups. A score that is not available is NaN. If the noise level is selected too, both scores use the best noise
-        level at each point.
+        ``loo_log_density`` in nats, for y in its original units. ``prior_precision`` has shape (n_points, n_groups) if
+        there are several groups. A score that is not available is NaN. If the noise level is selected too, both scores
+        use the best noise level at each point.
 
         Examples
         --------
@@ -276,8 +276,8 @@ class FittedModel(ABC):
     def feature_relevance_(self) -> np.ndarray:
         """Relevance of each column of X under ``prior="ard"``, summing to one.
 
-        Relevance is proportional to the prior variance of the column's weights in the first layer, times the share of
-        these weights that the data determine. At the maximum of the evidence, this is the mean square of the weights
+        Relevance is proportional to the prior variance of the column's weights in the first layer, times the fraction
+        of these weights that the data determine. At the maximum of the evidence, this is the mean square of the weights
         (MacKay 1994). Values are comparable if the columns are standardised, as in the built-in net.
 
         Raises
@@ -343,8 +343,8 @@ class FittedModel(ABC):
     def outside(self, X: Any) -> Any:
         """Distance of each value of X from the range of its column in the training rows.
 
-        With a growing variance (``predictive``), predictions become more uncertain with this distance. The range has a
-        margin, so further rows from the same distribution usually lie inside.
+        If the variance grows outside the range (see ``predictive``), predictions become more uncertain with this
+        distance. The range has a margin, so further rows from the same distribution usually lie inside.
 
         Parameters
         ----------
@@ -360,7 +360,7 @@ class FittedModel(ABC):
         Raises
         ------
         AttributeError
-            For a net of your own in a model that an earlier version stored.
+            For a given net in a model saved by an earlier version.
 
         Examples
         --------
@@ -402,7 +402,7 @@ class FittedModel(ABC):
         sigma_noise : float or array-like of shape (n_outputs,), optional
             Noise standard deviation in units of y, for regression only. Default: the fitted value.
         temperature : float or dict, optional
-            As the parameter of the estimator, which is the default.
+            As for the estimator. Default: the value of the estimator.
 
         Returns
         -------

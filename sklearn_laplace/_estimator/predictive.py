@@ -44,8 +44,9 @@ class NumericPredictive(FittedModel):
     def sigma_noise_(self) -> float | np.ndarray:
         """Noise standard deviation of an average row, in units of y; one value per output.
 
-        New rows have the same noise level. For an ensemble, it is the square root of the weighted mean of the members'
-        noise variances.
+        With ``sample_noise_variance``, new rows have this noise level. If the noise varies with X, ``predict_std(X,
+        kind="aleatoric")`` returns its level in each row. For an ensemble, it is the square root of the weighted mean
+        of the members' noise variances.
 
         Raises
         ------
@@ -119,8 +120,8 @@ class NumericPredictive(FittedModel):
         Returns
         -------
         mean : ndarray of shape (n,) or (n, n_outputs)
-            Predictions for the rows of :meth:`fit`, in their order, then for those of :meth:`partial_fit`. A row of
-            weight zero has the plain prediction.
+            Predictions for the rows of :meth:`fit`, in their order, then for those of :meth:`partial_fit`. A row with
+            weight zero has the ordinary prediction.
         std : ndarray of shape (n,) or (n, n_outputs)
             In units of y.
 

@@ -575,9 +575,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Notes
         -----
-        The coverage depends on the predictive distribution. With several targets, the interval of each target holds by
-        itself. Conformal packages, such as MAPIE and crepes, calibrate intervals on rows set aside (guide "Conformal
-        prediction").
+        The coverage depends on the predictive distribution. With several targets, the interval of each target holds
+        separately. Conformal packages, such as MAPIE and crepes, calibrate intervals on held-out rows (see the guide
+        "How to get intervals with guaranteed coverage").
 
         Examples
         --------
@@ -674,8 +674,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Raises
         ------
         ValueError
-            If y does not have the shape of the prediction, there are several targets and none is chosen, or a
-            likelihood of counts gets numbers that are not whole.
+            If y does not have the shape of the prediction, if there are several targets and none is chosen, or if
+            counts are not integers.
 
         Examples
         --------

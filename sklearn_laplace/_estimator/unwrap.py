@@ -71,9 +71,9 @@ def predictive(estimator: Any, X: Any) -> Any:
     Parameters
     ----------
     estimator : estimator
-        As in :func:`laplace_step`. For comparison, other regressors with ``predict(X, return_std=True)``,
-        ``pred_dist`` (NGBoost), ``predict_dist`` or CatBoost's loss ``"RMSEWithUncertainty"``, and other classifiers
-        with ``predict_proba``.
+        A fitted Laplace estimator, possibly inside pipelines, searches and ``FrozenEstimator``. For comparison, also
+        other regressors with ``predict(X, return_std=True)``, ``pred_dist`` (NGBoost), ``predict_dist`` or CatBoost's
+        loss ``"RMSEWithUncertainty"``, and other classifiers with ``predict_proba``.
     X : array-like of shape (n_samples, n_features)
 
     Returns
@@ -87,7 +87,7 @@ def predictive(estimator: Any, X: Any) -> Any:
     TypeError
         If the estimator predicts points only.
     ValueError
-        If the standard deviation of another regressor is not positive and finite, and as in :func:`laplace_step`.
+        If the standard deviation of another regressor is not positive and finite, or as in :func:`predict_std`.
     NotFittedError
         If the estimator or one of its wrappers is not fitted.
 
@@ -123,8 +123,10 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 
     Parameters
     ----------
-    estimator, X
-        As in :func:`laplace_step`.
+    estimator : LaplaceRegressor or LaplaceClassifier
+        Fitted, possibly inside pipelines, searches and ``FrozenEstimator``.
+    X : array-like of shape (n_samples, n_features)
+        Input of the outermost estimator.
     kind : {"total", "epistemic", "aleatoric", "all"}, optional
         Part of the uncertainty, or all three parts. None: the default of the estimator, "total" for regressors and
         "epistemic" for classifiers.
@@ -136,8 +138,12 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 
     Raises
     ------
-    TypeError, ValueError, NotFittedError
-        As in :func:`laplace_step`.
+    TypeError
+        If the innermost estimator is not a Laplace estimator.
+    ValueError
+        For a search without refit, and for a ``TransformedTargetRegressor`` that transforms y.
+    NotFittedError
+        If an estimator is not fitted.
 
     Examples
     --------
@@ -159,8 +165,10 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
 
     Parameters
     ----------
-    estimator, X, confidence_level
-        As in :func:`laplace_step` and :meth:`LaplaceRegressor.predict_interval`.
+    estimator, X
+        As in :func:`predict_std`.
+    confidence_level : float or sequence of float, default=0.9
+        As in :meth:`LaplaceRegressor.predict_interval`.
 
     Returns
     -------

@@ -41,9 +41,9 @@ def to_botorch(estimator: Any) -> Any:
     ``posterior(X)`` takes a tensor of shape (…, q, n_features) in the units of X. It returns a ``GPyTorchPosterior``: a
     joint normal distribution over q points and all outputs, with gradients with respect to X, in units of y. Its
     moments are those of the ensemble, including the covariance between members. With ``observation_noise=True`` it
-    includes the noise, which may vary with X. A tensor in place of True gives noise variances in squared units of y.
+    includes the noise, which may vary with X. A tensor instead of True gives noise variances in squared units of y.
 
-    ``condition_on_observations(X, Y)`` returns a model with further rows by ``partial_fit``, without training.
+    ``condition_on_observations(X, Y)`` returns a model to which ``partial_fit`` has added rows, without training.
 
     Parameters
     ----------

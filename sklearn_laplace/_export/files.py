@@ -135,8 +135,8 @@ def load(
     Returns
     -------
     LaplaceRegressor or LaplaceClassifier
-        Equal to the saved one to the bit; on the CPU if its device is missing. Not restored are ``memory`` and, for a
-        skorch net, ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
+        Bit-identical to the saved estimator; on the CPU if its device is not available. Not restored are ``memory``
+        and, for a skorch net, ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
 
     Raises
     ------

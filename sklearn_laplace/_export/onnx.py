@@ -51,7 +51,7 @@ LARGEST_FILE = 1.5e9
 
 @explained
 def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
-    """Export a fitted estimator as an ONNX graph that predicts without torch, scikit-learn and this package.
+    """Export a fitted estimator as an ONNX graph that predicts without torch, scikit-learn or this package.
 
     The input is ``X`` of shape (n, n_features), float64, with the raw columns; the graph standardises them. The outputs
     are float64. A regressor has the outputs ``mean``, ``std`` (noise included) and ``std_epistemic``, in the units of y

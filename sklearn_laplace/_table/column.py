@@ -94,7 +94,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
     return replace(
         column,
         concern=f"{name} of X is text. It is read as numbers, and {markers[0]!r} as missing. "
-        f"pandas.read_csv(…, na_values={markers}) reads it so from a file.",
+        f"pandas.read_csv(…, na_values={markers}) does the same when it reads a file.",
     )
 
 

@@ -164,7 +164,7 @@ def concern(texts: Iterable[str], name: str) -> str:
         )
     if len(values) >= FEW_ROWS and len(levels) > MOST_PART * len(values):
         return (
-            f"{read} in {len(values):,} rows, such as {shown(values[0])}, so that most new rows will have unknown "
+            f"{read} in {len(values):,} rows, such as {shown(values[0])}, so most new rows will have unknown "
             f"categories. Omit it (pandas.DataFrame(X).drop(columns={key})), or derive columns from it that have few "
             "values."
         )

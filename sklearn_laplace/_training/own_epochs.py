@@ -54,8 +54,8 @@ def train_given(
     held_out = hold_out(net, own, seed)
     if len(held_out) and level:
         print(
-            f"the net holds out {len(held_out)} of {len(rows)} rows by its train_split. They are no part of the "
-            "posterior, and select prior precision and noise level."
+            f"the net holds out {len(held_out)} of {len(rows)} rows by its train_split. They are not part of the "
+            "posterior; they select prior precision and noise level."
         )
     with single_thread(len(rows) * network.n_parameters <= SINGLE_THREAD_PASS):
         try:

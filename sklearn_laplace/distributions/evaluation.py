@@ -97,7 +97,7 @@ def check_counts(distribution: Any, targets: np.ndarray) -> None:
     if parts.size:
         raise ValueError(
             f"y holds {parts[0]:g}, and the predictive distribution is over whole numbers. Counts divided by an "
-            "exposure have another distribution. Judge rows of exposure 1, or, under likelihood='poisson', the counts "
+            "exposure have another distribution. Use rows of exposure 1, or, under likelihood='poisson', the counts "
             "by scipy.stats.poisson(exposure * model.predict(X)), which omits the uncertainty of the rate."
         )
 

@@ -33,7 +33,7 @@ CHUNK = 2**21
 
 @dataclass(frozen=True)
 class TransformedMixture(PredictiveDistribution):
-    """Distribution of independent targets, each with a logarithm that is a mixture of J normals.
+    """Distribution of independent targets whose logarithms are mixtures of J normals.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class TransformedMixture(PredictiveDistribution):
         return self._mapped("inverse", self.latent.rvs(size, random_state))
 
     def transformed(self, x: Any) -> np.ndarray:
-        """g(x), the value of ``latent`` that a target x has."""
+        """g(x), the transformed value of a target x."""
         return self._mapped("apply", np.asarray(x, dtype=float))
 
     def crps(self, x: Any) -> np.ndarray:

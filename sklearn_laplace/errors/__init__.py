@@ -84,8 +84,8 @@ class ClippedWarning(UserWarning):
 class BoundWarning(UserWarning):
     """An optimised hyperparameter lies on a bound of its search interval.
 
-    Look for targets that are constant, free of noise, or unrelated to the inputs, and for copies of rows. Otherwise
-    give the value, or widen the grid.
+    Look for targets that are constant, free of noise, or unrelated to the inputs, and for copies of rows. Otherwise set
+    the hyperparameter yourself, or widen the grid.
     """
 
 
@@ -118,7 +118,7 @@ class TiedScoresWarning(UserWarning):
 
 
 class TableWarning(UserWarning):
-    """A column of text may be read differently from what was meant, or a value of X or y is implausible.
+    """A text column may not be read as intended, or a value of X or y is implausible.
 
     It is also issued if most values of a column are unknown categories, or if numbers are missing in a column without
     gaps in training. Convert or omit the column as the message shows.
@@ -135,12 +135,12 @@ class CutWarning(UserWarning):
 class UncachedWarning(UserWarning):
     """The cache requested with ``memory`` cannot be used.
 
-    Define the classes of the net in an importable file, or use a folder that can be written.
+    Define the classes of the net in an importable file, or use a writable folder.
     """
 
 
 class ExperimentalWarning(UserWarning):
-    """The feature in use may change in any release, without a deprecation. It is issued once in a process.
+    """The feature in use may change in any release, without a deprecation. It is issued once per process.
 
     Silence it with ``warnings.simplefilter("ignore", ExperimentalWarning)``.
     """

@@ -152,7 +152,7 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
             raise ValueError(f"y_prob has one column for {len(classes)} labels; expected one column per label.")
         if len(classes) == 1:
             raise ValueError(
-                f"y_prob has one column, and y_true holds {classes.tolist()[0]!r} only, so that the second label is "
+                f"y_prob has one column, and y_true holds {classes.tolist()[0]!r} only, so the second label is "
                 "unknown. Pass labels=, the two labels in the order of the columns (classes_ of the classifier)."
             )
         return p, truth == classes[1]

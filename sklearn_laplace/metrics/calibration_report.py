@@ -148,7 +148,7 @@ class CalibrationReport:
             If the estimator is a classifier, predicts points only, or is not fitted.
         ValueError
             If the shapes do not match, there are too few rows, or a standard deviation is not positive and finite. Also
-            if a model of counts gets numbers that are not whole.
+            if the targets of a count model are not integers.
 
         Examples
         --------
@@ -251,7 +251,7 @@ class CalibrationReport:
         Parameters
         ----------
         ax, figure
-            As in ``CalibrationReportDisplay.plot``, with the same errors.
+            As in ``CalibrationReportDisplay.plot``, which raises the same errors.
 
         Returns
         -------

@@ -206,7 +206,7 @@ def coverage(
     Parameters
     ----------
     estimator, X, y, sample_weight, confidence_level, multioutput
-        As in :func:`neg_interval_score`, with the same errors.
+        As in :func:`neg_interval_score`, which raises the same errors.
 
     Returns
     -------
@@ -242,7 +242,7 @@ def mean_width(
     Parameters
     ----------
     estimator, X, sample_weight, confidence_level, multioutput
-        As in :func:`neg_interval_score`, with the same errors.
+        As in :func:`neg_interval_score`, which raises the same errors.
     y : ignored
         Present for compatibility with scikit-learn's scorers.
 
@@ -273,7 +273,7 @@ def sharpness(
     Parameters
     ----------
     estimator, X, sample_weight, multioutput
-        As in :func:`neg_interval_score`, with the same errors.
+        As in :func:`neg_interval_score`, which raises the same errors.
     y : ignored
         Present for compatibility with scikit-learn's scorers.
 
@@ -310,7 +310,7 @@ def calibration_gap(
     Parameters
     ----------
     estimator, X, y, sample_weight, multioutput
-        As in :func:`neg_interval_score`, with the same errors.
+        As in :func:`neg_interval_score`, which raises the same errors.
 
     Returns
     -------

@@ -242,8 +242,7 @@ def _check_list(nets: Sequence[Any]) -> None:
     for (first, before), (second, after) in combinations(enumerate(states), 2):
         if before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before):
             raise ValueError(
-                f"net[{first}] and net[{second}] have equal weights, so that this net would count twice. Pass each "
-                "net once."
+                f"net[{first}] and net[{second}] have equal weights, so this net would count twice. Pass each net once."
             )
 
 

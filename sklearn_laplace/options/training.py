@@ -58,7 +58,7 @@ def _standardises(parameters: Mapping[str, Any]) -> bool | None:
         )
     if not value and net is None:
         raise ValueError(
-            "standardize_X=False can only be used with a net of yours: the built-in net standardises X. Use the "
+            "standardize_X=False can only be used with a given net: the built-in net standardises X. Use the "
             "default 'auto', or give net=."
         )
     return bool(value)

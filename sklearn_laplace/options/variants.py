@@ -290,8 +290,9 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal, within each repeat of a joint ensemble. "loo": weights that maximise the leave-one-out density
-        of the training rows (stacking; Yao et al. 2018). "evidence": in proportion to the evidence of each member.
+        "uniform": equal; in a joint ensemble, equal within each repeat, and held-out rows weight the repeats. "loo":
+        weights that maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018). "evidence": in
+        proportion to the evidence of each member.
 
     Examples
     --------
@@ -316,7 +317,7 @@ class GaussianPrior(Variant):
     structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
         Weights that share a prior precision. "scalar": all. "layer", "tensor": those of a layer, or of a parameter
         tensor. "ard": those of an input column in the first layer, and of each tensor elsewhere (automatic relevance
-        determination). "parameter": none.
+        determination). "parameter": every weight has its own.
     mean : float or dict, default=0.0
         One number, or arrays keyed by the names of parameter tensors (zero elsewhere), such as a ``state_dict()``.
     previous : None or FrozenEstimator, default=None

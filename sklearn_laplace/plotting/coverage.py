@@ -129,7 +129,7 @@ class CoverageDisplay:
         TypeError, NotFittedError
             If the estimator is a classifier, or not fitted.
         ValueError
-            If a parameter is invalid, the shapes do not match, or targets of a model of counts are not whole numbers.
+            If a parameter is invalid, the shapes do not match, or the targets of a count model are not integers.
         """
         distribution = regression(cls.__name__, estimator, X)
         options = {"kind": kind, "n_bins": n_bins, "output": output, "random_state": random_state, "name": name}

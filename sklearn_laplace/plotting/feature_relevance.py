@@ -39,7 +39,7 @@ LEAST_PROBABILITY = 1e-12
 class FeatureRelevanceDisplay:
     """Relevance of the input columns, in descending order.
 
-    Use :meth:`from_estimator` to create it.
+    Use :meth:`from_estimator` or :meth:`from_permutations` to create it.
 
     Parameters
     ----------
@@ -172,7 +172,8 @@ class FeatureRelevanceDisplay:
         n_repeats : int, default=3
             Number of shuffles of each column.
         max_rows : int, default=300
-            Largest number of rows, a random sample of X. It is smaller for hundreds of columns, but at least 50.
+            Maximum number of rows; a larger X is sampled at random. It is smaller for hundreds of columns, but at least
+            50.
         random_state : int, RandomState or None, default=0
             Seed of the shuffles.
         feature_names, max_features, name, ax, **plot_options

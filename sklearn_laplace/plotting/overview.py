@@ -109,8 +109,8 @@ class OverviewDisplay:
         Raises
         ------
         ValueError, NotFittedError
-            If a parameter is invalid, the shapes do not match, or targets of a model of counts are not whole numbers.
-            If the estimator is not fitted.
+            If a parameter is invalid, the shapes do not match, or the targets of a count model are not integers. If the
+            estimator is not fitted.
 
         Notes
         -----

@@ -149,7 +149,7 @@ class PredictionIntervalDisplay:
         grid_resolution : int, default=200
             Number of grid points.
         max_rows : int, optional
-            Largest number of rows to draw. Of more rows a random sample is drawn; the coverage is that of all rows.
+            Maximum number of rows to draw. With more rows, a random sample is drawn; the coverage refers to all rows.
 
         Raises
         ------

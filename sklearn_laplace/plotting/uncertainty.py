@@ -131,7 +131,8 @@ class UncertaintyDisplay:
         Raises
         ------
         TypeError, NotFittedError
-            If the last step is not a Laplace estimator, or not fitted. Others do not provide the parts of the variance.
+            If the last step is not a Laplace estimator, or not fitted. Other estimators do not provide the parts of the
+            variance.
         ValueError
             If a parameter is invalid, or the shapes do not match.
         """

@@ -211,7 +211,7 @@ def test_auto_leaves_out_nets_with_other_rows():
     ("net", "value", "message"),
     [
         (module(), "yes", "standardize_X='yes' has to be 'auto', True or False"),
-        (None, False, "standardize_X=False can only be used with a net of yours.*give net="),
+        (None, False, "standardize_X=False can only be used with a given net.*give net="),
         (nn.Linear(3, 1, bias=False), True, "needs a torch.nn.Linear with a bias .* Linear has none.*StandardScaler"),
     ],
 )

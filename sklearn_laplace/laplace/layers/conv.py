@@ -27,7 +27,8 @@ FILLS = {"zeros": "constant"}
 class Conv(FactoredLayer):
     """A convolution in one or two dimensions, called once in the forward pass with an input of shape (n, C, …).
 
-    ``weight`` and ``bias`` are the inputs of one output channel, and 1; with groups, the elements of each tensor.
+    ``weight`` is the number of inputs of one output channel, and ``bias`` is 1; with groups, both are numbers of
+    elements.
 
     >>> layer = torch.nn.Conv2d(3, 8, kernel_size=5)
     >>> images = torch.zeros(2, 3, 28, 28)

@@ -26,12 +26,12 @@ LARGE_RATE = 1e8
 class Poisson(Likelihood):
     """Counts, given their log rates. Targets (n, C) are non-negative numbers, also counts divided by their exposures.
 
-    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w: its log rate is f + log w, and it
-    scores log p(w y) in place of w log p(y).
+    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w: its log rate is f + log w, and its
+    score is log p(w y) instead of w log p(y).
 
-    A Gaussian of mean m and variance v at the mode of a log rate stands for a gamma distribution of the rate, of shape
-    1/v and mean :math:`e^m` (MacKay 1998). Rates are therefore log-normal with moments m − v/2 and v of the logarithm,
-    and predictions sum to the observed total; means of :math:`e^{m + v/2}` do not.
+    A Gaussian with mean m and variance v at the mode of a log rate corresponds to a gamma distribution of the rate,
+    with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore the logarithm of a rate is normal with mean m − v/2 and
+    variance v. Predictions then sum to the observed total; means of :math:`e^{m + v/2}` would not.
 
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])

@@ -33,8 +33,8 @@ class Quadrature(Link):
     """E[softmax(f)] and its variance to about 1e-11, row by row, with at most 100,000 grid points per row.
 
     A direction is an eigenvector of the covariance of the logits. If 100,000 points do not suffice, the grid is
-    coarser. A row with more than four directions, possible from six classes, uses quasi-random draws, as the link "mc"
-    does.
+    coarser. A row with more than four directions, which needs at least six classes, uses quasi-random draws, as the
+    link "mc" does.
 
     >>> from sklearn_laplace.laplace.links._base import standard_normals
     >>> latent = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])

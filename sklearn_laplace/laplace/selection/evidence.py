@@ -32,7 +32,8 @@ def maximise_evidence(
 ) -> Hyper:
     """Return the hyperparameters that maximise the evidence at the fit's weights; others keep their value.
 
-    The dispersion is free only for likelihoods with one. If ``warn``, an optimum at a bound issues a BoundWarning.
+    The dispersion is optimised only for likelihoods that have one. If ``warn``, an optimum at a bound issues a
+    BoundWarning.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN

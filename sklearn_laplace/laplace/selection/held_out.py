@@ -112,9 +112,10 @@ def held_out_scores(
 ) -> HeldOutScores:
     """Compute the scores of held-out rows on a grid of prior precisions around those of ``hyper``.
 
-    ``parts`` has the fit of each net and batches of its held-out rows; ``density`` is that of a likelihood without
-    dispersion. Others must be Gaussian, with a rule of dispersion power 1. Costs an eigendecomposition of each
-    curvature and n C² P products per point; without a basis a factorisation and n C covariances per point.
+    ``parts`` holds the fit of each net and batches of its held-out rows. ``density`` scores a likelihood without
+    dispersion; other likelihoods must be Gaussian, and their curvature rule must have dispersion power 1. The cost is
+    an eigendecomposition of each curvature and n C² P products per point. Without an eigenbasis, it is a factorisation
+    and n C covariances per point.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN

@@ -123,8 +123,8 @@ def select_loo(
 ) -> Hyper:
     """Return the hyperparameters that maximise the leave-one-out log density; others keep their value.
 
-    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. On a path (:func:`loo_path`) three
-    passes over the rows suffice, otherwise about twenty points take a few passes each. Several prior precisions are
+    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. On a path (:func:`loo_path`), three
+    passes over the rows suffice; otherwise each of about twenty points takes a few passes. Several prior precisions are
     searched one after another.
 
     >>> from sklearn_laplace.laplace.network import trace
