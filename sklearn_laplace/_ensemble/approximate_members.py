@@ -286,7 +286,7 @@ def members_of(
 
 
 def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
-    """Maximum number of pieces of a column, for each member."""
+    """Maximum number of bins of a column, for each member."""
     return tuple(
         max((len(edges) - 1 for edges in a.get("input_edges", ())), default=0) or None for a in joint_nets.arguments
     )

@@ -13,7 +13,7 @@ classes, 100 or more                      two repeats of four
 counts, 100 or more, with 30 events       two repeats of four
 ========================================  ===============================================
 
-There are no linear nets if an option sets layers, pieces or prior precision.
+There are no linear nets if an option sets layers, bins or prior precision.
 
 1. A short trial selects the prior precision and the dropout of all members. For numbers its error decides the widths,
    for counts it gives a first overdispersion. Its nets are discarded.
@@ -114,7 +114,7 @@ def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest,
 
 
 def _of_one(request: FitRequest) -> FitRequest:
-    """Request for nets that are trained alone; "auto" pieces are none."""
+    """Request for nets that are trained alone; "auto" means no bins."""
     parameters = of_one_net(request.parameters)
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     return replace(request, parameters={**parameters, "n_bins": n_bins})

@@ -37,7 +37,7 @@ from ..options.resolved import is_auto
 from .target_noise import MOST_SCORED
 
 AUTOMATIC = (None, 8)
-"""Encodings of nets with exact steps for targets almost free of noise: numbers, and eight pieces."""
+"""Encodings of nets with exact steps for targets almost free of noise: numbers, and eight bins."""
 MOST_STEP = 2e9
 """Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets in place of a joint ensemble."""
 MOST_ADDED = 9e8
@@ -214,7 +214,7 @@ WORTH_OF_FACTOR = 1.0
 """Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
 that are all classified correctly would ask for the largest factor."""
 LEAST_EXACT = 0.2
-"""Minimum weight of exact nets: held-out rows cannot show overconfidence of pieces in regions without rows."""
+"""Minimum weight of exact nets: held-out rows cannot show overconfidence of nets with bins in regions without rows."""
 
 
 def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:

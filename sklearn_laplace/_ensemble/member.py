@@ -55,7 +55,7 @@ class Member:
     noise_model: NoiseModel | TargetNoise | None  # level by inputs, or of each target; None: one level
     kept: PreparedData | None  # rows in their original order, for leave-one-out; None if not stored
     unseen: np.ndarray | None  # (n,), uint64, keys of the rows held out from the training
-    n_bins: int | None  # pieces of each numeric column; None without an encoding
+    n_bins: int | None  # bins of each numeric column; None without an encoding
     seed: int  # of all draws
     input_dtype: torch.dtype
     is_small: bool  # a single thread is fastest

@@ -208,7 +208,7 @@ class TableShape:
     n_outputs: int
     levels: tuple[int, ...]  # of each column; 0 for numbers
     n_added: int  # missing-value indicators, and waves of the cycles of dates
-    has_pieces: bool  # a numeric column has more than two values; with two, its only piece equals the number
+    has_pieces: bool  # a numeric column has more than two values; with two, its only bin equals the number
     least_total: float = math.inf  # smallest weighted sum of a target: for counts, of events
 
 

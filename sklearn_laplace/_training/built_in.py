@@ -32,7 +32,7 @@ STATISTICS_ROWS = 100_000
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters with "auto" layers, activation and pieces replaced: those of a previous net, or of a single one."""
+    """Parameters with "auto" layers, activation and bins replaced: those of a previous net, or of a single one."""
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
@@ -139,7 +139,7 @@ def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: L
 def table_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, n_bins: int | None
 ) -> dict[str, Any]:
-    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` pieces per column; None: numbers alone.
+    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` bins per column; None: numbers alone.
 
     A linear net has the numbers themselves, because it cannot undo that large ones are clipped.
     """
@@ -187,9 +187,9 @@ def _statistics_of_numbers(X: np.ndarray, weights: np.ndarray, columns: tuple[Co
 def _statistics_of_pieces(
     X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...], n_bins: int
 ) -> dict[str, Any]:
-    """Edges of the pieces at weighted quantiles of the present values, and mean and scale of the pieces.
+    """Edges of the bins at weighted quantiles of the present values, and mean and scale of the encoded bins.
 
-    A weight of k equals k copies. Columns with few distinct values have fewer pieces, and a constant column has one.
+    A weight of k equals k copies. Columns with few distinct values have fewer bins, and a constant column has one.
     """
     drawn_in, tails = _drawn_in(X, weights, columns)
     statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in drawn_in.T]}

@@ -135,10 +135,10 @@ STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
 """Maximum prior precision of a training; maximum number of steps of the trial, and minimum number of its held-out rows.
 """
 FEWEST_BINS, DETAILED_BINS, MOST_BINS = 8, 24, 64
-"""Pieces per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the pieces of the
+"""Bins per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the bins of the
 second are proportional to the rows, with ``FEWEST_BINS`` for 1,000."""
 MOST_INPUTS = 512
-"""Maximum number of encoded columns. With many columns, each column has fewer pieces."""
+"""Maximum number of encoded columns. With many columns, each column has fewer bins."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Recipe:
 
     hidden_layer_sizes: tuple[int, ...]
     activation: str
-    n_bins: int | None  # pieces of each numeric column; None: numbers alone
+    n_bins: int | None  # bins of each numeric column; None: numbers alone
     schedule: Schedule
     prior: float = 0.0  # precision δ of the weights
     dropout: float = 0.0  # probability that a hidden unit is zero in a step

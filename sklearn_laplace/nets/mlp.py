@@ -125,7 +125,7 @@ class Pieces(Compress):
     r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
     A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
-    clipped to 0 below the piece and to 1 above it. The first is not clipped below, the last not above. A linear layer
+    clipped to 0 below the bin and to 1 above it. The first is not clipped below, the last not above. A linear layer
     on this encoding can represent any function that is linear between the edges, including x itself.
     """
 
@@ -166,7 +166,7 @@ class Pieces(Compress):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of pieces of each column."""
+        """Number of bins of each column."""
         return tuple(torch.bincount(self.column, minlength=len(self.centre)).tolist())
 
     @property
@@ -177,21 +177,21 @@ class Pieces(Compress):
         return [[*self.left[mask].tolist(), *ends[mask][-1:].tolist()] for mask in masks]
 
     def plain(self, x: Tensor) -> Tensor:
-        """Pieces of columns (n, d), shape (n, Σ K), float64."""
+        """Encoded bins of columns (n, d), shape (n, Σ K), float64."""
         return self.pieces(x)
 
     def pieces(self, x: Tensor) -> Tensor:
-        """Pieces before standardisation, shape (n, Σ K), float64."""
+        """Encoded bins before standardisation, shape (n, Σ K), float64."""
         parts = (super().plain(x)[:, self.column] - self.left) / self.length
         return parts.clamp(self.low, self.high)
 
 
 class NumbersAndPieces(Pieces):
-    r"""Encode each column as a robustly scaled, smoothly clipped number and as its pieces (:class:`Pieces`).
+    r"""Encode each column as a robustly scaled, smoothly clipped number and by its bins (:class:`Pieces`).
 
     The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
-    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two pieces has the number
-    only: a single piece would repeat it. All numbers come before all pieces.
+    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two bins has only the
+    number, which a single bin would repeat. All numbers come before all bins.
 
     >>> NumbersAndPieces([[0.0, 1.0, 4.0]], [1.0], [2.0])(torch.tensor([[1.0], [5.0]])).round(decimals=3)
     tensor([[ 0.0000,  0.5000, -0.5000],
@@ -226,7 +226,7 @@ class NumbersAndPieces(Pieces):
         return (*range(len(self.centre)), *super()._plain_sources)
 
     def plain(self, x: Tensor) -> Tensor:
-        """Clipped numbers and pieces of columns (n, d), shape (n, d + Σ K), float64."""
+        """Clipped numbers and bins of columns (n, d), shape (n, d + Σ K), float64."""
         return torch.cat([self.clipped(x), self.pieces(x)], 1)
 
     def clipped(self, x: Tensor) -> Tensor:

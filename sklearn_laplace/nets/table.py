@@ -7,7 +7,7 @@ For d columns, m of which have missing values, a hidden unit of the first layer 
 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
 wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
-several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`) and the waves of its cycles; each has a weight
+several inputs, its bins (:class:`~sklearn_laplace.nets.mlp.Pieces`) and the waves of its cycles; each has a weight
 and counts in d. The curvature of all these weights has the Kronecker form of a linear layer.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
