@@ -346,7 +346,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         NotPositiveDefiniteError
             For rows that cannot have been in the fit.
         UnsupportedCombinationError
-            For ``hessian_structure="functional"``, which "auto" selects for few rows; "full" has the same posterior.
+            For ``hessian_structure="functional"`` and "low_rank". "auto" selects "functional" for few rows; "full" has
+            the same posterior.
         ValueError
             If no row would be left.
 

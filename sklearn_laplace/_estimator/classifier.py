@@ -185,8 +185,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), optional
-            In the first call: all labels that can occur later. Default: the labels of y. Omit it for rows from a
-            source, because all their labels are read.
+            In the first call: all labels that can occur later. Default: the labels of y. Omit it if X is a source,
+            whose labels are all read first.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Not used; only :class:`LaplaceRegressor` takes noise variances.
@@ -634,7 +634,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Raises
         ------
         ValueError
-            If the number of labels differs from that of the rows, or their type from that of ``classes_``.
+            If the numbers of labels and rows differ, or if the labels and ``classes_`` have different types.
 
         Examples
         --------
@@ -673,7 +673,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         ImportError
             If matplotlib is not installed.
         ValueError
-            If the number of labels differs from that of the rows, or their type from that of ``classes_``.
+            If the numbers of labels and rows differ, or if the labels and ``classes_`` have different types.
 
         Examples
         --------

@@ -258,7 +258,7 @@ class FittedModel(ABC):
     def subset_(self) -> dict[str, np.ndarray]:
         """Masks of the random weights, as a valid value of ``subset_of_weights``.
 
-        A dict from the name of each parameter tensor with random weights to a boolean array of its shape.
+        A dict that maps the name of each parameter tensor with random weights to a boolean array of its shape.
 
         Examples
         --------

@@ -290,9 +290,9 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal; in a joint ensemble, equal within each repeat, and held-out rows weight the repeats. "loo":
-        weights that maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018). "evidence": in
-        proportion to the evidence of each member.
+        "uniform": equal weights. In a joint ensemble, they are equal within a repeat, and held-out rows determine the
+        weight of each repeat. "loo": weights that maximise the leave-one-out density of the training rows (stacking;
+        Yao et al. 2018). "evidence": in proportion to the evidence of each member.
 
     Examples
     --------

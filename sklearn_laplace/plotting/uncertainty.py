@@ -49,8 +49,8 @@ class UncertaintyDisplay:
     error : float
         Error of all rows.
     group_aleatoric, group_epistemic, epistemic_share : ndarray of shape (n_groups,)
-        Mean variances of each group, in ascending order of the total variance, and the epistemic fraction of it. With
-        fewer rows than ``n_groups``, each row is a group.
+        Mean variances of each group, in ascending order of the total variance, and the epistemic fraction of the total
+        variance. With fewer rows than ``n_groups``, each row is a group.
     ax_, share_ax_, figure_, lines_, bars_
         Axes, figure, dict of the lines of the curves, and two bar containers; set by :meth:`plot`. ``share_ax_`` and
         ``bars_`` are None if the shares are not drawn.

@@ -24,7 +24,8 @@ LARGE_RATE = 1e8
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
-    """Counts, given their log rates. Targets (n, C) are non-negative numbers, also counts divided by their exposures.
+    """Counts, given their log rates. Targets (n, C) are non-negative numbers: counts, or counts divided by their
+    exposures.
 
     If ``of_rates``, a held-out row with weight w is a count w y with the exposure w: its log rate is f + log w, and its
     score is log p(w y) instead of w log p(y).

@@ -25,7 +25,7 @@ Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
 
 @dataclass(frozen=True)
 class Subnetwork(Subset):
-    """Selected tensors, whole or by a mask of their random elements, and whole modules.
+    """Selected modules and tensors; a mask selects single elements of a tensor.
 
     A mask has the shape of its tensor. None selects a tensor, or all tensors of a module and of its submodules.
 
