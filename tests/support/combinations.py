@@ -1,4 +1,4 @@
-"""Tables of supported combinations, generated from the registries that also decide the refusals.
+"""Tables of supported combinations, generated from the registries that also decide which ones are refused.
 
 ``python tests/support/combinations.py > docs/combinations.md`` writes the documentation page.
 """
@@ -27,8 +27,8 @@ HEADER = """\
 # Combinations
 
 The parameters are independent, and nearly all of their values can be combined. Other combinations raise an
-`UnsupportedCombinationError` with the values to use instead. The tables are made from the registries of the package,
-which decide the refusals: ✓ is supported, – is refused.
+`UnsupportedCombinationError` with the values to use instead. The tables are generated from the registries of
+the package, which decide what is refused: ✓ is supported, – is refused.
 """
 SUBSET_VALUES = {
     **{
@@ -87,9 +87,9 @@ TABLES = (
         STRUCTURES,
         SUBSET_VALUES,
         lambda a, b: STRUCTURES[a].accepts & SUBSET_VALUES[b][1].provides,
-        "Structures with factors per layer cannot hold single weights. `last_layer` needs a last module with "
-        "parameters that is linear or a convolution and is called once. It may not share tensors, and no other layer "
-        "may reach the outputs past it.",
+        "Structures with factors per layer do not support single weights. `last_layer` needs a last module with "
+        "parameters that is linear or a convolution, and is called once. It must not share tensors, and no other "
+        "layer may bypass it.",
     ),
     _table(
         "curvature",
@@ -114,9 +114,9 @@ TABLES = (
         STRUCTURES,
         ("partial_fit", "forget"),
         _streams,
-        "Curvatures of parts of the rows add up to that of all rows. The exceptions are "
-        f"{' and '.join(f'`{name}`' for name, kind in STRUCTURES.items() if not kind.is_monoid)}, which keep a basis "
-        "or a rank from the rows of the first fit. With them, `partial_fit` is close to a fit on all rows, not equal.",
+        "Curvatures of parts of the rows add up to that of all rows. Exceptions are "
+        f"{', '.join(f'`{name}`' for name, kind in STRUCTURES.items() if not kind.is_monoid)}, which keep a basis or "
+        "a rank from the rows of the first fit. With them, `partial_fit` is close to a fit on all rows, but not equal.",
     ),
     _table(
         "predictive",
