@@ -194,7 +194,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         Returns
         -------
         mean, interval : ndarray
-            As from :meth:`LaplaceRegressor.predict_interval`.
+            As returned by :meth:`LaplaceRegressor.predict_interval`.
         """
         levels = fractions("confidence_level", confidence_level)
         distribution = self.predict_dist(X)

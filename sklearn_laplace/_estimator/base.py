@@ -373,7 +373,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self._updated(without_rows, Table.without_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
-        """Change parameters of the posterior, at the same weights and curvature and without training.
+        """Change parameters of the posterior without training: weights and curvature stay the same.
 
         Sets the parameters, as ``set_params`` does, and updates all fitted attributes that depend on them. The
         estimator is changed in place and returned. To compare several values, refit copies:
@@ -382,9 +382,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Parameters
         ----------
         **laplace_params
-            Any of ``prior_precision``, ``prior`` (a structure), ``sigma_noise``, ``temperature``, ``predictive`` and
-            ``link`` (classifier). Also ``hessian_structure`` if only ``damping`` changes, and ``n_members`` if only
-            ``weights`` change. Without parameters, all rules select their values again.
+            Any of ``prior_precision``, ``prior`` (how weights are grouped), ``sigma_noise``, ``temperature``,
+            ``predictive`` and ``link`` (classifier). Also ``hessian_structure`` if only ``damping`` changes, and
+            ``n_members`` if only ``weights`` change. Without parameters, all rules select their values again.
 
         Returns
         -------
@@ -401,9 +401,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         If ``map_prior_precision`` is a number, the result equals that of a new fit. If it is "same", a new fit would
         also train the net under the other prior.
 
-        The rule "loo" takes a pass over the training rows, which the fit keeps. After :meth:`partial_fit`, "auto" is
-        "evidence", because the held-out folds do not include the new rows. Noise ratios between targets and between
-        rows are kept, so ``sigma_noise`` can only change by a common factor.
+        The rule "loo" needs a pass over the training rows; the fit keeps them for this. After :meth:`partial_fit`,
+        "auto" means "evidence", because the held-out folds do not include the new rows. Noise ratios between targets
+        and between rows are kept, so ``sigma_noise`` can only change by a common factor.
 
         Examples
         --------

@@ -456,7 +456,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out class probabilities of the training rows, in closed form and without a refit.
 
-        As :meth:`LaplaceRegressor.loo_predict`, with a Newton step for the logits, followed by the link.
+        Works like :meth:`LaplaceRegressor.loo_predict`, but takes a Newton step for the logits and then applies the
+        link.
 
         Parameters
         ----------
@@ -653,7 +654,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         return self._with_outside(classification_report(p, self.classes_, X, labels), X)
 
     def plot(self, X: Any, y: Any, *, figure: Any = None, ax: Any = None, **options: Any) -> Any:
-        """Draw entropies, reliability and relevance of the columns on held-out rows, in one figure.
+        """Draw three displays for held-out rows in one figure: entropies, reliability, and relevance of the columns.
 
         Parameters
         ----------
@@ -662,7 +663,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         y : array-like of shape (n_samples,)
             Their labels.
         figure, ax, **options
-            As in :meth:`LaplaceRegressor.plot`; a single axes gets the entropies.
+            As in :meth:`LaplaceRegressor.plot`. If ``ax`` is a single Axes, only the entropies are drawn.
 
         Returns
         -------

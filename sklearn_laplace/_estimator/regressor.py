@@ -536,7 +536,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Raises
         ------
         ValueError
-            For a quantile outside (0, 1).
+            If a level is not strictly between 0 and 1.
 
         Examples
         --------
@@ -632,7 +632,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Returns
         -------
         ndarray of shape (n_samples,)
-            Density per unit of y; for counts, log probability.
+            Log density per unit of y; for counts, log probability.
 
         Raises
         ------
@@ -767,8 +767,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         random_state : int, RandomState or None, default=0
             Seed of the draws.
         kind : {"total", "epistemic"}, default="total"
-            "total": new targets with noise, whose covariance is that of ``return_cov``. "epistemic": values of
-            functions of the linearised net or, with ``predictive="mc"``, of the net itself. For counts these are rates.
+            "total": new targets, noise included. Their covariance is that returned with ``return_cov``. "epistemic":
+            noise-free outputs of the linearised net or, with ``predictive="mc"``, of the net itself. For counts these
+            are rates.
 
         Returns
         -------

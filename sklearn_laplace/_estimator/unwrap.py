@@ -66,7 +66,7 @@ def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
 
 @explained
 def predictive(estimator: Any, X: Any) -> Any:
-    """Predictive distribution of an estimator, possibly inside wrappers.
+    """Predictive distribution of an estimator, possibly inside pipelines and searches.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def predictive(estimator: Any, X: Any) -> Any:
 
 @explained
 def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarray:
-    """Standard deviation of the predictions of a Laplace estimator, possibly inside wrappers.
+    """Standard deviation of a Laplace estimator's predictions, possibly inside pipelines and searches.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 
 @explained
 def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tuple[np.ndarray, np.ndarray]:
-    """Central prediction intervals of a Laplace regressor, possibly inside wrappers.
+    """Central prediction intervals of a Laplace regressor, possibly inside pipelines and searches.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
     Returns
     -------
     mean, interval : ndarray
-        As from :meth:`LaplaceRegressor.predict_interval`.
+        As returned by :meth:`LaplaceRegressor.predict_interval`.
 
     Raises
     ------

@@ -196,7 +196,7 @@ class CountMixture(PredictiveDistribution):
         return high
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws, see :meth:`NormalMixture.rvs`."""
+        """Independent random draws; see :meth:`NormalMixture.rvs`."""
         shape = self.components[0].mean().shape if size is None else tuple(np.atleast_1d(size))
         seed = np.random.default_rng().integers(2**31) if random_state is None else random_state
         generator = check_random_state(seed)

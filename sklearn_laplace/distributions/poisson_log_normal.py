@@ -155,7 +155,7 @@ class PoissonLogNormal(PredictiveDistribution):
         return PoissonLogNormal(mean.ravel(), variance.ravel())
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws, see :meth:`NormalMixture.rvs`; ``size`` ends with the shape of the parameters."""
+        """Independent random draws; see :meth:`NormalMixture.rvs`; ``size`` ends with the shape of the parameters."""
         mean, variance = self._parameters
         shape = mean.shape if size is None else size
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)

@@ -100,7 +100,7 @@ class TransformedMixture(PredictiveDistribution):
         return self._mapped("inverse", self.latent.ppf(q))
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws, see :meth:`NormalMixture.rvs`."""
+        """Independent random draws; see :meth:`NormalMixture.rvs`."""
         return self._mapped("inverse", self.latent.rvs(size, random_state))
 
     def transformed(self, x: Any) -> np.ndarray:
@@ -108,7 +108,7 @@ class TransformedMixture(PredictiveDistribution):
         return self._mapped("apply", np.asarray(x, dtype=float))
 
     def crps(self, x: Any) -> np.ndarray:
-        """Continuous ranked probability score of x in the shape of the targets, in their units; lower is better."""
+        """Continuous ranked probability score at x, one value per target, in units of y; lower is better."""
         means, stds, shares = self.latent.means, self.latent.stds, np.broadcast_to(self.latent.weights, self._shape)
         y = np.broadcast_to(np.asarray(x, dtype=float), self._shape[:-1])
         size = (len(PIECES) * self._shape[-1] + 2) * N_PIECE_NODES * self._shape[-1]
