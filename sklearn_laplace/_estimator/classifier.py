@@ -176,7 +176,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     ) -> Self:
         """Update the posterior with further rows, without training.
 
-        As :meth:`LaplaceRegressor.partial_fit`, with one Newton step on the likelihood of the linearised net.
+        Works like :meth:`LaplaceRegressor.partial_fit`, with one Newton step on the likelihood of the linearised net.
 
         Parameters
         ----------

@@ -124,7 +124,7 @@ class NormalMixture(PredictiveDistribution):
         return (self._shares * distance).sum(-1) - half_spread
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws of shape ``size``, which ends with the shape of the targets, its default.
+        """Independent random draws of shape ``size``, by default the shape of the targets, with which it has to end.
 
         ``random_state`` is an int, a RandomState or None. With None, draws differ between calls; numpy's global
         generator is neither read nor changed.

@@ -33,7 +33,7 @@ CHUNK = 2**21
 
 @dataclass(frozen=True)
 class TransformedMixture(PredictiveDistribution):
-    """Distribution of independent targets whose logarithms are mixtures of J normals.
+    """Distribution of independent targets whose transformed values are mixtures of J normals.
 
     Parameters
     ----------

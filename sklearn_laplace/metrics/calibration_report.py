@@ -128,7 +128,7 @@ class CalibrationReport:
             or ``BayesianRidge``, one with ``pred_dist`` (NGBoost) or ``predict_dist``, or CatBoost with
             ``loss_function="RMSEWithUncertainty"``; possibly inside pipelines and searches.
         X : array-like of shape (n_samples, n_features)
-            Held-out rows, at least 20. Names of groups have the column names of a dataframe.
+            Held-out rows, at least 20. Names of groups contain the column names of a dataframe.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Their targets.
         sample_weight : array-like of shape (n_samples,), optional
@@ -179,7 +179,7 @@ class CalibrationReport:
         Parameters
         ----------
         distribution : frozen distribution with ``mean``, ``std``, ``cdf`` and ``ppf``
-            Predictive distribution of each target, as of ``predict_dist`` or ``scipy.stats``.
+            Predictive distribution of each target, such as that of ``predict_dist`` or one of ``scipy.stats``.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         X : array-like of shape (n_samples, n_features), optional
