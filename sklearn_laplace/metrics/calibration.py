@@ -87,8 +87,8 @@ def expected_calibration_error(
         True class labels.
     y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
         Class probabilities, as returned by ``predict_proba``. In two dimensions, the probability of the most probable
-        class is compared with its accuracy. In one dimension, the probability of the second of two labels is compared
-        with the frequency of that label.
+        class is compared with the frequency of correct predictions. In one dimension, the probability of the second of
+        two labels is compared with the frequency of that label.
     sample_weight : array-like of shape (n_samples,), optional
         A weight of k is equivalent to k copies of the row.
     n_bins : int, default=10

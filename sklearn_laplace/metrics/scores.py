@@ -317,7 +317,7 @@ def calibration_gap(
     float or ndarray of shape (n_outputs,)
         Between 0 and 1; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
         for n independent rows of a calibrated model. The gap is computed for each output and then averaged, so
-        outputs that are too narrow and too wide do not compensate each other.
+        intervals that are too narrow for one output and too wide for another do not cancel.
 
     Examples
     --------

@@ -156,7 +156,7 @@ class FeatureRelevanceDisplay:
     ) -> Self:
         """Compute the display for any model by shuffling each column among the rows, and draw it.
 
-        The relevance of a column is the loss of mean log density of y, in nats per row, or zero if there is none.
+        The relevance of a column is the decrease of the mean log density of y, in nats per row, or zero without one.
         Columns that carry the same information share their relevance: each looks less relevant than it is alone.
 
         Parameters
@@ -172,8 +172,8 @@ class FeatureRelevanceDisplay:
         n_repeats : int, default=3
             Number of shuffles of each column.
         max_rows : int, default=300
-            Maximum number of rows; a larger X is sampled at random. It is smaller for hundreds of columns, but at least
-            50.
+            Maximum number of rows; a larger X is sampled at random. The number is smaller for hundreds of
+            columns, but at least 50.
         random_state : int, RandomState or None, default=0
             Seed of the shuffles.
         feature_names, max_features, name, ax, **plot_options
