@@ -41,8 +41,6 @@ from .progress import Steps
 from .recipe import TRIED_DROPOUT, Schedule
 from .stacked import Adam, Dropout, Loss, Stacked
 
-REWARD = 0.6
-"""A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
 SENT_ROWS = 2**16
 """Maximum number of row indices of several epochs that are sent to a GPU together, 512 kB; the host waits each time."""
 TRIAL_STEPS = 5
@@ -101,7 +99,7 @@ def train_stacked(
         stacked.put(training.best[1])
         outputs = training.outputs()
     for _ in range(schedule.most_further):
-        if not error < REWARD * before or steps.is_over():
+        if not error < schedule.further_below * before or steps.is_over():
             break
         kept = stacked.copied()
         steps.extend(schedule.n_steps)

@@ -49,10 +49,6 @@ def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_fol
     return np.stack(masks)
 
 
-LEAST_RATE = 1e-3
-"""Minimum learning rate, as a fraction of the maximum."""
-CYCLES = 4
-"""Number of cycles of the learning rate."""
 LINES = 20
 """Approximate number of printed lines on a training; each covers at least one epoch."""
 
@@ -61,12 +57,18 @@ LINES = 20
 class Schedule:
     """Number of steps, learning rate and weight decay of a training; a step multiplies weights by 1 − rate · decay."""
 
-    n_steps: int  # of the four cycles together; a further cycle has as many
+    n_steps: int  # of all cycles together; a further cycle has as many
     batch_size: int = 256  # rows
+    n_cycles: int = 4  # of the learning rate, each twice as long as the one before
     lr: float = 0.02  # maximum
+    least_rate: float = 1e-3  # minimum learning rate, as a fraction of the maximum
+    bias_rate: float = 0.1  # relative to the rate of the weights
+    scale_rate: float = 6.0  # of the column scales, relative to the rate of the weights
+    betas: tuple[float, float] = (0.9, 0.95)  # decay of the mean gradient and of the mean square, in Adam
+    epsilon: float = 1e-8  # added to the root of the mean square, in Adam
     weight_decay: float = 0.02  # maximum
     most_further: int = 3  # further cycles, for targets almost free of noise
-    bias_rate: float = 0.1  # relative to the rate of the weights
+    further_below: float = 0.6  # one follows if the last cycle reduced the held-out error to less than this fraction
     noise_power: float = 1.0  # p of the row weights v⁻ᵖ in the last cycle, v the noise variance
 
     def rate(self, step: int) -> float:
@@ -75,12 +77,12 @@ class Schedule:
         >>> [round(Schedule(15).rate(k), 3) for k in (0, 1, 3, 7)]  # zero after 1, 3, 7 and 15 of 15 steps
         [0.001, 0.001, 0.001, 0.001]
         """
-        cosine = math.cos(2 * math.pi * math.log2(1 + (2**CYCLES - 1) * step / self.n_steps))
-        return max(0.5 * (1 - cosine), LEAST_RATE)
+        cosine = math.cos(2 * math.pi * math.log2(1 + (2**self.n_cycles - 1) * step / self.n_steps))
+        return max(0.5 * (1 - cosine), self.least_rate)
 
     def rate_of_cycle(self, step: int) -> float:
         """Learning rate of a step of a further cycle of ``n_steps`` steps, as a fraction of the maximum."""
-        return max(0.5 * (1 - math.cos(2 * math.pi * step / self.n_steps)), LEAST_RATE)
+        return max(0.5 * (1 - math.cos(2 * math.pi * step / self.n_steps)), self.least_rate)
 
     def decay(self, step: int) -> float:
         """Weight decay of a step, as a fraction of the maximum: 1 for half of the steps, then a cosine down to 0."""
@@ -93,7 +95,7 @@ class Schedule:
         >>> Schedule(500).of_part(0.1).n_steps, Schedule(500).of_part(0.0).n_steps
         (50, 15)
         """
-        least = 2**CYCLES - 1
+        least = 2**self.n_cycles - 1
         return replace(self, n_steps=max(int(part * self.n_steps), least), most_further=0)
 
     def steps(self, task: Task, n_rows: int, log_volume: float, label: str = "") -> Steps:
@@ -105,7 +107,8 @@ class Schedule:
     @property
     def cycles(self) -> list[tuple[int, int]]:
         """Range of steps of each cycle, as (first, last + 1)."""
-        ends = [round(self.n_steps * (2**k - 1) / (2**CYCLES - 1)) for k in range(CYCLES + 1)]
+        n = self.n_cycles
+        ends = [round(self.n_steps * (2**k - 1) / (2**n - 1)) for k in range(n + 1)]
         return list(pairwise(ends))
 
 

@@ -30,9 +30,6 @@ from ..nets.mlp import Scale, Shift
 from .progress import Steps
 from .recipe import Schedule
 
-NOISE_AT_START = 0.1
-"""φ of the first cycle, in units of the target variance."""
-
 FACTORS = tuple(2 ** (k / 4) for k in range(-8, 9))
 """Factors of the outputs of classes under which their loss is compared, from ¼ to 4."""
 SPARE = 2**16
@@ -73,7 +70,7 @@ class Squares:
     """Half the squared errors; the errors of held-out rows are the squares."""
 
     has_noise: ClassVar[bool] = True
-    first_noise: ClassVar[float] = NOISE_AT_START
+    first_noise: ClassVar[float] = 0.1  # in units of the target variance
 
     def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
         """½ factor · error², and factor · error."""
@@ -144,20 +141,16 @@ def loss_of(likelihood: Likelihood) -> Loss:
     return Squares() if likelihood.has_dispersion else NegativeLog(likelihood)
 
 
-BETAS, EPSILON = (0.9, 0.95), 1e-8
-SCALE_RATE = 6.0
-"""Learning rate of the column scales, relative to that of the weights."""
-
-
 class Adam:
     """AdamW for the stacked ``tensors`` (K, …), updated in place by torch's fused kernel.
 
-    ``places`` is their place among the gradients. The checks of ``torch.optim`` take longer than a step of small nets,
-    and its import of torch's compiler takes a second.
+    ``places`` is their place among the gradients; ``rate`` is a factor of the schedule's learning rate. The checks of
+    ``torch.optim`` take longer than a step of small nets, and its import of torch's compiler takes a second.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], places: slice, rate: float, decay: float) -> None:
-        self.places, self.rate, self.decay, self.tensors = places, rate, decay, list(tensors)
+    def __init__(self, tensors: Sequence[Tensor], places: slice, schedule: Schedule, rate: float, decay: float) -> None:
+        self.places, self.rate, self.decay, self.tensors = places, rate * schedule.lr, decay, list(tensors)
+        self.betas, self.epsilon = schedule.betas, schedule.epsilon
         self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
         self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
         self.counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
@@ -173,11 +166,11 @@ class Adam:
             [],
             self.counts,
             amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
             lr=rate * self.rate,
             weight_decay=decay * self.decay,
-            eps=EPSILON,
+            eps=self.epsilon,
             maximize=False,
         )
 
@@ -186,12 +179,12 @@ class Adam:
         """Return the optimisers of all trainable tensors."""
         begin, optimisers = 0, []
         for tensors, rate, decay in (
-            (stacked.scales, SCALE_RATE, 0.0),
+            (stacked.scales, schedule.scale_rate, 0.0),
             (stacked.weights, 1.0, schedule.weight_decay),
             ([bias for bias in stacked.biases if bias is not None], schedule.bias_rate, 0.0),
         ):
             places, begin = slice(begin, begin + len(tensors)), begin + len(tensors)
-            optimisers += [cls(tensors, places, rate * schedule.lr, decay)] if tensors else []
+            optimisers += [cls(tensors, places, schedule, rate, decay)] if tensors else []
         return optimisers
 
 

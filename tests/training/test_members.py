@@ -23,7 +23,7 @@ from sklearn_laplace._training import batched, recipe
 from sklearn_laplace._training.batched import train_stacked
 from sklearn_laplace._training.batches import Encoded, RowNoise
 from sklearn_laplace._training.recipe import Schedule, for_noise, held_out_rows, recipes_for
-from sklearn_laplace._training.stacked import BETAS, EPSILON, SCALE_RATE, Adam, Dropout, NegativeLog, Squares, Stacked
+from sklearn_laplace._training.stacked import Adam, Dropout, NegativeLog, Squares, Stacked
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.laplace.fit import TrainingRows
 from sklearn_laplace.laplace.likelihoods import Categorical
@@ -630,10 +630,10 @@ def test_steps_are_those_of_torchs_adamw():
     groups, n_scales, n_weights = [], len(stacked.scales), len(stacked.weights)
     for place, tensor in enumerate(expected):
         is_weight = n_scales <= place < n_scales + n_weights
-        rate = SCALE_RATE if place < n_scales else 1.0 if is_weight else schedule.bias_rate
+        rate = schedule.scale_rate if place < n_scales else 1.0 if is_weight else schedule.bias_rate
         decay = 0.5 * schedule.weight_decay if is_weight else 0.0
         groups.append({"params": [tensor], "lr": 0.25 * rate * schedule.lr, "weight_decay": decay})
-    truth = torch.optim.AdamW(groups, betas=BETAS, eps=EPSILON)
+    truth = torch.optim.AdamW(groups, betas=schedule.betas, eps=schedule.epsilon)
     optimisers = Adam.of(stacked, schedule)
     for _ in range(3):
         gradients = [torch.randn(tensor.shape, dtype=torch.float64, generator=random) for tensor in tensors]
