@@ -22,7 +22,7 @@ from .._table.source import Block, Group, RowSource
 from .._table.table import Table
 from ..laplace.fit import TrainingRows
 from ..nets import MLP, TableMLP
-from .recipe import FOLDS_OF_MANY, N_REPEATS
+from .recipe import FOLDS_OF_MANY, REPEATS
 
 BUFFER_ROWS = 2**16
 """Number of rows of a buffer."""
@@ -105,7 +105,7 @@ def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
             yield rows
 
 
-def folds_of(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
+def folds_of(data: PreparedData, n_repeats: int = len(REPEATS)) -> np.ndarray:
     """Fold of each row in each repeat, shape (n_repeats, n), by its hash: the same in any block and on any rank."""
     keys, folds = row_keys(data.X, data.targets), []
     for _ in range(n_repeats):
@@ -114,7 +114,7 @@ def folds_of(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
     return np.stack(folds)
 
 
-def held_out_by_hash(data: PreparedData, n_repeats: int = N_REPEATS) -> np.ndarray:
+def held_out_by_hash(data: PreparedData, n_repeats: int = len(REPEATS)) -> np.ndarray:
     """Mask of the rows that each member holds out, shape (n_repeats · FOLDS_OF_MANY, n); see :func:`folds_of`."""
     return (folds_of(data, n_repeats)[:, None] == np.arange(FOLDS_OF_MANY)[:, None]).reshape(
         n_repeats * FOLDS_OF_MANY, -1

@@ -11,7 +11,7 @@ steps, to keep the fit short. ``docs/decisions.md`` compares other values.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,8 +21,8 @@ from .._table.limits import SMALL_ROWS
 from .._table.rows import rehashed, row_keys
 from .progress import Steps, Task
 
-N_REPEATS, FOLDS_OF_MANY, FOLDS_OF_FEW = 2, 4, 8
-"""Number of repeats, which show what a mixture gains; of their folds; and of folds for few rows with normal noise."""
+FOLDS_OF_MANY, FOLDS_OF_FEW = 4, 8
+"""Number of folds of a repeat, and number for few rows with normal noise."""
 LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS = 40, 100, 1000
 """Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
 classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
@@ -112,24 +112,34 @@ class Schedule:
         return list(pairwise(ends))
 
 
-HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
-"""A hidden layer has 64 (n / ``HIDDEN_AT``)^``WIDTH_POWER`` units, in steps of ``WIDTH_STEP`` within ``WIDTHS``."""
-N_LAYERS = 2
-"""Number of hidden layers."""
-SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
-"""Activations of the first and of the second repeat. For more than this number of rows, both repeats use the first."""
-STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
-"""Number of steps of each repeat for 1,000 rows, and its power of the number of rows."""
+def power_law(
+    value: float, *, at: float, power: float, low: float = 0.0, high: float = math.inf
+) -> Callable[[float], float]:
+    """Function of the number of rows n: value · (n / at)^power, within bounds.
+
+    >>> [power_law(8, at=1000, power=1.0, low=24, high=64)(n) for n in (1000, 5000, 10_000)]
+    [24, 40.0, 64]
+    """
+
+    def of_rows(n_rows: float) -> float:
+        return min(max(value * (n_rows / at) ** power, low), high)
+
+    return of_rows
+
+
+UNITS, WIDTH_STEP = power_law(64, at=2500, power=0.36, low=32, high=128), 16
+"""Number of units of a hidden layer; in steps of ``WIDTH_STEP``."""
+STEPS_AT_1000 = 500, 450
+"""Number of steps of each repeat for 1,000 rows, without ``MORE_STEPS``."""
+MORE_STEPS = power_law(1.5, at=1000, power=-0.37, low=1.0, high=1.5)
+"""Factor of the number of steps for more than 300 rows."""
+NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
+"""Exponent p of the row weights v⁻ᵖ in the last cycle, v the noise variance."""
+DETAILED_ROWS = 5000
+"""Maximum number of rows for which the second repeat has an activation of its own."""
 NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
 """Noisy targets: minimum squared error in the trial of regularisations, in units of the variance; factor of the number
 of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
-MORE_STEPS, MORE_POWER = 1.5, -0.37
-"""Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
-RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
-"""Maximum learning rate and weight decay of each repeat."""
-FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
-"""Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
-exponent is (``FULL_NOISE_ROWS`` / rows)^``NOISE_POWER``."""
 TRIED_DROPOUT = 0.15
 """Probability of dropout of hidden units, where there is one."""
 REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROPOUT) for prior in (0.0, 0.1, 0.5, 2.0)))
@@ -137,9 +147,6 @@ REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROP
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
 """Maximum prior precision of a training; maximum number of steps of the trial, and minimum number of its held-out rows.
 """
-FEWEST_BINS, DETAILED_BINS, MOST_BINS = 8, 24, 64
-"""Bins per column: in the first repeat, and minimum and maximum in the second. From 3,000 rows on, the bins of the
-second are proportional to the rows, with ``FEWEST_BINS`` for 1,000."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer bins."""
 
@@ -156,23 +163,42 @@ class Recipe:
     dropout: float = 0.0  # probability that a hidden unit is zero in a step
 
 
+@dataclass(frozen=True)
+class RepeatSettings:
+    """Settings of a repeat for any number of rows."""
+
+    activation: str
+    n_bins: Callable[[float], float]  # bins of each numeric column, by the number of rows
+    steps_power: float  # of the number of rows, in the number of steps
+    lr: float  # maximum
+    weight_decay: float  # maximum
+
+
+REPEATS = (
+    RepeatSettings("silu", power_law(8, at=1000, power=0.0), steps_power=0.5, lr=0.02, weight_decay=0.02),
+    RepeatSettings(
+        "gelu", power_law(8, at=1000, power=1.0, low=24, high=64), steps_power=0.6, lr=0.06, weight_decay=0.01
+    ),
+)
+"""The first repeat suits smooth functions, the second fine detail. Two repeats show what a mixture gains."""
+
+
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """Default recipes of nets with hidden layers: the first suits smooth functions, the second fine detail."""
-    units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
-    units = min(max(units, WIDTHS[0]), WIDTHS[1])
-    at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)
-    more = max(MORE_STEPS * max(n_rows / 1000, 1.0) ** MORE_POWER, 1.0) if n_rows > SMALL_ROWS else 1.0
-    steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
-    most = min(max(FEWEST_BINS * n_rows // 1000, DETAILED_BINS), MOST_BINS)
-    counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
-    power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
-    activations = SMOOTH, DETAILED if n_rows <= DETAILED_ROWS else SMOOTH
-    settings = zip(steps, RATES, DECAYS, strict=True)
-    schedules = (Schedule(n, lr=rate, weight_decay=decay, noise_power=power) for n, rate, decay in settings)
-    return tuple(
-        Recipe((units,) * N_LAYERS, activation, count if count > 1 else None, schedule)
-        for activation, count, schedule in zip(activations, counts, schedules, strict=True)
-    )
+    """Default recipes of nets with hidden layers."""
+    units = WIDTH_STEP * round(UNITS(n_rows) / WIDTH_STEP)
+    more = MORE_STEPS(n_rows) if n_rows > SMALL_ROWS else 1.0
+    recipes = []
+    for settings, at_1000 in zip(REPEATS, STEPS_AT_1000, strict=True):
+        schedule = Schedule(
+            max(int(more * at_1000 * (n_rows / 1000) ** settings.steps_power), 1),
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            noise_power=NOISE_POWER(n_rows),
+        )
+        activation = settings.activation if n_rows <= DETAILED_ROWS else REPEATS[0].activation
+        n_bins = min(int(settings.n_bins(n_rows)), MOST_INPUTS // max(n_columns, 1))
+        recipes.append(Recipe((units, units), activation, n_bins if n_bins > 1 else None, schedule))
+    return tuple(recipes)
 
 
 def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
