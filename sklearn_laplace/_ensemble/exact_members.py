@@ -19,9 +19,9 @@ from torch import Tensor
 from .._table.limits import SINGLE_THREAD_FLOPS, exact_cost
 from .._training.built_in import built_in_net, initialised, of_one_net
 from .._training.fit_map import (
-    FEW_MEMBER_STEPS,
-    NOISELESS_STEPS,
-    NOISY_STEPS,
+    LATER_NOISELESS,
+    LATER_NOISY_OF_FEW,
+    NOISY,
     SCHEDULE,
     fit_map,
     n_dual_rows,
@@ -127,8 +127,8 @@ def without_folds(
 
 def _after_few_steps(network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper, task: Task) -> Network:
     """The net after a few steps with the prior precision of ``hyper``."""
-    most_steps = NOISY_STEPS if hyper.dispersion >= NOISELESS else NOISELESS_STEPS
-    n_steps = FEW_MEMBER_STEPS if plan.is_noisy else most_steps
+    effort = NOISY if hyper.dispersion >= NOISELESS else LATER_NOISELESS
+    n_steps = (LATER_NOISY_OF_FEW if plan.is_noisy else effort).gauss_newton
     if plan.free_dispersion:
         hyper = replace(hyper, dispersion=plan.first_dispersion)
     n_dual = n_dual_rows(rows, plan.likelihood)

@@ -17,7 +17,7 @@ no learnable scales: the nets share one encoding.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -49,19 +49,29 @@ from .progress import Steps, Task
 from .recipe import Schedule
 from .stacked import Squares, Stacked
 
-NOISELESS_STEPS = 14
-"""Gauss–Newton steps of a net that is only scored, or of a further net for targets that are almost free of noise."""
-NOISY_STEPS, NOISY_REFINE_STEPS = 8, 10
-"""Gauss–Newton and L-BFGS steps for noisy targets, of a net that has been trained by gradients before. In a joint
-ensemble: Gauss–Newton steps of a further net from new initial weights."""
-MEMBER_STEPS = 6
-"""Gauss–Newton steps, and L-BFGS steps, of a net with the hyperparameters of an earlier training, for noisy targets."""
-FEW_MEMBER_STEPS = 3
-"""Gauss–Newton steps of such a net in the budget tier for few rows, or in a joint ensemble after gradient training."""
+
+@dataclass(frozen=True)
+class Effort:
+    """Maximum numbers of steps of a training to the mode."""
+
+    gauss_newton: int
+    refine: int  # L-BFGS, in the last part
+
+
+SCORED = Effort(14, 0)
+"""Of a net that is only scored."""
+LATER_NOISELESS = Effort(14, 10)
+"""Of a later net, for many rows with targets almost free of noise."""
+NOISY = Effort(8, 10)
+"""Of a first net with noisy targets that has been trained by gradients."""
+LATER_NOISY = Effort(6, 6)
+"""Of a net with noisy targets and the hyperparameters of an earlier training."""
+LATER_NOISY_OF_FEW = Effort(3, 6)
+"""The same in the budget tier for few rows, and in a joint ensemble after gradient training."""
 KRON_REFINE_STEPS = 20
 """Final L-BFGS steps if the curvature is not exact."""
-CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
-"""Maximum number of rounds of dispersion and refinement; for noisy targets; change of log φ that ends them."""
+CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
+"""Maximum number of rounds of dispersion and refinement, one for noisy targets; change of log φ that ends them."""
 
 
 def fit_map(
@@ -90,54 +100,35 @@ def fit_map(
             hyper = train_epochs(net, rows, network, prior, problem, plan, hyper=hyper, task=task)
         fit = problem.linearise(network.with_state_of(net.module_))
         steps, damping = len(net.history), 0.0
-        free_prior = plan.precision is None
+        free_prior, effort = plan.precision is None, _effort(plan, budget, small=small, exact=exact)
         with task.subtask("mode") as stage, Steps(stage) as progress:
             problem = replace(problem, advance=progress.advance)
             if exact or goes_on:
-                steps_of = _steps(plan, budget, small=small, exact=exact)
                 n_linear = (rows.inputs[0].numel() + 1) * rows.n_outputs
-                start = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
+                start = _best_start(problem, fit, hyper, plan, effort.gauss_newton, n_linear)
                 fit, hyper, steps, damping = start.fit, start.hyper, steps + start.n_steps, start.damping
             elif free_prior or plan.free_dispersion:
                 hyper = maximise_evidence(
                     fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
                 )
-            refine_steps = _refine_steps(plan, budget, exact=exact)
-            mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
+            mode = _converge(problem, fit, hyper, plan, effort.refine, damping)
     history = [dict(entry) for entry in net.history]
     return MapResult(finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small, rows.inputs.dtype)
 
 
-def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
-    """Maximum number of Gauss–Newton steps."""
+def _effort(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> Effort:
     if plan.quick:
-        return NOISELESS_STEPS
+        return SCORED
     steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
     if not exact:
-        return steps // 4
-    if plan.again is None:
-        return NOISY_STEPS if plan.is_noisy else steps
+        return Effort(steps // 4, KRON_REFINE_STEPS)
+    if plan.is_noisy and plan.again is None:
+        return NOISY
     if plan.is_noisy:
-        return MEMBER_STEPS if budget is LARGE else FEW_MEMBER_STEPS
-    return NOISELESS_STEPS if _is_noiseless_of_many_rows(plan, budget) else steps
-
-
-def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
-    """Maximum number of final L-BFGS steps."""
-    if plan.quick:
-        return 0
-    if not exact:
-        return KRON_REFINE_STEPS
-    if plan.again is None:
-        return NOISY_REFINE_STEPS if plan.is_noisy else budget.refine_steps
-    if plan.is_noisy:
-        return MEMBER_STEPS
-    return NOISY_REFINE_STEPS if _is_noiseless_of_many_rows(plan, budget) else budget.refine_steps
-
-
-def _is_noiseless_of_many_rows(plan: Plan, budget: Budget) -> bool:
-    """True for many rows and a likelihood with dispersion; callers have excluded noisy targets and cold starts."""
-    return plan.likelihood.has_dispersion and budget is LARGE
+        return LATER_NOISY if budget is LARGE else LATER_NOISY_OF_FEW
+    if plan.again is not None and plan.likelihood.has_dispersion and budget is LARGE:
+        return LATER_NOISELESS
+    return Effort(steps, budget.refine_steps)
 
 
 def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, damping: float) -> Mode:
@@ -146,7 +137,7 @@ def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_s
     is_far = plan.is_noisy and damping > 0
     mode = refine(problem, fit, hyper, max_steps, damping, is_far=is_far)
     steps = mode.n_steps
-    rounds = NOISY_ROUNDS if plan.is_noisy else CONVERGENCE_ROUNDS
+    rounds = 1 if plan.is_noisy else CONVERGENCE_ROUNDS
     for _ in range(rounds if plan.free_dispersion else 0):
         updated = plan.update(mode.fit, mode.hyper)
         if abs(math.log(updated.dispersion / mode.hyper.dispersion)) < CONVERGED_DISPERSION:
@@ -211,12 +202,13 @@ def problem_of(
     )
 
 
-STARTS = (1.0, 0.1)
+STARTS = 1.0, 0.1
 """Initial prior precisions, in natural units: a strong one alone may lead to a linear fit, a weak one to an overfit."""
 LITTLE = 2.0
 """Maximum effective parameters after the strong start, relative to a linear model's, for a weak start as well."""
-FIRST_LAYER, BEHIND = 10.0, 0.1
-"""Factors of first and later layers in a further start: a strong first prior keeps irrelevant columns out."""
+GROUPED_START = 10.0, 0.1
+"""A further start for several prior precisions: that of the first layer, and of later ones. A strong first prior keeps
+irrelevant columns out."""
 GROUPED_STEPS = 3
 """Factor of the number of Gauss–Newton steps if several prior precisions are selected, shared among the starts."""
 
@@ -269,8 +261,8 @@ def _start_factors(network: Network, prior: Prior) -> list[Tensor]:
     by_levels = _levels(network, prior).clamp_min(1.0)
     factors = [factor * by_levels for factor in STARTS]
     if has_groups(network, prior):
-        first = groups[: network.blocks[0].size].unique()
-        factors.append((BEHIND * ones).index_fill(0, first, FIRST_LAYER))
+        (first, later), place = GROUPED_START, groups[: network.blocks[0].size].unique()
+        factors.append((later * ones).index_fill(0, place, first))
     return factors
 
 

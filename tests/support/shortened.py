@@ -15,8 +15,7 @@ from sklearn_laplace._training import cache, fit_map, recipe
 STEPS = 2
 """Number of second-order steps of a net, and of a noise model."""
 SHORT: dict[tuple[ModuleType, str], Any] = {
-    (fit_map, "_steps"): lambda *args, **options: STEPS,
-    (fit_map, "_refine_steps"): lambda *args, **options: STEPS,
+    (fit_map, "_effort"): lambda *args, **options: fit_map.Effort(STEPS, STEPS),
     (noise_model, "STEPS"): STEPS,
     (noise_model, "QUICK_STEPS"): STEPS,
     (recipe, "STEPS_AT_1000"): (50, 45),
