@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from .._table.limits import budget_for
+from .._training.recipe import FEW_ROWS
 from ..errors import BoundWarning
 from ..errors.warn import warn_user
 from ..laplace.curvatures import GGN
@@ -51,11 +52,17 @@ from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
 from ..nets.stacked import StackedNets, is_built_in
 
-STEPS = 30
-"""Maximum number of Gauss–Newton steps. See docs/decisions.md."""
-QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
-"""Maximum Gauss–Newton steps of a rough model. Maximum multiply-adds of one step, for a rough and for an accurate
-model, which limit the number of rows."""
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of the training of a noise model."""
+
+    steps: int  # Gauss–Newton steps
+    cost: float  # multiply-adds of one step, which limit the number of rows
+
+
+ACCURATE, QUICK = Effort(30, 1e9), Effort(20, 1e8)
+"""For predictions, and for row weights in a training or a first fit of two. See docs/decisions.md."""
 NODES = 15
 """Number of quadrature nodes over h."""
 LARGEST_SPREAD = 1.5
@@ -66,10 +73,8 @@ DECISIVE = 5.0
 """Minimum gain of log evidence, in nats, for noise that varies: "very strong" in Kass & Raftery (1995)."""
 LEAST_KEPT = 0.1
 """Minimum fraction of the precision of h at a row that remains when the row is left out."""
-LEVELS = 281
-"""Number of constant values of h on the grid of the baseline."""
-LEAST_ROWS = 1000
-"""Minimum number of rows of a training, if there are as many."""
+LEVELS = torch.linspace(-REACH, REACH, 281, dtype=torch.float64)
+"""Constant values of h on the grid of the baseline."""
 
 
 @dataclass(frozen=True)
@@ -275,24 +280,24 @@ def noise_model(
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    steps = QUICK_STEPS if quick else STEPS
-    chosen = training_rows(len(inputs), size, seed, quick=quick).to(inputs.device)
+    effort = QUICK if quick else ACCURATE
+    chosen = training_rows(len(inputs), size, seed, effort).to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())
-    first_steps = QUICK_STEPS if is_first else steps
     variance = torch.zeros_like(errors)
-    model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=first_steps)
+    steps = (QUICK if is_first else effort).steps
+    model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=steps)
     if is_first:
         variance = held_out.variance[chosen] * model.ratios(inputs).sqrt().clamp_max(1.0)
-        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=steps, before=model)
+        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=effort.steps, before=model)
     if not (always or model.gain > DECISIVE):
         return None
     return TrainedNoise(model, chosen, inputs, errors, variance, weights, dispersion)
 
 
-def training_rows(n_rows: int, n_weights: int, seed: int, *, quick: bool = False) -> Tensor:
+def training_rows(n_rows: int, n_weights: int, seed: int, effort: Effort) -> Tensor:
     """Indices (m,), int64, of the rows that train h: all, or a random sample small enough for exact steps."""
-    most = max(int((QUICK_STEP if quick else LARGE_STEP) / n_weights**2), LEAST_ROWS)
+    most = max(int(effort.cost / n_weights**2), FEW_ROWS)
     if n_rows <= most:
         return torch.arange(n_rows)
     return torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed))[:most]
@@ -337,6 +342,6 @@ def _fitted(
 def _same_everywhere(dispersion: float, targets: Tensor, weights: Tensor) -> float:
     """Largest log density of the errors under a constant noise level of each output, nats."""
     likelihood, total = SquaredErrors(dispersion), float(weights.sum())
-    levels = torch.linspace(-REACH, REACH, LEVELS, dtype=targets.dtype, device=targets.device)
+    levels = LEVELS.to(targets)
     nll = torch.stack([weights @ likelihood.by_output(level.expand(1, 1), targets) for level in levels])
     return -total * likelihood.log_normaliser(1.0, targets.shape[1] // 2) - float(nll.amin(0).sum())

@@ -165,9 +165,9 @@ def test_the_variance_of_predictions_is_the_one_of_the_training():
 
 
 def test_rows_beyond_the_budget_are_a_sample(monkeypatch):
-    monkeypatch.setattr(noise, "LARGE_STEP", 1.0)
-    monkeypatch.setattr(noise, "LEAST_ROWS", 30)
-    chosen = noise.training_rows(100, 19, 0)
+    monkeypatch.setattr(noise, "FEW_ROWS", 30)
+    monkeypatch.setattr(noise, "ACCURATE", noise.Effort(steps=30, cost=1.0))
+    chosen = noise.training_rows(100, 19, 0, noise.ACCURATE)
     assert len(set(chosen.tolist())) == 30 and set(chosen.tolist()) <= set(range(100))
     x, errors = errors_of(lambda x: 0.5 * torch.exp(x))
     trained = noise_model(net(), x, errors.weights, errors, 0.25)
@@ -300,7 +300,7 @@ def test_the_best_constant_noise_is_that_of_each_output():
         scale = (variances[:, k] + 0.4 * float(np.exp(level))).sqrt()
         return float(weights @ torch.distributions.Normal(0.0, scale).log_prob(squares[:, k].sqrt()))
 
-    levels = np.linspace(-noise.REACH, noise.REACH, noise.LEVELS)
+    levels = np.linspace(-noise.REACH, noise.REACH, len(noise.LEVELS))
     assert best == pytest.approx(sum(max(log_density(level, k) for level in levels) for k in range(3)), rel=1e-9)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +17,8 @@ STEPS = 2
 """Number of second-order steps of a net, and of a noise model."""
 SHORT: dict[tuple[ModuleType, str], Any] = {
     (fit_map, "_effort"): lambda *args, **options: fit_map.Effort(STEPS, STEPS),
-    (noise_model, "STEPS"): STEPS,
-    (noise_model, "QUICK_STEPS"): STEPS,
+    (noise_model, "ACCURATE"): replace(noise_model.ACCURATE, steps=STEPS),
+    (noise_model, "QUICK"): replace(noise_model.QUICK, steps=STEPS),
     (recipe, "STEPS_AT_1000"): (50, 45),
     (train_members, "REGULARISATIONS"): ((0.1, 0.0),),
     (cache, "MAP_NEUTRAL"): cache.MAP_NEUTRAL | {"random_state": 1},  # other keys than those of complete trainings
