@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._table.limits import budget_for, exact_cost
+from .._table.limits import SMALL_ROWS, budget_for, exact_cost
 from .._table.rows import PreparedData, row_keys
 from .._training.cache import kept_in_search
 from .._training.plan import GivenNet, other_rows
@@ -51,14 +51,12 @@ from ..options.resolved import AUTO, Options
 from .approximate import PosteriorLayout
 from .choose import SelectionState, _start, density_for
 
-LOWEST, HIGHEST = -5.0, 6.0
-"""Range of f, in powers of ten."""
-POINTS, DEAR_POINTS = 45, 23
-"""Number of values of ρ if one eigendecomposition serves all of them, and if each needs its own factorisation."""
+FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
+"""Values of f if one eigendecomposition serves all of them; every other one if each needs its own factorisation."""
 FINE = 441
 """Number of values of ρ after interpolation."""
-RANGE, NOISES = 2.5, 81
-"""Largest ratio of φ to the mean squared error, and of the latter to φ; number of values of φ."""
+LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
+"""Values of log φ, relative to the logarithm of the mean squared error."""
 BIAS, SD_OF_BIAS = 0.2, 0.3
 """Logarithm of the mean squared error of new rows over that of leave-one-out: its mean and standard deviation."""
 SD_OF_FACTOR, SD_OF_NOISE = math.log(10.0), 0.2
@@ -85,7 +83,7 @@ class ValidationScores(HeldOutScores):
         noises = np.array([math.log(hyper.dispersion)])
         if free_dispersion:
             low, high = (math.log(bound) for bound in self.bounds)
-            noises = math.log(self.level) + np.linspace(-1, 1, NOISES) * math.log(RANGE)
+            noises = math.log(self.level) + LOG_NOISES
             noises = noises.clip(low, high)
         if not free_prior:
             factor = float(hyper.prior_precision[0] / self.unit[0])
@@ -135,8 +133,7 @@ def validation_scores(
     normal = likelihood.has_dispersion
     level, factor = _level(first, _squares(listed), left_out) if normal else (1.0, 1.0)
     dear = any(fit.curvature.eigenbasis() is None for fit, _ in listed) or len(unit) > 1
-    factors = torch.logspace(LOWEST, HIGHEST, DEAR_POINTS if dear else POINTS, dtype=torch.float64).to(unit)
-    ridge = factors * level
+    ridge = (FACTORS[::2] if dear else FACTORS).to(unit) * level
     squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
     variances: list[list[Tensor]] = [[] for _ in ridge]
     for fit, batches in listed:
@@ -214,9 +211,8 @@ OF_SELECTION = {
 }
 """Parameters that the pass over the rows of a trained net does not depend on."""
 N_FOLDS = 5
-"""Number of folds of the rows without validation rows. The fold of a row is a hash of its inputs."""
-ALL_FOLDS = 300
-"""Maximum number of rows for scores of all folds; with more rows, a single fold is scored."""
+"""Number of folds of the rows without validation rows, of which all are scored if the rows are few, else the first. The
+fold of a row is a hash of its inputs."""
 FEW = 500
 """Number of validation rows below which leave-one-out errors of the training rows share in the level of the errors."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
@@ -297,7 +293,7 @@ def _folds(
     """Fit of all rows, and fits without a fold with that fold, whose targets have the errors of leave-one-out."""
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
-    folds = folds if len(rows) <= ALL_FOLDS else folds[:1]
+    folds = folds if len(rows) <= SMALL_ROWS else folds[:1]
     if not (several and layout.options.likelihood.has_dispersion):
         return layout.fit(everything, rows), []
     others = [other_rows(fold, len(rows)) for fold in folds]

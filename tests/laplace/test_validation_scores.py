@@ -14,7 +14,7 @@ from scipy.stats import norm
 from sklearn_laplace._ensemble.fixed_weights import (
     BIAS,
     FACTOR_OF_CLASSES,
-    RANGE,
+    LOG_NOISES,
     SD_OF_BIAS,
     SD_OF_CLASSES,
     SD_OF_FACTOR,
@@ -84,12 +84,12 @@ def test_the_choice_maximises_the_criterion_of_the_docstring(structure):
         density = w.numpy() @ norm(0, np.sqrt(variance)).logpdf(errors)
         return density - 0.5 * (math.log(f) / SD_OF_FACTOR) ** 2 - 0.5 * (math.log(phi / level) / 2 / SD_OF_NOISE) ** 2
 
-    factors, noises = np.logspace(-4, 5, 10), level * np.exp(np.linspace(-1, 1, 5) * math.log(RANGE))
+    factors, noises = np.logspace(-4, 5, 10), level * np.exp(LOG_NOISES[::20])
     best = maximum(criterion, factors, noises)
     chosen = scores.chosen(Hyper(unit, 1.0), free_prior=True, free_dispersion=True)
     reached = criterion(float(chosen.prior_precision / unit), chosen.dispersion)
     assert reached > best - 0.02  # nats; of the interpolation between half decades
-    assert level / RANGE * 0.999 < chosen.dispersion < level * RANGE * 1.001
+    assert math.exp(LOG_NOISES[0]) * 0.999 < chosen.dispersion / level < math.exp(LOG_NOISES[-1]) * 1.001
     given = Hyper(0.02 * unit, 1.0)
     noise = scores.chosen(given, free_prior=False, free_dispersion=True).dispersion
     assert criterion(0.02, noise) > maximum(criterion, [0.02], noises) - 0.02

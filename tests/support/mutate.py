@@ -191,8 +191,8 @@ MUTATIONS = (
     Mutation(
         "noise of a given net without a bound",
         "_ensemble/fixed_weights.py",
-        "noises = math.log(self.level) + np.linspace(-1, 1, NOISES) * math.log(RANGE)",
-        "noises = math.log(self.level) + np.linspace(-3, 3, NOISES) * math.log(RANGE)",
+        "LOG_NOISES = np.linspace(-1, 1, 81)",
+        "LOG_NOISES = np.linspace(-3, 3, 81)",
         "validation_scores",
     ),
     Mutation(
