@@ -15,7 +15,7 @@ noise included. The variances are those of the structure of the posterior, at no
 with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors decide if the rows are few: a precision of
 natural size, and noise as large as the errors. A structure whose posterior is too wide gets a larger f, not a larger φ,
 because the errors bound φ. Without dispersion (classes and counts) the sum is the log density of the targets, and f is
-selected alone, with a weak prior around :math:`f_0` = ``FACTOR_OF_CLASSES``.
+selected alone, under ``FACTOR_OF_CLASSES``.
 """
 
 import math
@@ -57,12 +57,26 @@ FINE = 441
 """Number of values of ρ after interpolation."""
 LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
 """Values of log φ, relative to the logarithm of the mean squared error."""
-BIAS, SD_OF_BIAS = 0.2, 0.3
-"""Logarithm of the mean squared error of new rows over that of leave-one-out: its mean and standard deviation."""
-SD_OF_FACTOR, SD_OF_NOISE = math.log(10.0), 0.2
-"""Standard deviations of log f and of log σ; chosen on inner splits, see docs/decisions.md."""
-FACTOR_OF_CLASSES, SD_OF_CLASSES = 10.0, 0.6
-"""The same for classes and counts: centre of f, and standard deviation of its logarithm."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Normal distribution of a logarithm."""
+
+    mean: float
+    sd: float
+
+    def penalty(self, value: np.ndarray) -> np.ndarray:
+        """Squared distance from the mean, in standard deviations."""
+        return ((value - self.mean) / self.sd) ** 2
+
+
+FACTOR, FACTOR_OF_CLASSES = Belief(0.0, math.log(10.0)), Belief(math.log(10.0), 0.6)
+"""Of f, for numbers and for classes and counts."""
+NOISE = Belief(0.0, 2 * 0.2)
+"""Of φ relative to the mean squared error; .2 for σ. Chosen on inner splits, see docs/decisions.md."""
+BIAS = Belief(0.2, 0.3)
+"""Of the mean squared error of new rows relative to that of leave-one-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +91,7 @@ class ValidationScores(HeldOutScores):
         """Maximise the criterion of this module over the free hyperparameters."""
         ridges, squares, constants = self._interpolated()
         if not self.freedom:
-            away = (ridges - math.log(FACTOR_OF_CLASSES)) / SD_OF_CLASSES
-            factor = math.exp(ridges[(constants - 0.5 * away**2).argmax()])
+            factor = math.exp(ridges[(constants - 0.5 * FACTOR_OF_CLASSES.penalty(ridges)).argmax()])
             return replace(hyper, prior_precision=factor * self.unit) if free_prior else hyper
         noises = np.array([math.log(hyper.dispersion)])
         if free_dispersion:
@@ -93,10 +106,10 @@ class ValidationScores(HeldOutScores):
         else:
             ridges, squares, constants = ridges[:, None], squares[:, None], constants[:, None]
         density = constants - 0.5 * (self.freedom * (math.log(2 * math.pi) + noises) + squares * np.exp(-noises))
-        penalty = ((noises - math.log(self.level)) / (2 * SD_OF_NOISE)) ** 2
+        penalty = NOISE.penalty(noises - math.log(self.level))
         factors = ridges - noises
         if free_prior:
-            penalty = penalty + (factors / SD_OF_FACTOR) ** 2
+            penalty = penalty + FACTOR.penalty(factors)
         best = np.unravel_index((density - 0.5 * penalty).argmax(), density.shape)
         noise = float(np.exp(np.broadcast_to(noises, density.shape)[best])) if free_dispersion else hyper.dispersion
         precision = math.exp(factors[best]) * self.unit if free_prior else hyper.prior_precision
@@ -191,13 +204,13 @@ def _pooled(own: Tensor, left_out: Tensor) -> float:
     r"""Level of the errors from validation rows and leave-one-out: the mean of both logarithms, by their precisions.
 
     A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out is smaller
-    by ``BIAS`` and has the variance ``SD_OF_BIAS``² in addition: the features were learnt from the rows left out.
+    by the mean of ``BIAS`` and has its variance in addition: the features were learnt from the rows left out.
     """
     means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
     spreads = [_relative_variance(squares, mean) for squares, mean in zip((own, left_out), means, strict=True)]
-    precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + SD_OF_BIAS**2)
+    precisions = 1 / max(spreads[0], 1e-12), 1 / (spreads[1] + BIAS.sd**2)
     share = precisions[0] / sum(precisions)
-    return math.exp(share * math.log(means[0]) + (1 - share) * (math.log(means[1]) + BIAS))
+    return math.exp(share * math.log(means[0]) + (1 - share) * (math.log(means[1]) + BIAS.mean))
 
 
 def _relative_variance(squares: Tensor, mean: float) -> float:

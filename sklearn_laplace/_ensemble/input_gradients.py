@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._table.reading import column_names
+from .._table.reading import _few, column_names
 from .._table.table import Table
 from .._validation.rows import as_numbers, shown
 from ..laplace.latent import Predictive
@@ -29,8 +29,6 @@ from .ensemble import Ensemble
 
 GRAPH = 8
 """Memory of a row with an autograd graph of outputs and Jacobian, in units of a row without one."""
-NAMED = 5
-"""Maximum number of columns listed in a message."""
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:
@@ -38,7 +36,7 @@ def check_varied(x: Tensor, table: Table | None) -> None:
     fixed = [] if table is None else [column.name for column in table.columns if column.n_levels]
     if fixed:
         raise ValueError(
-            f"gradients and X_std need numeric columns, but {some(fixed)} of X holds categories. Fit without these "
+            f"gradients and X_std need numeric columns, but {_few(fixed)} of X holds categories. Fit without these "
             "columns, or compare predict_std of rows that differ in them."
         )
     missing = x.isnan().nonzero()
@@ -123,8 +121,3 @@ def _labels(values: Any) -> list[str] | None:
     if labels is None or callable(labels) or not all(isinstance(label, str) for label in labels):
         return None
     return list(labels)
-
-
-def some(names: list[Any]) -> str:
-    """The first names of a list, for a message."""
-    return ", ".join(map(str, names[:NAMED])) + (", …" if len(names) > NAMED else "")

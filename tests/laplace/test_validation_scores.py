@@ -13,12 +13,10 @@ from scipy.stats import norm
 
 from sklearn_laplace._ensemble.fixed_weights import (
     BIAS,
+    FACTOR,
     FACTOR_OF_CLASSES,
     LOG_NOISES,
-    SD_OF_BIAS,
-    SD_OF_CLASSES,
-    SD_OF_FACTOR,
-    SD_OF_NOISE,
+    NOISE,
     validation_scores,
 )
 from sklearn_laplace.laplace import Hyper, fit_laplace
@@ -82,7 +80,7 @@ def test_the_choice_maximises_the_criterion_of_the_docstring(structure):
     def criterion(f, phi):
         variance = dense_variance(fit, rows, Hyper(f * unit, phi)).numpy()[:, 0, 0] + phi
         density = w.numpy() @ norm(0, np.sqrt(variance)).logpdf(errors)
-        return density - 0.5 * (math.log(f) / SD_OF_FACTOR) ** 2 - 0.5 * (math.log(phi / level) / 2 / SD_OF_NOISE) ** 2
+        return density - 0.5 * (math.log(f) / FACTOR.sd) ** 2 - 0.5 * (math.log(phi / level) / NOISE.sd) ** 2
 
     factors, noises = np.logspace(-4, 5, 10), level * np.exp(LOG_NOISES[::20])
     best = maximum(criterion, factors, noises)
@@ -107,7 +105,7 @@ def test_the_choice_for_classes_maximises_their_density():
 
     def criterion(f):
         latent = LatentGaussian(fit.network(rows[0]).double(), dense_variance(fit, rows, Hyper(f * unit)))
-        away = math.log(f / FACTOR_OF_CLASSES) / SD_OF_CLASSES
+        away = (math.log(f) - FACTOR_OF_CLASSES.mean) / FACTOR_OF_CLASSES.sd
         return float(rows[2] @ density(latent, rows[1], 1.0)) - 0.5 * away**2
 
     chosen = scores.chosen(Hyper(unit), free_prior=True, free_dispersion=False)
@@ -134,13 +132,13 @@ def test_leave_one_out_shares_in_the_level_of_few_rows():
     x, y, w = rows
     own = (w / w.mean() * (y - fit.network(x))[:, 0].square()).numpy()
     alone = validation_scores([(fit, [rows])], unit, gaussian_density)
-    same = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(own * np.exp(-BIAS)))
+    same = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(own * np.exp(-BIAS.mean)))
     assert same.level == pytest.approx(alone.level, rel=1e-9)
     other = np.random.default_rng(0).exponential(0.1 * own.mean(), size=400)
     both = validation_scores([(fit, [rows])], unit, gaussian_density, torch.from_numpy(other))
     variances = [np.var(part, ddof=1) / len(part) / part.mean() ** 2 for part in (own, other)]
-    precisions = 1 / variances[0], 1 / (variances[1] + SD_OF_BIAS**2)
-    expected = np.exp(np.average([np.log(own.mean()), np.log(other.mean()) + BIAS], weights=precisions))
+    precisions = 1 / variances[0], 1 / (variances[1] + BIAS.sd**2)
+    expected = np.exp(np.average([np.log(own.mean()), np.log(other.mean()) + BIAS.mean], weights=precisions))
     residuals = 2 * fit.nll / fit.total_weight
     assert both.level == pytest.approx(max(expected, residuals), rel=1e-9)
     np.testing.assert_allclose(both.squares[-1] / alone.squares[-1], both.level / alone.level, rtol=1e-3)
