@@ -123,8 +123,8 @@ def _of_largest_density(
 
 ROUNDS = 3
 """Number of further trainings of a net, each under the overdispersion of the training before."""
-LEAST_EXCESS, MOST_ALPHA = 1e-3, 1e3
-"""Bounds of the search: smallest α times the mean count, if that is above 1, and largest α."""
+MOST_ALPHA = 1e3
+"""Largest α, and largest 1/α divided by the mean count, if that is above 1: bounds of the search."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class CountRows:
     def best(self) -> float:
         """The α with the largest criterion, by Brent's method on log α."""
         mean = float(self.weights @ self.counts / self.weights.sum())
-        bounds = math.log(LEAST_EXCESS / max(mean, 1.0)), math.log(MOST_ALPHA)
+        bounds = math.log(1 / MOST_ALPHA / max(mean, 1.0)), math.log(MOST_ALPHA)
         return math.exp(
             minimize_scalar(lambda value: -self.criterion(math.exp(value)), bounds=bounds, method="bounded").x
         )

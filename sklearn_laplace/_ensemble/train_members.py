@@ -29,6 +29,7 @@ from .._training.recipe import (
     FEW_ROWS,
     FOLDS_OF_FEW,
     FOLDS_OF_MANY,
+    MANY_ROWS,
     PILOT_STEPS,
     REGULARISATIONS,
     STRONGEST_PRIOR,
@@ -73,8 +74,6 @@ PASSES, PROBED_ROWS = 2.0, 512
 """Number of passes over all rows after the training; number of rows for timing a step or a pass."""
 PASSES_OF_FIT = 16.0
 """Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
-FEWEST_ROWS = 2000
-"""Number of rows below which none are omitted."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
@@ -418,7 +417,7 @@ def within_time(request: FitRequest, clock: Clock) -> FitRequest:
 def _affordable(request: FitRequest, clock: Clock) -> int:
     """Number of rows that the time allows, from a few timed steps of the first repeat; never below a minimum."""
     data, n_rows = request.data, len(request.data.X)
-    if clock.max_time is None or n_rows <= FEWEST_ROWS:
+    if clock.max_time is None or n_rows <= MANY_ROWS:
         return n_rows
     options, few = request.options_for_rows(), data.taken(some_rows(n_rows, PROBED_ROWS).numpy())
     rows = few.training_rows(options.dtype, options.device, built_in=True)
@@ -426,7 +425,7 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     stacked = Stacked(modules_of(arguments_of(recipe, data, options), rows, 0, FOLDS_OF_MANY))
     with single_thread(stacked.is_small(recipe.schedule)):
         step = seconds_of_step(stacked, loss_of(options.likelihood), rows, recipe.schedule)
-    most = max(clock.left / (PASSES_OF_FIT * step) * min(recipe.schedule.batch_size, len(rows)), FEWEST_ROWS)
+    most = max(clock.left / (PASSES_OF_FIT * step) * min(recipe.schedule.batch_size, len(rows)), MANY_ROWS)
     if not (options.likelihood.has_dispersion or options.likelihood.over_classes):
         most = max(most, n_rows * LEAST_EVENTS / data.shape().least_total)
     return clock.group.of_first(min(int(most), n_rows))

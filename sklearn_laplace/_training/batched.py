@@ -35,14 +35,12 @@ import torch
 from torch import Tensor
 
 from ..laplace.fit import TrainingRows
-from .batches import CHUNK, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
+from .batches import BUFFER_ROWS, CHUNK, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
 from .checkpoint import Checkpoint
 from .progress import Steps
 from .recipe import TRIED_DROPOUT, Schedule
 from .stacked import Adam, Dropout, Loss, Stacked
 
-SENT_ROWS = 2**16
-"""Maximum number of row indices of several epochs that are sent to a GPU together, 512 kB; the host waits each time."""
 TRIAL_STEPS = 5
 """Number of timed steps of a speed measurement, after the same number of warm-up steps."""
 
@@ -278,7 +276,7 @@ class Training:
     def _orders(self, n_batches: int) -> Iterator[Tensor]:
         """Yield the row indices of each mini-batch; the orders of several epochs are sent to the device at once."""
         n, device = len(self.targets), self.targets.device
-        per_epoch, at_once = n // self.batch_size, max(SENT_ROWS // n, 1)
+        per_epoch, at_once = n // self.batch_size, max(BUFFER_ROWS // n, 1)
         n_epochs, used = -(-n_batches // per_epoch), per_epoch * self.batch_size
         self.order_of_run = self.generator.get_state()
         for first in range(0, n_epochs, at_once):

@@ -25,7 +25,7 @@ from ..nets import MLP, TableMLP
 from .recipe import FOLDS_OF_MANY, REPEATS
 
 BUFFER_ROWS = 2**16
-"""Number of rows of a buffer."""
+"""Number of rows of a buffer: those of a stream, or indices, 512 kB, that a GPU gets together while the host waits."""
 OPEN_PARTS = 8
 """Number of parts of a source whose rows are mixed."""
 

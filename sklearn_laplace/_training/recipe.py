@@ -23,10 +23,11 @@ from .progress import Steps, Task
 
 FOLDS_OF_MANY, FOLDS_OF_FEW = 4, 8
 """Number of folds of a repeat, and number for few rows with normal noise."""
-LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS = 40, 100, 1000
+LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS, MANY_ROWS = 40, 100, 1000, 2000
 """Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
 classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
-of few rows, which have ``FOLDS_OF_FEW`` folds and linear members for normal noise."""
+of few rows, which have ``FOLDS_OF_FEW`` folds and linear members for normal noise. More than ``MANY_ROWS`` are many:
+noisy targets have narrower nets, and a time limit may omit rows."""
 
 
 def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:
@@ -137,9 +138,9 @@ NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
 """Exponent p of the row weights v⁻ᵖ in the last cycle, v the noise variance."""
 DETAILED_ROWS = 5000
 """Maximum number of rows for which the second repeat has an activation of its own."""
-NOISY, NOISY_WIDTH, NOISY_ROWS = 0.1, 0.5, 2000
+NOISY, NOISY_WIDTH = 0.1, 0.5
 """Noisy targets: minimum squared error in the trial of regularisations, in units of the variance; factor of the number
-of units; maximum number of rows without this factor. Noise hides the detail that wider nets would learn."""
+of units for many rows. Noise hides the detail that wider nets would learn."""
 TRIED_DROPOUT = 0.15
 """Probability of dropout of hidden units, where there is one."""
 REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROPOUT) for prior in (0.0, 0.1, 0.5, 2.0)))
@@ -203,7 +204,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
 
 def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
     """Recipes with fewer units if the squared error of the trial, in units of the variance, shows noisy targets."""
-    if error < NOISY or n_rows <= NOISY_ROWS:
+    if error < NOISY or n_rows <= MANY_ROWS:
         return tuple(recipes)
     units = WIDTH_STEP * max(round(NOISY_WIDTH * recipes[0].hidden_layer_sizes[0] / WIDTH_STEP), 1)
     return tuple(replace(recipe, hidden_layer_sizes=(units,) * len(recipe.hidden_layer_sizes)) for recipe in recipes)

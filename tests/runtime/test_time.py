@@ -141,13 +141,13 @@ def test_a_table_for_which_the_time_is_too_short_is_sampled(monkeypatch):
     monkeypatch.setattr(train_members, "PASSES_OF_FIT", 1e9)
     monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
     random = np.random.default_rng(1)
-    x = random.uniform(size=(3 * train_members.FEWEST_ROWS, 2))
+    x = random.uniform(size=(3 * train_members.MANY_ROWS, 2))
     y = x[:, 0] + 0.1 * random.normal(size=len(x))
     with pytest.warns(CutWarning):
         model = LaplaceRegressor(max_time=5.0, random_state=0).fit(x, y)
     member = model._ensemble.members[0]
-    assert member.fit.total_weight == 0.75 * train_members.FEWEST_ROWS  # without the fold that it holds out
-    assert (member.kept.weights > 0).sum() == 0.75 * train_members.FEWEST_ROWS
+    assert member.fit.total_weight == 0.75 * train_members.MANY_ROWS  # without the fold that it holds out
+    assert (member.kept.weights > 0).sum() == 0.75 * train_members.MANY_ROWS
     assert len(member.kept.X) == len(x)
     assert model.score(x, y) > 0.5
 
