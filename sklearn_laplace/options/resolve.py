@@ -133,8 +133,6 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     if kind == "regressor":
         _check_regressor(parameters)
         check_target_transform(parameters, likelihood)
-    _check_net_options(parameters)
-    _check_members(parameters)
     precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior", parameters["prior_structure"], GROUPINGS), precision.value)
     name = parameters["hessian_structure"]
@@ -144,6 +142,8 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
         if chosen.rule == LOO:
             check_left_out(f"{option}={LOO!r}", parameters)
+    _check_net_options(parameters)
+    _check_members(parameters)
     return Options(
         subset=subset,
         rule=rule,
