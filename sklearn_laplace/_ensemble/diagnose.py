@@ -56,12 +56,11 @@ class LeftOutIntervals:
 def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    There is no warning at a temperature other than 1, which is a choice of the user, nor for members that were trained
-    together, because held-out rows calibrate them.
+    There is no warning at a temperature other than 1, which is a choice of the user. Members that were trained together
+    need no diagnosis (:attr:`.Ensemble.is_calibrated`).
     """
     first = ensemble.first
-    is_tempered = isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0
-    if is_tempered or any(member.unseen is not None and not member.is_given for member in ensemble.members):
+    if isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0:
         return
     with single_thread(first.is_small):
         found = _single_row(first, options) or _finding(ensemble, options)

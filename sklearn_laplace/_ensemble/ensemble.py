@@ -227,6 +227,11 @@ class Ensemble:
     def first(self) -> Member:
         return self.members[0]
 
+    @property
+    def is_calibrated(self) -> bool:
+        """True for members that were trained together, which held-out rows have calibrated."""
+        return any(member.unseen is not None and not member.is_given for member in self.members)
+
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """Weighted mean over the members of a function's values."""
         answers = torch.stack([answer(member) for member in self.members], -1)

@@ -28,7 +28,8 @@ def refitted(ensemble: Ensemble, options: Options) -> Ensemble:
             settled = fixed_for_one_row(settled, member.fit.total_weight, member.scale)
             members.append(_refitted(member, settled, options))
     changed_ensemble = replace(ensemble, members=tuple(members))
-    diagnose(changed_ensemble, options)
+    if not changed_ensemble.is_calibrated:
+        diagnose(changed_ensemble, options)
     return changed_ensemble
 
 

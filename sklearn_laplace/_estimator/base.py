@@ -215,7 +215,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             ensemble = fit_ensemble(request, n_trainings * STAGES, task)
             self._table = self._table if request.stream is None else request.stream.table()
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
-            if not clock.was_cut:
+            if not (clock.was_cut or self._ensemble.is_calibrated):
                 diagnose(self._ensemble, options)
         saved.remove()
         clock.warn_if_cut()
