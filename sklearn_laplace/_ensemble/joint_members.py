@@ -159,7 +159,7 @@ class JointMembers:
         )
 
     def sharpened(self, factor: float) -> JointMembers:
-        """The members with all outputs multiplied by a factor, in their last layer (``nets/table.py``)."""
+        """The members with all outputs multiplied by a factor, in their last layer (``nets/mlp.py``)."""
         last = [name for name in self.states[0] if name.startswith("behind.") and name.endswith(".weight")][-1]
         changed = last, last.removesuffix("weight") + "bias"
         states = ({name: factor * t if name in changed else t for name, t in state.items()} for state in self.states)

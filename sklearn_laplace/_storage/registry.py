@@ -25,7 +25,7 @@ from .._ensemble.ensemble import Ensemble
 from .._table.table import Table
 from ..laplace.layers import StandardisedLinear
 from ..laplace.prior_groups import ColumnsModule
-from ..nets import mlp, table
+from ..nets import mlp
 from ..nets.given_net import both_probabilities
 from ..options import variants
 from .annotations import field_types
@@ -62,7 +62,7 @@ def known() -> MappingProxyType[str, Any]:
     """Classes and functions by their tags, such as "Prior" and "nn.Linear"."""
     skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
     groups: dict[str, Iterable[Any]] = {
-        "": (*data_classes(), *_own(mlp), *_own(table), ColumnsModule, StandardisedLinear),
+        "": (*data_classes(), *_own(mlp), ColumnsModule, StandardisedLinear),
         "options.": [kind for kind in _own(variants) if kind is not variants.Variant],
         "nn.": _layers() | {torch.nn.modules.linear.NonDynamicallyQuantizableLinear},
         "optim.": _own(torch.optim, "torch"),

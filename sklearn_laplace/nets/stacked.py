@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from ..laplace.jacobian import FactoredJacobian, LayerFactor
 from ..laplace.network.network import Network
-from .mlp import MLP, Scale, Shift, Standardise
-from .table import TableMLP
+from .mlp import MLP, Scale, Shift, Standardise, TableMLP
 
 
 def _through_gelu(g: Tensor, h: Tensor) -> Tensor:
