@@ -23,7 +23,7 @@ from ..laplace.fit import Hyper, TrainingRows
 from ..laplace.mode.problem import Problem
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
-from ..nets.skorch_loss import LateAdam, RowsDataset
+from ..nets.skorch_net import LateAdam, RowsDataset
 from .plan import Plan
 from .progress import Steps, Task
 

@@ -23,7 +23,6 @@ from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, NegativeBino
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.network.tracing import copy_of
 from ..laplace.torch_state import present_device
-from .skorch_loss import MAPLoss
 
 _global_generator = threading.RLock()
 INPUT_SIZES = ("in_features", "input_dim", "n_features_in", "n_in")
@@ -43,7 +42,7 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
     """Check that the criterion of the user's net agrees with the likelihood that replaces it (Poisson: log rates)."""
     known = CRITERIA[type(likelihood)]
     criterion = net.criterion
-    if not (names_criterion(net, known) or names_criterion(net, (MAPLoss,))):
+    if not names_criterion(net, known):
         name = criterion.__name__ if inspect.isclass(criterion) else type(criterion).__name__
         raise ValueError(
             f"the net's criterion {name} belongs to another likelihood than that of the estimator "
@@ -65,8 +64,6 @@ def _check_criterion_options(net: NeuralNet) -> None:
     """Check that a criterion has no options that the likelihood lacks, such as weights of classes."""
     criterion = net.criterion
     is_class = inspect.isclass(criterion)
-    if issubclass(criterion if is_class else type(criterion), MAPLoss):
-        return
     of_instance = {name: getattr(criterion, name, None) for name in ADVICE}  # its weights are buffers
     given = net.get_params_for("criterion") if is_class else of_instance
     prefix = "criterion__" if is_class else f"{type(criterion).__name__}'s "

@@ -36,7 +36,7 @@ from sklearn_laplace.laplace.prior_groups import GROUPINGS, prior_mean
 from sklearn_laplace.laplace.selection import evidence as selection
 from sklearn_laplace.laplace.selection import maximise_evidence
 from sklearn_laplace.laplace.structures import STRUCTURES
-from sklearn_laplace.nets.skorch_loss import MAPLoss
+from sklearn_laplace.nets.skorch_net import MAPLoss
 from sklearn_laplace.options import GaussianPrior
 
 RNG = np.random.default_rng(31)

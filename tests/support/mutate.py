@@ -204,7 +204,7 @@ MUTATIONS = (
     ),
     Mutation(
         "penalty in the validation loss of a given net",
-        "nets/skorch_loss.py",
+        "nets/skorch_net.py",
         "if not (self.training and self.penalised):",
         "if not self.penalised:",
         "own_training",
@@ -408,7 +408,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the prior's mean left out of the epochs' criterion",
-        "nets/skorch_loss.py",
+        "nets/skorch_net.py",
         "theta if self.mean is None else theta - self.mean",
         "theta",
         "priors",
@@ -464,7 +464,7 @@ MUTATIONS = (
     ),
     Mutation(
         "old rows left out of the epochs' criterion",
-        "nets/skorch_loss.py",
+        "nets/skorch_net.py",
         "loss if self.past_loss is None else",
         "loss if True else",
         "previous",

@@ -26,7 +26,7 @@ from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.mode import DataLoss
 from sklearn_laplace.laplace.structures import STRUCTURES
-from sklearn_laplace.nets.skorch_loss import MAPLoss
+from sklearn_laplace.nets.skorch_net import MAPLoss
 from sklearn_laplace.options import GaussianPrior, Kron
 
 RNG = np.random.default_rng(43)
