@@ -44,7 +44,6 @@ from ..errors import MemoryBudgetError
 from ..laplace.fit import Hyper
 from ..laplace.torch_state import single_thread
 from ..nets.given_net import is_list
-from ..options.resolve import resolve
 from ..options.resolved import is_auto
 from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, nets_of, noise_of_folds, pieces_of, traced
@@ -125,7 +124,7 @@ def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     members: list[Member] = []
     for place, net in enumerate(request.parameters["net"]):
         parameters = {**request.parameters, "net": net, "n_members": 1}
-        of_one = replace(request, parameters=parameters, resolved=resolve(request.kind, parameters))
+        of_one = request.with_parameters(parameters)
         try:
             members += fit_ensemble(of_one, n_stages, task).members
         except ValueError as error:

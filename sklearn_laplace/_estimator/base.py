@@ -42,7 +42,7 @@ from .._validation.rows import check_targets, check_weights, readable
 from ..laplace.torch_state import ordinary_tensors
 from ..nets.given_net import check_net, check_split, has_own_epochs, is_list
 from ..options.likelihood import are_rates, for_counts
-from ..options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
+from ..options.resolve import check_post_hoc, check_post_hoc_names, verbosity
 from ..options.resolved import Options
 from ..options.training import number_of_members
 from ..options.variants import Variant, check_inner_names, expanded
@@ -201,17 +201,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             data = self._rescaled(data, options)
             if are_rates(options.likelihood, data.targets):
                 parameters = {**parameters, "of_rates": True}
-            on_device = device_of_fit(parameters, data.shape(), options)
-            request = FitRequest(
-                kind=self._kind,
-                parameters=on_device,
-                data=replace(data, unmerged=None),
-                seeds=seeds,
-                resolved=options if on_device is parameters else resolve(self._kind, on_device),
-                kept=data.unmerged,
-                stream=None if sample is None else stream_of(self, sample, data),
-                saved=saved,
-            )
+            stream = None if sample is None else stream_of(self, sample, data)
+            request = FitRequest.of(self._kind, parameters, options, data, seeds, stream=stream, saved=saved)
+            request = request.with_parameters(device_of_fit(parameters, data.shape(), options))
             ensemble = fit_ensemble(request, n_trainings * STAGES, task)
             self._table = self._table if request.stream is None else request.stream.table()
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)

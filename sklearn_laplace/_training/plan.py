@@ -30,7 +30,7 @@ from ..laplace.structures._base import Curvature
 from ..laplace.subsets import Scored
 from ..laplace.updates import PreviousPosterior
 from ..options.prior import check_previous, check_temperature, previous_of
-from ..options.resolve import likelihood_of
+from ..options.resolve import likelihood_of, resolve
 from ..options.resolved import DISPERSION_RULES, Options
 from ..options.training import check_device
 from .batches import RowStream
@@ -266,6 +266,36 @@ class FitRequest:
     is_member: bool = False  # later member: prior precisions of its warm start
     stream: RowStream | None = None
     saved: Checkpoint = field(default_factory=Checkpoint)  # of a killed process
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        parameters: Mapping[str, Any],
+        resolved: Options,
+        data: PreparedData,
+        seeds: list[int],
+        *,
+        stream: RowStream | None,
+        saved: Checkpoint,
+    ) -> FitRequest:
+        """Request for prepared rows, from which their unmerged copy is taken apart."""
+        return cls(
+            kind=kind,
+            parameters=parameters,
+            resolved=resolved,
+            data=replace(data, unmerged=None),
+            kept=data.unmerged,
+            seeds=seeds,
+            stream=stream,
+            saved=saved,
+        )
+
+    def with_parameters(self, parameters: Mapping[str, Any]) -> FitRequest:
+        """Request with other parameters, which are resolved again unless they are the same mapping."""
+        if parameters is self.parameters:
+            return self
+        return replace(self, parameters=parameters, resolved=resolve(self.kind, parameters))
 
     def options_for_rows(self) -> Options:
         """Resolved options in the units of these rows, and for their number."""
