@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._table.limits import MemoryBudget
 from .._table.rows import PreparedData
-from .._training.plan import MapResult, grouped, posterior_layout, selected
+from .._training.plan import MapResult, SelectionState, grouped, posterior_layout, selected
 from ..laplace.fit import Hyper, LaplaceFit, Rows, TrainingRows, fit_laplace
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
@@ -22,7 +22,7 @@ from ..laplace.structures._base import Curvature
 from ..laplace.torch_state import single_thread
 from ..laplace.updates import with_room_for
 from ..options.resolved import Options
-from .choose import SelectionState, _variance
+from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:

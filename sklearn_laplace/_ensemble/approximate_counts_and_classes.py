@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .._training.plan import FitRequest
+from .._training.plan import FitRequest, SelectionState
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
@@ -19,7 +19,7 @@ from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import Options
 from .approximate_members import curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
 from .calibration import MOST_ROWS
-from .choose import SelectionState, density_for
+from .choose import density_for
 from .joint_members import JointMembers
 from .member import Member
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from .._table.rows import PreparedData, row_keys
 from .._training.batches import RowStream, held_out_by_hash
 from .._training.built_in import initialised
-from .._training.plan import FitRequest, MapResult, fixed_dispersion, tempering
+from .._training.plan import FitRequest, MapResult, SelectionState, fixed_dispersion, tempering
 from .._training.progress import Clock
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
 from ..laplace.leave_one_out.rows import gaussian_density, linear_rows
@@ -43,7 +43,6 @@ from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, m
 from ..nets.skorch_net import finish
 from ..options.resolved import Options
 from .calibration import MOST_ROWS, HeldOutRepeats, calibrated, with_tails
-from .choose import SelectionState
 from .joint_members import JointMembers
 from .member import Member, member_of
 from .noise_model import NoiseModel, TrainedNoise

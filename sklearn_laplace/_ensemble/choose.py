@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from .._table.limits import ROW_BYTES, MemoryBudget, exact_cost, held, of_last_layer
-from .._table.rows import PreparedData, TargetScale
-from .._training.plan import tempering
-from .._validation.arguments import Choice
+from .._table.rows import PreparedData
+from .._training.plan import SelectionState, tempering
 from ..distributions.negative_binomial_log_normal import counts_of
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
@@ -202,29 +201,6 @@ def left_out_of(
     link = None if options.link is None else options.link.drawn(options.n_samples, fit.n_outputs, seed)
     density = density_of(fit.likelihood, link)
     return LeftOut(kept.tensors(input_dtype, dtype, fit.theta.device), options.memory, density)
-
-
-@dataclass(frozen=True)
-class SelectionState:
-    """State of the training from which the hyperparameters of a posterior can be selected, repeatedly."""
-
-    hyper: Hyper  # at the end of the training
-    groups: tuple[str, ...]  # names of the prior groups at that time
-    tensors: tuple[str, ...]  # names of all trained parameters
-    settled_for: tuple[Choice, Choice, str] | None  # options whose evidence the training has maximised, if any
-    scores: HeldOutScores | None = None  # of rows that nets have not been trained on
-
-    def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
-        """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""
-        scores = None if fit.shift is not None else self.scores
-        return scores if scores is not None and scores.suits(hyper) else None
-
-    def held_out_score(self, fit: LaplaceFit, hyper: Hyper, scale: TargetScale) -> float | None:
-        """Mean log density of held-out rows, in nats per row and in units of y; None without their scores."""
-        if (scores := self.held_out(fit, hyper)) is None:
-            return None
-        n_rows = scores.freedom / fit.n_outputs if scores.freedom else fit.total_weight
-        return scores.density_of(hyper) / n_rows - scale.log_volume
 
 
 def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, options: Options) -> Tensor:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from .._training.cache import cached_training
-from .._training.plan import FitRequest, GivenNet, MapResult, WarmStart, fixed_dispersion
+from .._training.plan import FitRequest, GivenNet, MapResult, SelectionState, WarmStart, fixed_dispersion
 from .._training.progress import STAGES, Task
 from .._training.recipe import FOLDS_OF_MANY, LEAST_ROWS, held_out_rows
 from .._training.train import train
@@ -31,7 +31,7 @@ from ..options.prior import check_left_out
 from ..options.resolved import Options, is_number
 from ..options.training import number_of_members
 from .approximate import approximate
-from .choose import LeftOut, SelectionState, _start, choose, density_for, left_out_of
+from .choose import LeftOut, _start, choose, density_for, left_out_of
 from .conditions import Noise
 from .ensemble import Ensemble
 from .fixed_weights import approximate_once

@@ -33,7 +33,7 @@ from torch import Tensor
 from .._table.limits import SMALL_ROWS, budget_for, exact_cost
 from .._table.rows import PreparedData, row_keys
 from .._training.cache import kept_in_search
-from .._training.plan import GivenNet, other_rows
+from .._training.plan import GivenNet, SelectionState, other_rows
 from .._validation.arguments import Choice
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
@@ -49,7 +49,7 @@ from ..laplace.subsets import LastLayer
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import AUTO, Options
 from .approximate import PosteriorLayout
-from .choose import SelectionState, _start, density_for
+from .choose import _start, density_for
 
 FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
 """Values of f if one eigendecomposition serves all of them; every other one if each needs its own factorisation."""

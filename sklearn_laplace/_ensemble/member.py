@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .._table.limits import held
 from .._table.rows import PreparedData, TargetScale
-from .._training.plan import FitRequest, GivenNet, MapResult
+from .._training.plan import FitRequest, GivenNet, MapResult, SelectionState
 from ..laplace.evidence import effective_parameters, log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
@@ -31,7 +31,7 @@ from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import Posterior
 from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
-from .choose import LeftOut, SelectionState, left_out_of
+from .choose import LeftOut, left_out_of
 from .conditions import Noise
 from .gaps import Filled
 from .noise_model import NoiseModel

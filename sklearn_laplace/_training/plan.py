@@ -1,4 +1,4 @@
-"""Request of a fit, and specification, warm start and result of the MAP stage.
+"""Request of a fit, and specification, warm start and results of the MAP stage.
 
 For a single row, neither prior precision nor noise level can be estimated: without a prior on the noise level, the
 posterior predictive is improper, because a net can interpolate the row. The prior precision is then 1, and the noise
@@ -26,6 +26,7 @@ from ..laplace.mode.problem import Mode
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
 from ..laplace.prior_groups import listed, prior_mean, temperatures
+from ..laplace.selection import HeldOutScores
 from ..laplace.structures._base import Curvature
 from ..laplace.subsets import Scored
 from ..laplace.updates import PreviousPosterior
@@ -250,6 +251,29 @@ class GivenNet:
     def warm_start(self) -> WarmStart:
         """No weights: a further member starts anew."""
         return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion)
+
+
+@dataclass(frozen=True)
+class SelectionState:
+    """State of the training from which the hyperparameters of a posterior can be selected, repeatedly."""
+
+    hyper: Hyper  # at the end of the training
+    groups: tuple[str, ...]  # names of the prior groups at that time
+    tensors: tuple[str, ...]  # names of all trained parameters
+    settled_for: tuple[Choice, Choice, str] | None  # options whose evidence the training has maximised, if any
+    scores: HeldOutScores | None = None  # of rows that nets have not been trained on
+
+    def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
+        """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""
+        scores = None if fit.shift is not None else self.scores
+        return scores if scores is not None and scores.suits(hyper) else None
+
+    def held_out_score(self, fit: LaplaceFit, hyper: Hyper, scale: TargetScale) -> float | None:
+        """Mean log density of held-out rows, in nats per row and in units of y; None without their scores."""
+        if (scores := self.held_out(fit, hyper)) is None:
+            return None
+        n_rows = scores.freedom / fit.n_outputs if scores.freedom else fit.total_weight
+        return scores.density_of(hyper) / n_rows - scale.log_volume
 
 
 @dataclass(frozen=True, kw_only=True)
