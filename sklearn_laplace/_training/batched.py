@@ -26,7 +26,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -68,7 +67,7 @@ def train_stacked(
     if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a ``score`` of the
     outputs, the result is that of the cycle with the smallest one.
     """
-    training = Training.of(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
+    training = Training(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, error, before, saved = torch.empty(0), math.inf, math.inf, Checkpoint() if saved is None else saved
     (first, n_taken, last_errors), noise = training.resumed(saved.state, noise_of, schedule.noise_power)
@@ -117,39 +116,18 @@ def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: 
     """Measure the seconds of one training step with dropout. The few steps taken change the nets: discard them."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
     dropout = [TRIED_DROPOUT] * len(seen)
-    training = Training.of(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
+    training = Training(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     return (time.perf_counter() - begun) / TRIAL_STEPS
 
 
-@dataclass
 class Training:
-    """State of a joint training of K nets."""
+    """State of a joint training of K nets; if ``from_zero``, the last layer's weights start at zero."""
 
-    stacked: Stacked
-    loss: Loss
-    encoded: Encoded
-    targets: Tensor  # (n, C), or (n,) for classes
-    shares: Tensor  # (K, n), row weights of each net, with mean 1
-    precision: Tensor  # (n, 1) or (n, C), factor of the squared errors: inverse noise variances, or 1
-    optimisers: list[Adam]
-    dropout: Dropout
-    generator: torch.Generator
-    batch_size: int
-    prior: Tensor  # (K,), δ divided by the total weight of the net's rows
-    noise: Tensor  # (K,), noise level φ, the factor of the prior in the loss
-    streamed: StreamedRows | None = None  # None: batches of the encoded rows
-    before_noise: list[Tensor] | None = None  # weights whose errors determined the precision
-    best: tuple[float, list[Tensor]] | None = None  # smallest score after a cycle, and its weights
-
-    def __post_init__(self) -> None:
-        self.order_of_run = self.generator.get_state()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         stacked: Stacked,
         loss: Loss,
         rows: TrainingRows,
@@ -161,29 +139,32 @@ class Training:
         dropout: Sequence[float] = (),
         from_zero: bool = True,
         streamed: StreamedBatches | None = None,
-    ) -> Training:
-        """Return a training at its start; if ``from_zero``, the last layer's weights start at zero."""
+    ) -> None:
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
         if from_zero:
             stacked.start_at(loss.first_outputs(rows.targets, rows.weights, stacked.n_outputs))
-        unit, batch_size = n / weights.sum(1, keepdim=True), min(schedule.batch_size, n)
+        unit, self.batch_size = n / weights.sum(1, keepdim=True), min(schedule.batch_size, n)
         more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
-        return cls(
-            stacked,
-            loss,
-            Encoded.of(stacked.modules[0], rows.inputs, dtype),
-            rows.targets.to(dtype) if rows.targets.is_floating_point() else rows.targets,
-            weights * unit,
-            torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
-            Adam.of(stacked, schedule),
-            Dropout(dropout or [0.0], stacked, batch_size if streamed is None else schedule.batch_size, seed),
-            torch.Generator().manual_seed(seed),
-            batch_size,
-            torch.tensor(prior).to(weights) / (more * weights.sum(1)),
-            torch.full_like(weights[:, 0], loss.first_noise),
-            None if streamed is None else StreamedRows(stacked.modules[0], streamed, unit, rows),
-        )
+        self.stacked, self.loss = stacked, loss
+        self.encoded = Encoded.of(stacked.modules[0], rows.inputs, dtype)
+        self.targets = rows.targets.to(dtype) if rows.targets.is_floating_point() else rows.targets
+        # Row weights of each net, (K, n), with mean 1.
+        self.shares = weights * unit
+        # Factor of the squared errors, (n, 1) or (n, C): inverse noise variances, or 1.
+        self.precision = torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype)
+        self.optimisers = Adam.of(stacked, schedule)
+        batch_size = self.batch_size if streamed is None else schedule.batch_size
+        self.dropout = Dropout(dropout or [0.0], stacked, batch_size, seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.order_of_run = self.generator.get_state()
+        # δ divided by the total weight of the net's rows, and noise level φ, the factor of the prior in the loss; (K,).
+        self.prior = torch.tensor(prior).to(weights) / (more * weights.sum(1))
+        self.noise = torch.full_like(weights[:, 0], loss.first_noise)
+        # None: batches of the encoded rows.
+        self.streamed = None if streamed is None else StreamedRows(stacked.modules[0], streamed, unit, rows)
+        self.before_noise: list[Tensor] | None = None  # weights whose errors determined the precision
+        self.best: tuple[float, list[Tensor]] | None = None  # smallest score after a cycle, and its weights
 
     def take(self, noise: RowNoise, power: float) -> None:
         """Weight the squared errors from now on by a power of the inverse noise variances."""

@@ -292,7 +292,7 @@ def gradient_start(
     for targets almost free of noise, where gradient training leads to worse modes.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
-    training = Training.of(stacked, loss, rows, seen, SCHEDULE, seed % 2**31, [prior] * len(modules), from_zero=False)
+    training = Training(stacked, loss, rows, seen, SCHEDULE, seed % 2**31, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     judges = (seen < 1).any(1)  # nets with held-out rows
     unseen = ((1 - seen) * rows.weights)[judges]

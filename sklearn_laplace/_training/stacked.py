@@ -65,7 +65,6 @@ class Loss(Protocol):
         """Show the mean errors (K,) of held-out rows."""
 
 
-@dataclass(frozen=True)
 class Squares:
     """Half the squared errors; the errors of held-out rows are the squares."""
 

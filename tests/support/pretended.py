@@ -127,7 +127,7 @@ def training() -> dict[str, dict[str, int]]:
     nets = [TableMLP([0, 0, 3], [False, True, False], 1, **arguments, seed=k).to(DEVICE) for k in (0, 1)]
     schedule = Schedule(100, batch_size=16)
     seen, stacked = torch.ones(2, n).to(DEVICE), Stacked(nets)
-    run_ = Training.of(stacked, Squares(), rows, seen, schedule, 0, [1.0, 1.0], dropout=[0.0, 0.15])
+    run_ = Training(stacked, Squares(), rows, seen, schedule, 0, [1.0, 1.0], dropout=[0.0, 0.15])
     steps = {"few": 10, "many": 100}
     return {
         name: counted(lambda count=count: run_.run(schedule.rate, schedule.decay, range(count), Steps()))

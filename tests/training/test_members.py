@@ -251,12 +251,12 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
     weighted: dict[float, torch.Tensor] = {}
     for power in (1.0, 0.5):
         trainings: list[batched.Training] = []
-        start = batched.Training.of
+        start = batched.Training.__init__
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 batched.Training,
-                "of",
-                lambda *args, start=start, t=trainings, **kw: t.append(start(*args, **kw)) or t[-1],
+                "__init__",
+                lambda self, *args, start=start, t=trainings, **kw: t.append(self) or start(self, *args, **kw),
             )
             schedule = Schedule(30, noise_power=power, most_further=0)
             train_stacked(
