@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from shortened import shorten
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._training import recipe
 from sklearn_laplace.nets import TableMLP
 
 N = 240
@@ -130,7 +130,7 @@ def test_files_updates_and_members_keep_the_cycles(tmp_path, likelihood):
 
 
 def test_members_that_train_together_have_cycles(monkeypatch):
-    monkeypatch.setattr(recipe, "STEPS_AT_1000", (200, 200))
+    shorten(monkeypatch, 200, 200)
     rng = np.random.default_rng(2)
     when = times(rng, 800)
     y = daily_and_weekly(when) + 0.3 * rng.normal(size=800)

@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._table import column as _columns
 from sklearn_laplace._table import table as _tables
+from sklearn_laplace._table.fillings import order
 from sklearn_laplace.nets import MLP, TableMLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWarning")
@@ -558,3 +559,12 @@ def test_large_identifiers_are_told_apart_or_refused():
         with pytest.raises(ValueError, match=r"column 'id' of X holds numbers of 2\*\*53 or more as categories"):
             model.fit(table.astype({"id": kind}), 3.0 * code)
     assert model.fit(table.astype({"id": str}), 3.0 * code).score(table.astype({"id": str}), 3.0 * code) > 0.9
+
+
+def test_a_further_unknown_column_adds_its_variance():
+    """The 16 copies combine the values of columns almost independently of each other."""
+    orders = np.array([order(place) for place in range(18)])
+    np.testing.assert_array_equal(np.sort(orders, 1), np.tile(np.arange(16), (18, 1)))
+    correlation = np.abs(np.corrcoef(orders[:15]) - np.eye(15))
+    assert correlation[:5, :5].max() < 0.1
+    assert correlation.max() < 0.4

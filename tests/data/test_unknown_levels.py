@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import trainings
+from shortened import shorten
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._table.fillings import order
-from sklearn_laplace._training import recipe
 from sklearn_laplace.laplace.structures import STRUCTURES
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -108,20 +107,11 @@ def test_rows_of_an_unknown_level_that_are_added_are_learnt(fixed):
     assert model.predict_std(other, kind="epistemic").mean() > 0.7 * of_other
 
 
-def test_a_further_unknown_column_adds_its_variance():
-    """The 16 copies combine the values of columns almost independently of each other."""
-    orders = np.array([order(place) for place in range(18)])
-    np.testing.assert_array_equal(np.sort(orders, 1), np.tile(np.arange(16), (18, 1)))
-    correlation = np.abs(np.corrcoef(orders[:15]) - np.eye(15))
-    assert correlation[:5, :5].max() < 0.1
-    assert correlation.max() < 0.4
-
-
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 @pytest.mark.usefixtures("short_training")
 def test_a_joint_ensemble_widens_with_each_unknown_column(kind, monkeypatch):
     """Its members train together, under prior precisions that held-out rows select."""
-    monkeypatch.setattr(recipe, "STEPS_AT_1000", (100, 90))
+    shorten(monkeypatch, 100, 90)
     X, y = table(200)
     model = kind(hidden_layer_sizes=(10,), random_state=0).fit(X, y if kind is LaplaceRegressor else y > 0)
     assert len(model.members_) > 1

@@ -11,6 +11,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+from shortened import shorten, skip_choices
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -21,8 +22,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetBinaryClassifier
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._ensemble import train_members
-from sklearn_laplace._training import recipe
 
 X, Y = load_diabetes(return_X_y=True)
 X_CLASS, Y_CLASS = load_breast_cancer(return_X_y=True)
@@ -98,10 +97,9 @@ def few_steps(monkeypatch, check):
     For checks that are not in ``OF_EVERY_NET`` the training is shorter still: one candidate in the trial, and no nets
     with exact steps.
     """
-    monkeypatch.setattr(recipe, "STEPS_AT_1000", (50, 45))
+    shorten(monkeypatch, 50, 45)
     if name_of(check) not in OF_EVERY_NET:
-        monkeypatch.setattr(train_members, "REGULARISATIONS", ((0.1, 0.0),))
-        monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
+        skip_choices(monkeypatch)
 
 
 @checks_of(

@@ -21,7 +21,7 @@ from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
-from sklearn_laplace.laplace.structures._base import WeightSharing
+from sklearn_laplace.options.resolved import SHARINGS
 
 CLASSES, ROWS = 4, 300
 
@@ -189,7 +189,7 @@ def test_kron_of_a_convolution_expands_its_positions(kind):
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 def test_kron_of_a_convolution_reduces_its_positions_on_request(kind):
     """A from the mean patch of a row, B from its summed derivatives (Eschenhagen et al. 2023)."""
-    fit, (x, y, w) = small_fit(kind, "kron", weight_sharing=WeightSharing.REDUCE)
+    fit, (x, y, w) = small_fit(kind, "kron", weight_sharing=SHARINGS["reduce"])
     Lambda = oracles.output_hessian(kind, oracles.outputs(Small(), x), y)
     A, B = torch.zeros(13, 13).double(), torch.zeros(3, 3).double()
     for n, positions in enumerate(by_loops(x)):
@@ -203,7 +203,7 @@ def test_kron_of_a_convolution_reduces_its_positions_on_request(kind):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
-@pytest.mark.parametrize("sharing", list(WeightSharing))
+@pytest.mark.parametrize("sharing", list(SHARINGS.values()))
 def test_a_separate_bias_of_a_convolution_has_its_exact_block(kind, sharing):
     """Σ g gᵀ with derivatives summed over positions; the factors of the weight have no column of ones."""
     fit, (x, y, w) = small_fit(kind, "kron", separate=True, weight_sharing=sharing)
@@ -217,7 +217,7 @@ def test_a_separate_bias_of_a_convolution_has_its_exact_block(kind, sharing):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
-@pytest.mark.parametrize("sharing", list(WeightSharing))
+@pytest.mark.parametrize("sharing", list(SHARINGS.values()))
 def test_ekfac_of_a_convolution_is_never_farther_from_the_truth_than_kron(kind, sharing):
     """Frobenius norm for both weight-sharing options; moments are those of sums over positions."""
     eye = torch.eye(39).double()

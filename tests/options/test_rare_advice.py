@@ -1,6 +1,7 @@
 """Advice in rare errors: limits of memory, sources of rows, epochs of a given net, curvatures of different rows.
 
-Each test cuts the advice out of a message and follows it in place of the mistake.
+Each test cuts the advice out of a message and follows it in place of the mistake. Warnings about experimental features
+are rare too: once in a process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from sklearn_laplace._table.source import ArraySource, Group, SomeParts
 from sklearn_laplace._table.source_of import sample_of
 from sklearn_laplace._training import batches as stream
 from sklearn_laplace._training import recipe
-from sklearn_laplace.errors import MemoryBudgetError, NonFiniteLossError
+from sklearn_laplace.errors import ExperimentalWarning, MemoryBudgetError, NonFiniteLossError
+from sklearn_laplace.errors import warn as announcements
+from sklearn_laplace.errors.warn import experimental
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.network.network import Network
 from sklearn_laplace.laplace.prior_groups import GROUPINGS
@@ -565,3 +568,28 @@ def test_the_missing_library_is_installed_by_the_advice(monkeypatch):
     extra = re.search(r'pip install "sklearn-laplace\[(\w+)\]"$', message).group(1)
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert any(needed.startswith("pyarrow") for needed in project["optional-dependencies"][extra])
+
+
+def test_an_experimental_feature_warns_once(monkeypatch):
+    """Once per feature in a process: a search would repeat it with each fit."""
+    monkeypatch.setattr(announcements, "SEEN", set())
+    message = r"^a fit on .* is experimental: .* in any release\. Silence this with warnings\.simplefilter\('ignore'"
+
+    def fits():
+        for place in ("the moon", "the moon", "Mars"):
+            experimental(f"a fit on {place}")
+
+    with pytest.warns(ExperimentalWarning, match=message) as caught:
+        fits()
+    assert [str(warning.message).split(" is")[0] for warning in caught] == ["a fit on the moon", "a fit on Mars"]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fit_of_several_ranks_is_experimental(rank, monkeypatch):
+    """Rank 0 warns for all; the fit itself is tested with real ranks (tests/clients/test_scaling.py)."""
+    monkeypatch.setattr(announcements, "SEEN", set())
+    monkeypatch.setattr(Group, "current", classmethod(lambda cls: cls(rank, 2)))
+    monkeypatch.setattr(sources, "sample_of", lambda *arguments: pytest.fail("the fit starts"))
+    with pytest.raises(ExperimentalWarning if rank == 0 else pytest.fail.Exception):
+        LaplaceRegressor().fit([[0.0], [1.0]], [0.0, 1.0])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sklearn_laplace._table.table import FROM_DTYPE
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -57,7 +56,7 @@ OPTIONS = {
     "kind": STD_KINDS,
     "n_members__weights": WEIGHTINGS,
     "class_weight": [BALANCED],
-    "categorical_features": [FROM_DTYPE],
+    "categorical_features": ["from_dtype"],
     "activation": ACTIVATIONS,
     "dtype": ["float32", "float64"],
     "map_prior_precision": ["same"],

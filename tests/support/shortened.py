@@ -40,6 +40,17 @@ def all_steps() -> Iterator[None]:
         yield
 
 
+def shorten(patch: pytest.MonkeyPatch, *steps: int) -> None:
+    """Set the number of gradient steps of each repeat of a joint training, for 1,000 rows."""
+    patch.setattr(recipe, "STEPS_AT_1000", steps)
+
+
+def skip_choices(patch: pytest.MonkeyPatch) -> None:
+    """Let the trial of regularisations have one candidate, and a joint ensemble no nets with exact steps."""
+    patch.setattr(train_members, "REGULARISATIONS", SHORT[train_members, "REGULARISATIONS"])
+    patch.setattr(train_members, "affords_exact_net", lambda *args: False)
+
+
 @contextmanager
 def _set(values: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
