@@ -19,12 +19,6 @@ from ..options.prior import previous_of
 from ..options.resolve import is_plain_subset
 from ..options.resolved import Options, is_auto, is_number
 from .joint_members import blocks_of
-from .noise_model import NoiseModel
-from .target_noise import TargetNoise
-
-Noise = NoiseModel | TargetNoise | None
-"""Noise of an ensemble: by inputs, by target, or one level."""
-
 
 LEAST_EVENTS = 30
 """Minimum sum of the counts of each target for joint training: rates with hardly any event have no lower bound."""
@@ -38,22 +32,29 @@ def trains_jointly(
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     least_rows = LEAST_ROWS if likelihood.has_dispersion else LEAST_OF_OTHERS
     many = shape.n_rows >= least_rows and parameters["prior"] is None
-    # Held-out rows select one factor of the prior precision for all weights, and the noise level unless it is known.
-    by_prior, by_noise = options.by_held_out
-    by_held_out = by_prior and (by_noise or not (likelihood.has_dispersion and options.sigma_noise.free))
-    by_held_out = by_held_out and options.map_precision is None and options.grouping.each == "net"
-    of_one = (
-        is_number(parameters["n_members"])
-        or parameters["max_epochs"] is not None
-        or bool(options.prior_mean)
-        or not isinstance(options.temperature, float)
-        or type(options.subset).chosen is not Subset.chosen  # single weights
-    )
-    if not (built_in and many and by_held_out) or of_one:
+    if not (built_in and many and _selects_by_held_out(options)) or _is_of_one_net(parameters, options):
         return False
     if likelihood.has_dispersion:
         return likelihood.quadratic
     return is_streamed or likelihood.over_classes or shape.least_total >= LEAST_EVENTS
+
+
+def _selects_by_held_out(options: Options) -> bool:
+    """True if held-out rows select one factor of all prior precisions, and the noise level unless it is known."""
+    by_prior, by_noise = options.by_held_out
+    is_known = not (options.likelihood.has_dispersion and options.sigma_noise.free)
+    return by_prior and (by_noise or is_known) and options.map_precision is None and options.grouping.each == "net"
+
+
+def _is_of_one_net(parameters: Mapping[str, Any], options: Options) -> bool:
+    """True if an option refers to the epochs or to single weights of a net, or sets the number of nets."""
+    return (
+        is_number(parameters["n_members"])
+        or parameters["max_epochs"] is not None
+        or bool(options.prior_mean)
+        or not isinstance(options.temperature, float)
+        or type(options.subset).chosen is not Subset.chosen
+    )
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:

@@ -32,12 +32,11 @@ from ..options.resolved import Options, is_number
 from ..options.training import number_of_members
 from .approximate import approximate
 from .choose import LeftOut, _start, choose, density_for, left_out_of
-from .conditions import Noise
 from .ensemble import Ensemble
 from .fixed_weights import approximate_once
 from .member import Member, member_of
 from .noise import fitted_noise
-from .target_noise import ROUNDS, best_overdispersion
+from .target_noise import ROUNDS, Noise, best_overdispersion
 
 OF_MEMBERS = ClippedWarning, JitterWarning
 """Warnings that concern a single net."""

@@ -32,10 +32,9 @@ from ..laplace.structures._base import Posterior
 from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
 from .choose import LeftOut, left_out_of
-from .conditions import Noise
 from .gaps import Filled
 from .noise_model import NoiseModel
-from .target_noise import TargetNoise
+from .target_noise import Noise, TargetNoise
 
 T = TypeVar("T")
 

@@ -83,6 +83,10 @@ class TargetNoise:
         return NoiseModel.components(moments, nodes, dispersion)
 
 
+Noise = NoiseModel | TargetNoise | None
+"""Noise of an ensemble: by inputs, by target, or one level."""
+
+
 def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | None:
     """Noise level of each target from held-out errors (n, C) at noise level φ; None if one level explains them."""
     n_outputs = held_out.errors.shape[1]

@@ -122,10 +122,9 @@ def _effort(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> Effort:
     steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
     if not exact:
         return Effort(steps // 4, KRON_REFINE_STEPS)
-    if plan.is_noisy and plan.again is None:
-        return NOISY
     if plan.is_noisy:
-        return LATER_NOISY if budget is LARGE else LATER_NOISY_OF_FEW
+        later = LATER_NOISY if budget is LARGE else LATER_NOISY_OF_FEW
+        return NOISY if plan.again is None else later
     if plan.again is not None and plan.likelihood.has_dispersion and budget is LARGE:
         return LATER_NOISELESS
     return Effort(steps, budget.refine_steps)
