@@ -13,11 +13,12 @@ import torch
 
 from .._training.plan import FitRequest, SelectionState
 from .._training.progress import Clock
+from .._training.recipe import FOLDS_OF_MANY
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import Options
-from .approximate_members import curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
+from .approximate_members import SCORED_ROWS, curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
 from .calibration import MOST_ROWS
 from .choose import density_for
 from .joint_members import JointMembers
@@ -25,7 +26,7 @@ from .member import Member
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Overdispersions that held-out rows are scored under, as parts of that of the training."""
-FEW_SCORED_ROWS = 500
+FEW_SCORED_ROWS = FOLDS_OF_MANY * SCORED_ROWS
 """Number of rows for selecting the prior precision if less time is left than the curvatures took."""
 
 

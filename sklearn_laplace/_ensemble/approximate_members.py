@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from .._table.rows import PreparedData, row_keys
-from .._training.batches import RowStream, held_out_by_hash
+from .._training.batches import FORWARD_ROWS, RowStream, held_out_by_hash
 from .._training.built_in import initialised
 from .._training.plan import FitRequest, MapResult, SelectionState, fixed_dispersion, tempering
 from .._training.progress import Clock
@@ -323,7 +323,7 @@ def _mean_square(parts: Sequence[tuple[LaplaceFit, TrainingRows]]) -> float:
     """Weighted mean of squared errors over known noise variances, on held-out rows; within the bounds of φ."""
     total = weight = torch.zeros((), dtype=torch.float64, device=parts[0][0].theta.device)  # read once, at the end
     for fit, rows in parts:
-        for x, targets, weights in rows.chunks(8 * CHUNK):
+        for x, targets, weights in rows.chunks(FORWARD_ROWS):
             y, noise = without_noise(targets.double(), fit.n_outputs)
             squares = ((y - fit.network(x).double()).square() / noise).mean(1)
             total, weight = total + weights.double() @ squares, weight + weights.double().sum()

@@ -53,8 +53,8 @@ from .choose import _start, density_for
 
 FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
 """Values of f if one eigendecomposition serves all of them; every other one if each needs its own factorisation."""
-FINE = 441
-"""Number of values of ρ after interpolation."""
+FINE = 10 * (len(FACTORS) - 1) + 1
+"""Number of values of ρ after interpolation, ten to an interval."""
 LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
 """Values of log φ, relative to the logarithm of the mean squared error."""
 

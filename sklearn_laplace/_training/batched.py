@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ..laplace.fit import TrainingRows
-from .batches import BUFFER_ROWS, CHUNK, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
+from .batches import BUFFER_ROWS, FORWARD_ROWS, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
 from .checkpoint import Checkpoint
 from .progress import Steps
 from .recipe import TRIED_DROPOUT, Schedule
@@ -271,7 +271,7 @@ class Training:
         # Allocate the result first: small results between large temporary arrays would fragment the memory.
         shape, device = (*self.shares.shape, self.stacked.n_outputs), self.targets.device
         result = torch.empty(shape, dtype=torch.float64, device=device)
-        for chosen in torch.arange(len(self.targets), device=device).split(CHUNK):
+        for chosen in torch.arange(len(self.targets), device=device).split(FORWARD_ROWS):
             result[:, chosen] = self.stacked(*self.encoded.taken(chosen)).double()
         return result
 

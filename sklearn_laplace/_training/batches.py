@@ -146,7 +146,7 @@ class StreamedBatches:
 
 ENCODED_BYTES = 2**28
 """Maximum size of encoded rows that are kept in memory. Larger data are encoded batch by batch."""
-CHUNK = 4096
+FORWARD_ROWS = 4096
 """Number of rows per chunk in encoding and in forward passes without a gradient."""
 
 
@@ -168,7 +168,7 @@ class Encoded:
         codes = inputs[:, module.categorical].long()
         if 4 * len(inputs) * width > ENCODED_BYTES:
             return cls(module, inputs, dtype, None, codes)
-        parts = [module.numbers(chunk).to(dtype) for chunk in inputs.split(CHUNK)]
+        parts = [module.numbers(chunk).to(dtype) for chunk in inputs.split(FORWARD_ROWS)]
         return cls(module, inputs, dtype, torch.cat(parts), codes)
 
     @torch.no_grad()
