@@ -46,8 +46,8 @@ NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 SOURCES = dict(zip(NAMES, (path.read_text(encoding="utf-8") for path in FILES), strict=True))
 
 PACKAGES = """
-errors _validation laplace nets distributions _table options _training _ensemble _storage _estimator metrics _export
-recalibration plotting __init__
+errors _files _validation laplace nets distributions _table options _training _ensemble _storage _estimator metrics
+_export recalibration plotting __init__
 """
 PARTS = """
 torch_state linalg extrapolation jacobian replica layers prior network latent links likelihoods curvatures nonfinite

@@ -26,11 +26,11 @@ from sklearn.pipeline import Pipeline
 from .._estimator.base import LaplaceEstimator
 from .._estimator.classifier import LaplaceClassifier
 from .._estimator.regressor import LaplaceRegressor
+from .._files import write_whole
 from .._storage.describe import Describer, name_of
 from .._storage.registry import known
 from .._storage.restore import OF_TREE, Reader, parsed, reading
 from .._storage.stored import STATE_FORMAT, check_format
-from .._training.checkpoint import write_whole
 from .._validation.arguments import explained, file_path
 from ..errors import StateError
 from ..laplace.torch_state import ordinary_tensors

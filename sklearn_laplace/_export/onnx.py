@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from .._ensemble.noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from .._estimator.base import LaplaceEstimator
 from .._estimator.classifier import LaplaceClassifier
-from .._training.checkpoint import write_whole
+from .._files import write_whole
 from .._validation.arguments import explained, file_path
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
 from ..laplace.extrapolation import FARTHEST

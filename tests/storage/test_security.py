@@ -252,7 +252,7 @@ def test_an_object_of_each_class_needs_its_attributes(tag, monkeypatch):
     ["builtins.eval", "os.system", "posix.system", "torch.load", "torch.hub.load", "pickle.loads", "subprocess.Popen",
      "skorch.callbacks.Checkpoint", "skorch.setter.optimizer_setter", "skorch.history.History", "skorch.History",
      "sklearn_laplace._export.files.save", "numpy.load", "importlib.import_module", "__main__", "", "a" * 10**6,
-     "sklearn_laplace._training.checkpoint.write_whole", "torch.nn.modules.module.Module.apply", "nn.Module.apply"],
+     "sklearn_laplace._files.write_whole", "torch.nn.modules.module.Module.apply", "nn.Module.apply"],
 )  # fmt: skip
 def test_names_are_looked_up_in_the_closed_list(name, file, path):
     """Names are neither imported nor resolved as attributes."""
