@@ -43,7 +43,7 @@ from .._training.recipe import (
     trial_folds,
 )
 from .._training.stacked import NegativeLog, Stacked, loss_of
-from ..laplace.fit import LaplaceFit, TrainingRows, fit_laplace, some_rows
+from ..laplace.fit import CHUNK, LaplaceFit, TrainingRows, fit_laplace, some_rows
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
@@ -70,8 +70,8 @@ from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_no
 
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
 """Maximum and minimum part of ``max_time`` for planned steps; the rest is for further cycles, noise and posteriors."""
-PASSES, PROBED_ROWS = 2.0, 512
-"""Number of passes over all rows after the training; number of rows for timing a step or a pass."""
+PASSES = 2.0
+"""Number of passes over all rows after the training; a step and a pass are timed on one chunk of rows."""
 PASSES_OF_FIT = 16.0
 """Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
 EXACT_WEIGHTS = 512
@@ -334,7 +334,7 @@ def _in_time(
     If the time is too short for all steps of the first repeats, the others are omitted.
     """
     needed, passes, n_repeats = 0.0, 0.0, 0
-    few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
+    few = rows.taken(torch.arange(min(CHUNK, len(rows)), device=rows.inputs.device))
     for recipe in recipes:
         schedule = recipe.schedule
         arguments = arguments_of(recipe, data, options)
@@ -419,7 +419,7 @@ def _affordable(request: FitRequest, clock: Clock) -> int:
     data, n_rows = request.data, len(request.data.X)
     if clock.max_time is None or n_rows <= MANY_ROWS:
         return n_rows
-    options, few = request.options_for_rows(), data.taken(some_rows(n_rows, PROBED_ROWS).numpy())
+    options, few = request.options_for_rows(), data.taken(some_rows(n_rows, CHUNK).numpy())
     rows = few.training_rows(options.dtype, options.device, built_in=True)
     recipe = recipes_of(request.parameters, data, n_rows)[0]
     stacked = Stacked(modules_of(arguments_of(recipe, data, options), rows, 0, FOLDS_OF_MANY))
