@@ -1,7 +1,7 @@
 """Laplace approximations of members for classes and counts that train together.
 
 As ``approximate_members.py``, without a noise level and its model. The evidence of the first member selects a prior
-precision, and a factor of it maximises the density of held-out rows under the mixture. Of factors with almost the same
+precision, and a factor of it maximises the estimated density of held-out rows. Of factors with almost the same
 density, the one closest to 1 is taken. First, some of these rows select the overdispersion of counts.
 """
 
@@ -14,6 +14,7 @@ import torch
 from .._training.plan import FitRequest, SelectionState
 from .._training.progress import Clock
 from .._training.recipe import FOLDS_OF_MANY
+from .._training.stacked import of_mixture
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
 from ..options.resolve import DEFAULT_LINK
@@ -77,7 +78,7 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int
 ) -> HeldOutScores:
-    """Log density of some rows under the mixture of the members that hold out a row, for factors of the precision."""
+    """Log density of some rows for factors of the precision, estimated from the members that hold out a row."""
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
     chosen = some_rows(len(rows), most).to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
@@ -89,6 +90,6 @@ def _scored(
         batches = few.taken(places).chunks(CHUNK)
         logs[repeat_of[k], :, places] = log_densities(fit, batches, precisions, density)
     weights = likelihood.score_weights(few.weights).double()
-    mixed = (logs + joint_nets.repeat_shares.log()[:, None, None]).logsumexp(0) @ weights
+    mixed = of_mixture(logs, joint_nets.repeat_shares, len(fits)) @ weights
     unit, none = start.prior_precision, torch.zeros_like(factors)
     return HeldOutScores(unit, factors, none, mixed, 0.0, likelihood.dispersion_bounds)

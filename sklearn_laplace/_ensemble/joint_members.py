@@ -210,9 +210,6 @@ MOST_ERROR_RATIO = 2.0
 """Maximum ratio of squared errors of a repeat to the smallest: very different members cannot share a noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
-WORTH_OF_FACTOR = 1.0
-"""Gain of the log density of all held-out rows, in nats, that a factor of the outputs further from 1 must bring: rows
-that are all classified correctly would ask for the largest factor."""
 LEAST_EXACT = 0.2
 """Minimum weight of exact nets: held-out rows cannot show overconfidence of nets with bins in regions without rows."""
 
@@ -257,16 +254,11 @@ def sharpened(
     ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
     for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture.
     """
-    weights = rows.weights.double().expand(len(outputs), -1)
-
-    def factor_for(outputs: Tensor, weights: Tensor) -> float:
-        losses, factors = loss.of_mixture(outputs, rows.targets, weights), torch.tensor(loss.factors).to(weights)
-        near = len(rows) * (losses - losses.min()) <= WORTH_OF_FACTOR
-        return loss.factors[int(torch.where(near, factors.log().abs(), math.inf).argmin())]
-
-    factors = [factor_for(of_one[None], weights[:1]) for of_one in outputs]
+    weights, one = rows.weights.double(), torch.ones(1).to(outputs)
+    factors = [loss.best_factor(of_one[None], rows.targets, weights, one)[0] for of_one in outputs]
     outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
-    shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights[0].cpu().numpy())
-    of_all = factor_for(outputs, torch.from_numpy(shares).to(weights)[:, None] * weights)
+    shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights.cpu().numpy())
+    n_nets = sum(len(repeat.states) for repeat in repeats)
+    of_all, _ = loss.best_factor(outputs, rows.targets, weights, torch.from_numpy(shares).to(one), n_nets)
     scaled = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
     return replace(JointMembers.of_repeats(scaled, shares.tolist()), overdispersion=alpha)

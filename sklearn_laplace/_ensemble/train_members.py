@@ -182,7 +182,7 @@ def regularisation(
 
     def errors_of(outputs: Tensor) -> list[float]:
         if isinstance(loss, NegativeLog):
-            errors = [_loss_of_mixture(loss, rows, weights, part) for part in outputs.split(n_nets)]
+            errors = [_held_out_loss(loss, rows, held_out, part) for part in outputs.split(n_nets)]
         else:
             sums = (weights * loss.errors(part, rows.targets) for part in outputs.split(n_nets))
             errors = [float(of_part.sum() / weights.sum()) for of_part in sums]
@@ -235,7 +235,7 @@ def trained_repeat(
         if request.stream is not None:
             streamed = StreamedBatches(request.stream, places, schedule.batch_size, seed + first)
         if isinstance(loss, NegativeLog):
-            score = partial(_loss_of_mixture, loss, rows, held_out * rows.weights)
+            score = partial(_held_out_loss, loss, rows, held_out)
         with single_thread(stacked.is_small(schedule)):
             outputs, noise = train_stacked(
                 stacked,
@@ -261,12 +261,14 @@ def trained_repeat(
     return members, (trained["outputs"] * held_out[:, :, None]).sum(0)
 
 
-def _loss_of_mixture(loss: NegativeLog, rows: TrainingRows, weights: Tensor, outputs: Tensor) -> float:
-    """Loss of rows of positive weight (K, n), or some of them, under the mixture of outputs (K, n, C) and its best
+def _held_out_loss(loss: NegativeLog, rows: TrainingRows, held_out: Tensor, outputs: Tensor) -> float:
+    """Loss of the rows that one of the nets holds out (K, n), or some of them, under outputs (K, n, C) and their best
     factor.
     """
     few = some_rows(len(rows), MOST_SCORED).to(outputs.device)
-    return float(loss.of_mixture(outputs[:, few], rows.targets[few], weights[:, few]).min())
+    of_row = (outputs[:, few] * held_out[:, few, None]).sum(0)
+    weights = rows.weights[few] * held_out[:, few].any(0)
+    return loss.best_factor(of_row[None], rows.targets[few], weights, torch.ones(1).to(outputs))[1]
 
 
 def _noise_so_far(

@@ -14,6 +14,7 @@ Losses are squared errors for normal noise, and negative log likelihoods of clas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from .._table.limits import SINGLE_THREAD_STEP
@@ -30,12 +32,31 @@ from ..nets.mlp import Scale, Shift
 from .progress import Steps
 from .recipe import Schedule
 
-FACTORS = tuple(2 ** (k / 4) for k in range(-8, 9))
-"""Factors of the outputs of classes under which their loss is compared, from ¼ to 4."""
+MOST_FACTOR = 8.0
+"""Maximum of the factor of the outputs of classes, and of its inverse."""
 SPARE = 2**16
 """Number of random values of :class:`Dropout` besides those of two batches."""
 HALF_A_ROW = 0.5
 """Weight that each class has in addition to its rows, when the frequencies of the classes are estimated."""
+
+
+def of_mixture(log_densities: Tensor, shares: Tensor, n_nets: int) -> Tensor:
+    r"""Log density of each row under a mixture of K ``n_nets``, estimated from those (D, …, n) of D of its nets.
+
+    A row is held out from D nets with ``shares`` (D,), but new rows get the mixture of all. To first order in 1 / K,
+
+    .. math:: \log p_K = \overline{\log p_1} + \frac{1 - 1/K}{1 - 1/D} (\log p_D - \overline{\log p_1}),
+
+    where :math:`\overline{\log p_1}` is the mean of the nets' log densities. The estimate is at most that of the best
+    net.
+    """
+    n_known, shares = len(shares), shares.view(-1, *(1,) * (log_densities.dim() - 1))
+    mixed = (log_densities + shares.log()).logsumexp(0)
+    if n_nets <= n_known or n_known == 1:
+        return mixed
+    single = (log_densities * shares).sum(0)
+    larger = single + (1 - 1 / n_nets) / (1 - 1 / n_known) * (mixed - single)
+    return torch.minimum(larger, log_densities.amax(0))
 
 
 class Loss(Protocol):
@@ -114,19 +135,28 @@ class NegativeLog:
         """Negative log likelihood of each row; the precision is 1."""
         return self.likelihood.nll(*self._flat(outputs.double(), targets)).view(outputs.shape[:2])
 
-    @property
-    def factors(self) -> tuple[float, ...]:
-        """Factors of the outputs that the losses of a mixture are computed for."""
-        return FACTORS if self.likelihood.over_classes else (1.0,)
+    def best_factor(
+        self, outputs: Tensor, targets: Tensor, weights: Tensor, shares: Tensor, n_nets: int = 1
+    ) -> tuple[float, float]:
+        """Factor of the outputs (D, n, C) with the smallest loss of a mixture of ``n_nets``, and this mean loss, nats.
 
-    def of_mixture(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Mean loss of the mixture for each of ``factors``, nats, over rows with any of the ``weights`` (K, n)."""
-        scored = weights.sum(0) > 0
-        outputs, targets, weights = outputs[:, scored], targets[scored], weights[:, scored].double()
-        total = weights.sum(0)
-        shares, of_rows = (weights / total).log(), total / total.sum()
-        logs = [shares - self.errors(factor * outputs, targets) for factor in self.factors]
-        return -torch.stack(logs).logsumexp(1) @ of_rows
+        See :func:`of_mixture`; ``weights`` are (n,) and ``shares`` (D,). The logarithm of the factor has a standard
+        normal prior, since rows that are all classified correctly ask for the largest factor. Counts have factor 1.
+        """
+        scored = weights > 0
+        outputs, targets, weights = outputs[:, scored], targets[scored], weights[scored].double()
+
+        def loss(log_factor: float) -> float:
+            logs = of_mixture(-self.errors(math.exp(log_factor) * outputs, targets), shares, n_nets)
+            return -float(logs @ weights / weights.sum())
+
+        if not self.likelihood.over_classes:
+            return 1.0, loss(0.0)
+        best: float = minimize_scalar(
+            lambda log_factor: len(targets) * loss(log_factor) + log_factor**2 / 2,
+            bounds=(-math.log(MOST_FACTOR), math.log(MOST_FACTOR)),
+        ).x
+        return math.exp(best), loss(best)
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
         steps.score_log(-errors)
