@@ -37,7 +37,7 @@ from ..laplace.fit import TrainingRows
 from .batches import BUFFER_ROWS, FORWARD_ROWS, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
 from .checkpoint import Checkpoint
 from .progress import Steps
-from .recipe import TRIED_DROPOUT, Schedule
+from .recipe import REGULARISATIONS, Schedule
 from .stacked import Adam, Dropout, Loss, Stacked
 
 TRIAL_STEPS = 5
@@ -115,7 +115,7 @@ def train_stacked(
 def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
     """Measure the seconds of one training step with dropout. The few steps taken change the nets: discard them."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    dropout = [TRIED_DROPOUT] * len(seen)
+    dropout = [max(dropout for _, dropout in REGULARISATIONS)] * len(seen)
     training = Training(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()

@@ -208,8 +208,6 @@ LITTLE = 2.0
 GROUPED_START = 10.0, 0.1
 """A further start for several prior precisions: that of the first layer, and of later ones. A strong first prior keeps
 irrelevant columns out."""
-GROUPED_STEPS = 3
-"""Factor of the number of Gauss–Newton steps if several prior precisions are selected, shared among the starts."""
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
@@ -222,8 +220,7 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
     network, prior = fit.network, fit.prior
     factors = _start_factors(network, prior) if first else [torch.ones_like(hyper.prior_precision)]
     factors = factors[:1] if plan.begun is not None else factors
-    if several := free_prior and has_groups(network, prior):
-        max_steps = GROUPED_STEPS * max_steps // len(factors)
+    several = free_prior and has_groups(network, prior)
     modes: list[Mode] = []
     for factor in factors:
         if modes and problem.is_over():

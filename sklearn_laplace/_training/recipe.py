@@ -141,9 +141,7 @@ DETAILED_ROWS = 5000
 NOISY, NOISY_WIDTH = 0.1, 0.5
 """Noisy targets: minimum squared error in the trial of regularisations, in units of the variance; factor of the number
 of units for many rows. Noise hides the detail that wider nets would learn."""
-TRIED_DROPOUT = 0.15
-"""Probability of dropout of hidden units, where there is one."""
-REGULARISATIONS = (*((prior, 0.0) for prior in (0.0, 0.1)), *((prior, TRIED_DROPOUT) for prior in (0.0, 0.1, 0.5, 2.0)))
+REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
 """Maximum prior precision of a training; maximum number of steps of the trial, and minimum number of its held-out rows.
