@@ -120,6 +120,7 @@ def test_many_classes_take_little_more_time_than_numbers():
     assert time.process_time() - fitted < numbers
 
 
+@pytest.mark.usefixtures("short_training")
 def test_with_enough_time_nothing_is_different():
     plain, timed = (
         LaplaceRegressor(hidden_layer_sizes=(8,), max_time=limit, random_state=0).fit(X[:40], Y[:40])
@@ -185,6 +186,7 @@ def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):
     assert (model.forget(x[:300], y[:300]).predict_std(x[:5], kind="epistemic") > before).all()
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_fit_without_noise_to_learn_is_not_cut_by_it(monkeypatch):
     """No warning of an early end if no stage was skipped."""
     monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)
@@ -256,6 +258,7 @@ def test_a_second_ctrl_c_stops_at_once():
     assert "KeyboardInterrupt" in done.stderr
 
 
+@pytest.mark.usefixtures("short_training")
 def test_verbose_prints_a_line_for_each_stage(capsys):
     LaplaceRegressor(n_members=4, verbose=1, random_state=0).fit(X[:60], Y[:60])
     lines = capsys.readouterr().out.splitlines()
@@ -278,6 +281,7 @@ def printed_scores(capsys, model, x, y):
 
 
 @pytest.mark.parametrize("n", [60, 200])
+@pytest.mark.usefixtures("short_training")
 def test_verbose_prints_the_log_density_of_held_out_rows(n, capsys):
     """In units of y, close to the density of new rows, with the best of the kinds of nets."""
     model = LaplaceRegressor(hidden_layer_sizes=(8,), random_state=0)
