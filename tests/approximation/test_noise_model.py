@@ -269,6 +269,7 @@ def test_what_comes_after_the_fit_knows_the_noise(varying):
     np.testing.assert_allclose(model.predict(X_NEW, return_std=True), first, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_weight_is_a_number_of_rows():
     """A weight of two equals two copies of the row, also for the noise model."""
     weights = np.where(np.arange(150) < 40, 2.0, 1.0)
