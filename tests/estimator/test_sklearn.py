@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 import pickle
 import time
-from contextlib import nullcontext
 
 import joblib
 import nets
 import numpy as np
 import pytest
 import torch
-from shortened import few_steps
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -93,29 +91,17 @@ def checks_of(estimators, **options):
     return pytest.mark.parametrize(names, [case for case in cases if is_kept(case)], **mark.kwargs)
 
 
-OF_ACCURACY = (
-    "check_classifiers_classes",
-    "check_classifiers_one_label",
-    "check_classifiers_train",
-    "check_class_weight_classifiers",
-    "check_class_weight_balanced_classifiers",
-    "check_regressors_train",
-)
-"""Checks that predictions have learnt something. The others hold for a net with any weights."""
-
-
 @pytest.fixture
-def short(monkeypatch, check):
-    """The members of default ensembles take a tenth of their steps, and all trainings few steps unless they matter.
+def few_steps(monkeypatch, check):
+    """The members of default ensembles take a tenth of their steps.
 
-    For checks that are not in ``OF_EVERY_NET`` there are no nets with exact steps beside the members.
+    For checks that are not in ``OF_EVERY_NET`` the training is shorter still: one candidate in the trial, and no nets
+    with exact steps.
     """
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (50, 45))
     if name_of(check) not in OF_EVERY_NET:
         monkeypatch.setattr(train_members, "REGULARISATIONS", ((0.1, 0.0),))
         monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
-    with nullcontext() if name_of(check) in OF_ACCURACY else few_steps():
-        yield
 
 
 @checks_of(
@@ -128,7 +114,7 @@ def short(monkeypatch, check):
     ],
     expected_failed_checks=expected_failures,
 )
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.InterpolationWarning")  # random labels
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
