@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -242,8 +241,8 @@ print(np.isfinite(model.predict_std(X)).all(), signal.getsignal(signal.SIGINT) i
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_keeps_what_there_is():
-    done = subprocess.run([sys.executable, "-c", CTRL_C.format(times=[0.6])], capture_output=True, text=True)
+def test_ctrl_c_keeps_what_there_is(processes):
+    done = processes.run(CTRL_C.format(times=[0.6]))
     assert done.returncode == 0, done.stderr
     assert "by Ctrl-C" in done.stdout
     assert "True True" in done.stdout
@@ -251,9 +250,9 @@ def test_ctrl_c_keeps_what_there_is():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_second_ctrl_c_stops_at_once():
+def test_a_second_ctrl_c_stops_at_once(processes):
     times = [0.6 + 0.02 * k for k in range(10)]  # signals that arrive within one operation count once
-    done = subprocess.run([sys.executable, "-c", CTRL_C.format(times=times)], capture_output=True, text=True)
+    done = processes.run(CTRL_C.format(times=times))
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
 
