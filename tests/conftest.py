@@ -21,6 +21,7 @@ from zlib import crc32
 
 import pytest
 import torch
+from processes import Processes
 from shortened import all_steps, few_steps
 from slow import listed
 from threadpoolctl import threadpool_limits
@@ -48,6 +49,14 @@ def complete_training() -> Iterator[None]:
     """Trainings of one test are complete, in a module of ``short_trainings``."""
     with all_steps():
         yield
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """New processes that have imported the package already."""
+    started = Processes(tmp_path_factory.mktemp("processes"))
+    yield started
+    started.end()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -169,6 +169,7 @@ def test_choosing_again_without_data_chooses_the_same(fitted):
     np.testing.assert_array_equal(again.predict_std(NEW), before[2])
 
 
+@pytest.mark.usefixtures("short_training")
 def test_forget_drops_what_held_out_rows_have_said():
     """The members depend on the removed rows."""
     model = LaplaceRegressor(**{**SMALL, "hidden_layer_sizes": (3,)}, hessian_structure="full").fit(X, Y)

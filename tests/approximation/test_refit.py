@@ -30,6 +30,7 @@ def assert_same(model, other):
 
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+@pytest.mark.usefixtures("short_training")
 def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
     """With a number as map_prior_precision, the training does not depend on the later choices."""
     start = LaplaceRegressor(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from quick import MOONS, SIDE, X, Y, classifier, client, regressor
 
 client("skactiveml")
+pytestmark = pytest.mark.usefixtures("short_trainings")
 
 
 def test_expected_variance_reduction_queries_an_unlabelled_row():

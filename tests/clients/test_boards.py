@@ -82,6 +82,7 @@ def table(rows):
     return pd.DataFrame(rows, columns=[f"x{k}" for k in range(rows.shape[1])]).assign(unused=0.0)
 
 
+@pytest.mark.usefixtures("short_training")
 def test_the_model_of_tabarena_is_the_estimator_with_the_time_limit(arena):
     """The limit is below the harness', and the parameters are passed on; without a limit there is none."""
     limited = arena.LaplaceModel("regression", SMALL)
@@ -118,6 +119,7 @@ def test_the_configurations_of_tabarena_are_parameters_of_the_estimators(arena):
         LaplaceRegressor(**options, **cheap, prior_precision=1.0, sigma_noise=1.0).fit(X[:30], Y[:30])
 
 
+@pytest.mark.usefixtures("short_training")
 def test_the_bins_of_scoringbench_have_the_probabilities_of_the_distribution(monkeypatch):
     """Contract of the board: rows of increasing edges, probabilities that sum to one, the mean of each row."""
     base = {"ProbabilisticWrapper": ProbabilisticWrapper, "DistributionPrediction": DistributionPrediction}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from quick import SEEN, X, Y, client, regressor
 
 from sklearn_laplace.metrics import neg_nlpd
@@ -10,6 +11,7 @@ from sklearn_laplace.metrics import neg_nlpd
 optuna = client("optuna")
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_search_over_the_prior_precision():
     """The best score equals that of cross-validation on the same folds."""
     from sklearn.model_selection import KFold, cross_val_score

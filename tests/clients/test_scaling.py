@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -15,12 +17,17 @@ import pytest
 from quick import client
 
 pyarrow = client("pyarrow")
+import few_rows  # noqa: E402 (its module of the package needs no client, and the tests that use it do)
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scaling"
-N, CLOSE = 10_000, 0.05
+N, CLOSE = 3000, 0.05
 """Number of rows, and largest difference of log-likelihoods of two short trainings with other mini-batches."""
+OF_CLASSES, FEW = "8000", "300"
+"""Number of rows of which a classifier learns nearly all, and one that is fitted in memory."""
 LIMIT = 300
 """Seconds after which a process counts as hanging."""
+posix = pytest.mark.skipif(sys.platform == "win32", reason="gloo needs POSIX here")
 
 
 def environment() -> dict[str, str]:
@@ -29,9 +36,6 @@ def environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": "1",
-        "DASK_DISTRIBUTED__WORKER__PRELOAD": "few_rows",
-        "RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"worker_process_setup_hook": "few_rows.make_small"}}',
-        "RAY_DEDUP_LOGS": "0",
     }
 
 
@@ -49,11 +53,23 @@ def results(text: str) -> list[dict]:
 
 
 def run(*arguments: str, ranks: int = 0) -> list[dict]:
+    """Results of a script in processes of its own."""
     ended = subprocess.run(
         command(*arguments, ranks=ranks), env=environment(), capture_output=True, text=True, timeout=2 * LIMIT
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
     return results(ended.stdout)
+
+
+def run_here(script: str, *options: str) -> list[dict]:
+    """Results of a script in this process, which has imported the packages already."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as text:
+        for (module, name), value in few_rows.SMALL.items():
+            patch.setattr(module, name, value)
+        patch.syspath_prepend(str(SCRIPTS))
+        patch.setattr(sys, "argv", [])
+        few_rows.run(str(SCRIPTS / script), *options)
+    return results(text.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -64,39 +80,54 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(folder):
     """One process."""
-    return run("with_torchrun.py", "--folder", folder, "--rows", str(N))[0]
+    return run_here("with_torchrun.py", "--folder", folder, "--rows", str(N))[0]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo needs POSIX here")
-def test_ranks_of_torchrun_end_with_the_same_model(folder, alone):
+@pytest.fixture(scope="module")
+def ranks(folder, alone, tmp_path_factory):
+    """Two ranks, with the results of numbers, of classes and of few rows each. Their processes start only once."""
+    new = tmp_path_factory.mktemp("ranks")
+    few = ["--folder", str(new / "few"), "--rows", FEW, "--memory", str(new / "memory")]
+    script = str(SCRIPTS / "with_torchrun.py")
+    classes = ["+", script, "--folder", str(new / "labels"), "--rows", OF_CLASSES, "--classes"]
+    lines = run("with_torchrun.py", "--folder", folder, "--rows", str(N), *classes, "+", script, *few, ranks=2)
+    assert not list(new.glob("memory/sklearn_laplace/*"))
+    return [[line for line in lines if line["rank"] == rank] for rank in range(2)]
+
+
+@posix
+def test_ranks_of_torchrun_end_with_the_same_model(ranks, alone):
     """The same to the bit on both ranks, and as good as that of one process."""
-    ranks = run("with_torchrun.py", "--folder", folder, "--rows", str(N), ranks=2)
-    assert sorted(rank["rank"] for rank in ranks) == [0, 1]
-    assert ranks[0]["digest"] == ranks[1]["digest"]
-    assert abs(ranks[0]["log_likelihood"] - alone["log_likelihood"]) < CLOSE
+    first, second = (of_rank[0] for of_rank in ranks)
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["digest"] == second["digest"]
+    assert abs(first["log_likelihood"] - alone["log_likelihood"]) < CLOSE
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo needs POSIX here")
-def test_ranks_fit_one_classifier(tmp_path):
+@posix
+def test_ranks_fit_one_classifier(ranks):
     """The same to the bit on both ranks; the labels are text in Parquet files."""
-    ranks = run("with_torchrun.py", "--folder", str(tmp_path / "rows"), "--rows", str(N), "--classes", ranks=2)
-    assert ranks[0]["digest"] == ranks[1]["digest"]
-    assert ranks[0]["log_likelihood"] > ranks[0]["of the truth"] - CLOSE
+    first, second = (of_rank[1] for of_rank in ranks)
+    assert first["digest"] == second["digest"]
+    assert first["log_likelihood"] > first["of the truth"] - CLOSE
 
 
-def test_ranks_fit_a_small_table_as_one_process_does(tmp_path):
+@posix
+def test_ranks_fit_a_small_table_as_one_process_does(ranks, tmp_path):
     """Every rank has all rows then, and the model is that of one process, to the bit."""
-    options = ["--folder", str(tmp_path / "rows"), "--rows", "300", "--memory"]
-    alone = run("with_torchrun.py", *options, str(tmp_path / "alone"))[0]
-    ranks = run("with_torchrun.py", *options, str(tmp_path / "ranks"), ranks=2)
-    assert {rank["digest"] for rank in ranks} == {alone["digest"]}
+    options = ["--folder", str(tmp_path / "rows"), "--rows", FEW, "--memory", str(tmp_path / "alone")]
+    alone = run_here("with_torchrun.py", *options)[0]
+    assert {of_rank[2]["digest"] for of_rank in ranks} == {alone["digest"]}
     assert not list(tmp_path.glob("*/sklearn_laplace/*"))
 
 
 def test_workers_of_dask_fit_one_model(folder, alone):
     """Three workers with unequal numbers of the eight row groups."""
     client("distributed")
-    fitted = run("with_dask.py", "--folder", folder, "--rows", str(N), "--workers", "3")[0]
+    import dask
+
+    with dask.config.set({"distributed.worker.preload": ["few_rows"]}):
+        fitted = run_here("with_dask.py", "--folder", folder, "--rows", str(N), "--workers", "3")[0]
     assert abs(fitted["log_likelihood"] - alone["log_likelihood"]) < CLOSE
     assert 12 < fitted["mean"] < 17  # of the lazy predictions of all rows
 
@@ -119,12 +150,28 @@ def test_collections_with_other_partitions_are_refused():
     np.testing.assert_allclose(from_dask, model.fit(X, y).predict(X), rtol=1e-10)
 
 
-def test_ray_trains_on_two_workers(folder, alone, tmp_path):
+def test_ray_trains_on_two_workers(folder, alone, ray_cluster, tmp_path, monkeypatch):
     """The same to the bit on both workers, and as good as that of one process."""
-    client("ray.train")
+    torch_of_ray = client("ray.train.torch")
+
+    def trainer(fit, *, train_loop_config, **options):
+        """Workers print to the logs of Ray, where lines of other processes are too: here they print to a file."""
+
+        def small_fit(config):
+            few_rows.make_small()
+            with open(tmp_path / f"{os.getpid()}.out", "w") as file, contextlib.redirect_stdout(file):
+                fit(config)
+
+        return made(small_fit, train_loop_config=train_loop_config, **options)
+
+    made = torch_of_ray.TorchTrainer
+    monkeypatch.setattr(torch_of_ray, "TorchTrainer", trainer)
     path = tmp_path / "model.joblib"
-    lines = run("with_ray.py", "--folder", folder, "--rows", str(N), "--model", str(path))
-    ranks = {line["rank"]: line for line in lines}  # Ray prints some lines twice
+    options = ["--folder", folder, "--rows", str(N), "--model", str(path)]
+    run_here("with_ray.py", *options)
+    lines = [results(file.read_text())[0] for file in tmp_path.glob("*.out")]
+    ranks = {line["rank"]: line for line in lines}
+    assert sorted(ranks) == [0, 1]
     assert {line["digest"] for line in lines} == {ranks[0]["digest"]}
     assert abs(ranks[0]["log_likelihood"] - alone["log_likelihood"]) < CLOSE
     assert path.exists()
@@ -222,11 +269,11 @@ def test_a_killed_driver_goes_on_to_the_same_model(folder, alone, tmp_path):
     options = ["--folder", folder, "--rows", str(N), "--memory", str(tmp_path)]
     process = started(*options)
     wait_for_state(tmp_path, LIMIT)
-    time.sleep(0.5)
+    time.sleep(0.2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert states(tmp_path)
-    assert run("with_torchrun.py", *options)[0]["digest"] == alone["digest"]
+    assert run_here("with_torchrun.py", *options)[0]["digest"] == alone["digest"]
     assert not states(tmp_path)
 
 

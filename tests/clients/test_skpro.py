@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 from quick import NEW, SEEN, X, Y, client, regressor
 
 client("skpro")
 NAMES = [f"x{k}" for k in range(X.shape[1])]
 
 
+@pytest.mark.usefixtures("short_training")
 def test_the_adapter_passes_its_checks():
     """All checks except that of the adapter's docstring, which skpro skips."""
     adapter = client("skpro.regression.adapters.sklearn").SklearnProbaReg(regressor(hidden_layer_sizes=(4,)))

@@ -115,6 +115,7 @@ def test_cycles_without_signal_cost_little():
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
+@pytest.mark.usefixtures("short_training")
 def test_files_updates_and_members_keep_the_cycles(tmp_path, likelihood):
     rng = np.random.default_rng(1)
     X = pd.DataFrame({"when": times(rng), "x": rng.normal(size=N), "kind": rng.choice(["a", "b"], N)})

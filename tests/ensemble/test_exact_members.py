@@ -206,8 +206,10 @@ def test_a_posterior_made_anew_keeps_what_held_out_rows_have_chosen(fitted):
     np.testing.assert_allclose(model.predict_std(X), std, rtol=1e-8)
 
 
-def test_a_temperature_applies_to_all_members(fitted):
+@pytest.mark.usefixtures("short_training")
+def test_a_temperature_applies_to_all_members():
     """Given to the fit or to a new posterior of it, with the same result; hyperparameters are selected without it."""
+    fitted = LaplaceRegressor(random_state=0).fit(*waves(150))
     X, cold = waves(30, seed=2)[0], clone(fitted).set_params(temperature=0.01).fit(*waves(150))
     assert {member.hyper.temperature for member in cold._ensemble.members} == {0.01}
     again = pickle.loads(pickle.dumps(fitted)).refit_laplace(temperature=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -131,7 +132,10 @@ def test_a_templates_own_schedule_and_optimiser_run():
 
 
 def test_a_default_fit_leaves_torchs_compiler_alone():
-    """The import of the compiler, or of sympy, takes longer than the fit. Nor does the package import matplotlib."""
+    """The import of the compiler, or of sympy, takes longer than the fit. Nor does the package import matplotlib.
+
+    The trainings have few steps of each kind, which call what all steps call.
+    """
     script = """
         import sys
         import numpy as np
@@ -139,6 +143,8 @@ def test_a_default_fit_leaves_torchs_compiler_alone():
         from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, plotting
         torch.set_num_threads(1)
         slow = {"torch._dynamo", "sympy", "matplotlib"} - set(sys.modules)
+        from shortened import few_steps
+        few_steps().__enter__()
         if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
             slow.discard("sympy")
         x = np.arange(120.0)[:, None]
@@ -148,7 +154,8 @@ def test_a_default_fit_leaves_torchs_compiler_alone():
         assert not slow & set(sys.modules), slow & set(sys.modules)
         assert len(LaplaceRegressor(n_members=1, max_epochs=2).fit(x, np.sin(x[:, 0])).history_) == 2
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120, env=environment)
 
 
 def test_a_templates_own_device_is_asked_for(monkeypatch):

@@ -151,6 +151,7 @@ JITTERED = {
 
 
 @pytest.mark.parametrize("case", sorted(JITTERED))
+@pytest.mark.usefixtures("short_training")
 def test_targets_that_are_constant_but_for_rounding_are_constant(case):
     """Predictions and standard deviations equal those for the constant, up to the rounding of the mean."""
     X, y = ANGLES[::7, None], JITTERED[case][::7]  # all values of each case occur

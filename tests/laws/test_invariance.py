@@ -14,6 +14,8 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._table import limits as _memory
 from sklearn_laplace._table.rows import canonical_rows
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))
 Y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.2 * RNG.normal(size=60)
@@ -229,6 +231,7 @@ def test_names_of_the_classes_do_not_matter():
     np.testing.assert_array_equal(second.predict(X_NEW), names[first.predict(X_NEW)])
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_strong_prior_gives_the_mean_and_no_epistemic_variance():
     """For δ → ∞, the weights have no variance."""
     model = LaplaceRegressor(random_state=0, prior_precision=1e8).fit(X, Y)
@@ -247,7 +250,6 @@ def test_a_cold_posterior_is_narrower_and_the_mode_stays():
     assert (cold.predict_std(X_NEW, kind="epistemic") < warm.predict_std(X_NEW, kind="epistemic")).all()
 
 
-@pytest.mark.usefixtures("short_training")
 def test_weights_that_sum_to_one_are_shares():
     """Shares are scaled to Kish's effective number of rows; equal shares are the same as no weights."""
     rng = np.random.default_rng(3)
@@ -274,7 +276,6 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
 @pytest.mark.parametrize(("name", "factor"), [("numbers", 1e-6), ("copies", 7.0), ("equal", 1 / 3)])
-@pytest.mark.usefixtures("short_training")
 def test_the_scale_of_weights_does_not_matter_for_a_default_fit(estimator, name, factor):
     """Signal and background may each sum to one, and weights may have any unit."""
     model, y = estimator(random_state=0), Y if estimator is LaplaceRegressor else LABELS
@@ -282,6 +283,7 @@ def test_the_scale_of_weights_does_not_matter_for_a_default_fit(estimator, name,
     np.testing.assert_allclose(answers(model.fit(X, y, sample_weight=factor * WEIGHTS[name])), expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_the_scale_of_class_weights_does_not_matter_for_a_default_fit():
     """Classes that each sum to one have the probabilities of balanced classes, and are no constants."""
     labels = (X[:, 0] > 0.5).astype(int)

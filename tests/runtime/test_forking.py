@@ -1,6 +1,7 @@
 """Forked processes: OpenMP threads do not survive a fork, so a parallel region in the child could wait forever.
 
-Each test runs in a new process with two torch threads and a time limit.
+Each test runs in a new process with two torch threads and a time limit. Its trainings have few steps: any step has the
+parallel regions.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import sys
 import numpy as np
 import torch
 
+from shortened import few_steps
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
+few_steps().__enter__()
 torch.set_num_threads(2)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(200, 5))
@@ -68,7 +71,7 @@ def run(script: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
         output, _ = process.communicate(timeout=SECONDS)

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import pickle
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -164,7 +163,7 @@ for name, way in {ways!r}:
 """
 
 
-def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path):
+def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path, processes):
     """A mixture, a learnt noise, a table with categories and a classifier, with safetensors and skops."""
     names = ["mixture", "noise", "table", "classifier", "functional"]
     ways = [(name, way) for name in names for way in ("safetensors", "skops")]
@@ -173,7 +172,7 @@ def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path):
         (skops.io.dump if way == "skops" else save)(fitted(name), path)
     folders = [os.path.dirname(file) for file in (__file__, nets.__file__, crafted.__file__)]
     script = ELSEWHERE.format(tests=folders, ways=ways)
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    run = processes.run(script, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     for name, way in ways:
         loaded = np.load(tmp_path / f"{name}.{way}.npy")

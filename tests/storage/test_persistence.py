@@ -6,7 +6,6 @@ import copy
 import importlib
 import io
 import pickle
-import subprocess
 import sys
 
 import joblib
@@ -206,7 +205,7 @@ print(repr(pickle.loads(content).predict_std(np.ones((1, 3)))[0]))
 """
 
 
-def test_a_model_opens_in_another_process_where_its_module_is_known(tmp_path, monkeypatch):
+def test_a_model_opens_in_another_process_where_its_module_is_known(tmp_path, monkeypatch, processes):
     """In the other process, without the file that defines the net, the error names its class."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "my_nets.py").write_text(MODULE)
@@ -214,8 +213,7 @@ def test_a_model_opens_in_another_process_where_its_module_is_known(tmp_path, mo
     model = LaplaceRegressor(importlib.import_module("my_nets").Net, random_state=0).fit(X, Y)
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     del sys.modules["my_nets"]
-    script = [sys.executable, "-c", OPEN]
-    opened = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    opened = processes.run(OPEN, folder=tmp_path)
     assert opened.returncode == 0, opened.stderr
     message, std = opened.stdout.splitlines()
     assert "this LaplaceRegressor was saved with a net that needs the class my_nets.Net" in message

@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import pickle
-import subprocess
 import sys
 
 import crafted
@@ -777,12 +776,12 @@ for _ in range(2):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a lock shows whether the writer is alive")
-def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
+def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path, processes):
     """A temporary file that another process is writing is kept."""
     import fcntl
 
     path = tmp_path / "model.safetensors"
-    subprocess.run([sys.executable, "-c", KILLED, path], timeout=120, check=True)
+    assert processes.run(KILLED, str(path)).returncode == 0
     assert len(os.listdir(tmp_path)) == 1, "the second save has removed the file of the first one"
     written, other = tmp_path / f".{path.name}.{'a' * 16}.saving", tmp_path / f".{path.name}.{'a' * 16}"
     written.write_bytes(b"on the way")

@@ -14,6 +14,7 @@ import torch
 from joblib import Memory
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._ensemble import noise_model
 from sklearn_laplace._estimator import sources
 from sklearn_laplace._table import source_of as recognise
 from sklearn_laplace._training import checkpoint, recipe
@@ -34,8 +35,10 @@ def rows(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    """Short trainings without nets with exact steps, and a state after each step."""
+    """Short trainings, of the noise too, without nets with exact steps, and a state after each step."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (20, 15))
+    for name in ("STEPS", "QUICK_STEPS"):
+        monkeypatch.setattr(noise_model, name, 2)
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.affords_exact_net", lambda *args: False)
     monkeypatch.setattr(checkpoint, "EVERY", -1.0)
 

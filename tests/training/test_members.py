@@ -64,10 +64,12 @@ def fitted() -> LaplaceRegressor:
     return LaplaceRegressor(random_state=0).fit(*friedman(N_ROWS))
 
 
-def few_steps(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> LaplaceRegressor:
-    """Fit by about a third of the default steps."""
+def few_steps(
+    model: LaplaceRegressor, X: np.ndarray, y: np.ndarray, n_steps: tuple[int, int] = (160, 150)
+) -> LaplaceRegressor:
+    """Fit by about a third of the default steps, or fewer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "STEPS_AT_1000", (160, 150))
+        patch.setattr(recipe, "STEPS_AT_1000", n_steps)
         return model.fit(X, y)
 
 
@@ -399,7 +401,7 @@ def test_members_train_with_the_dropout_of_the_trial(monkeypatch):
     calls, masks, rate = [], Dropout.masks, 0.3
     monkeypatch.setattr(Dropout, "masks", lambda self, step, n: calls.append((self, step)) or masks(self, step, n))
     monkeypatch.setattr(train, "REGULARISATIONS", ((0.1, rate),))
-    few_steps(LaplaceRegressor(random_state=0), *friedman(FEW_ROWS))
+    few_steps(LaplaceRegressor(random_state=0), *friedman(FEW_ROWS), (50, 45))
     trainings = list(dict.fromkeys(dropout for dropout, _ in calls))
     assert [len(training.widths) for training in trainings] == [2, 2, 2, 0]
     assert [len(training.runs) for training in trainings] == [1, 1, 1, 0]
@@ -411,8 +413,9 @@ def test_members_train_with_the_dropout_of_the_trial(monkeypatch):
 
 
 @pytest.mark.parametrize(("n_rows", "n_folds"), [(40, 8), (FEW_ROWS, 8), (1001, 4)])
+@pytest.mark.usefixtures("short_training")
 def test_a_default_fit_has_a_member_for_each_fold_of_some_repeats(n_rows, n_folds):
-    members = few_steps(LaplaceRegressor(random_state=0), *friedman(n_rows))._ensemble.members
+    members = LaplaceRegressor(random_state=0).fit(*friedman(n_rows))._ensemble.members
     held_out = [len(member.unseen) for member in members]
     assert len(members) % n_folds == 0
     for first in range(0, len(members), n_folds):
@@ -451,11 +454,12 @@ def test_noise_that_varies_is_found():
     assert np.quantile(np.abs(np.log(ratio)), 0.9) < 0.5
 
 
+@pytest.mark.usefixtures("short_training")
 def test_the_same_seed_gives_the_same_model_whatever_the_order_of_the_rows():
     X, y = friedman(N_ROWS)
     order = np.random.default_rng(3).permutation(N_ROWS)
-    first = few_steps(LaplaceRegressor(random_state=0), X, y)
-    again = few_steps(LaplaceRegressor(random_state=0), X[order], y[order])
+    first = LaplaceRegressor(random_state=0).fit(X, y)
+    again = LaplaceRegressor(random_state=0).fit(X[order], y[order])
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
 
 
@@ -493,7 +497,7 @@ def test_each_member_forgets_only_rows_that_it_has_seen(fitted):
 def test_a_single_row_is_forgotten_under_varying_noise():
     """One member of each repeat has held it out, and stays as it is."""
     X, y, _ = wavy(FEW_ROWS)
-    model = LaplaceRegressor(random_state=0).fit(X, y)
+    model = few_steps(LaplaceRegressor(random_state=0), X, y, (50, 45))
     assert model.noise_model_ is not None
     before = [member.laplace_.total_weight for member in model.members_]
     after = [member.laplace_.total_weight for member in model.forget(X[:1], y[:1]).members_]
@@ -575,7 +579,7 @@ def fitted_to_hard(name: str) -> tuple[LaplaceRegressor, list[warnings.WarningMe
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = LaplaceRegressor(random_state=0)
-        return model.fit(*hard(name)) if name == "no noise" else few_steps(model, *hard(name)), caught
+        return model.fit(*hard(name)) if name == "no noise" else few_steps(model, *hard(name), (50, 45)), caught
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""Workers of dask and Ray without the imports of each: they take five seconds a process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from quick import client
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parents[1] / "examples" / "scaling"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers_of_dask() -> Iterator[None]:
+    """Workers are forks of a server that has imported the packages once. All have a single thread each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        if find_spec("distributed") is not None:
+            import dask
+            from distributed.utils import get_mp_context
+
+            with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+                get_mp_context()  # names the modules of dask, once, which come before ours
+                context = multiprocessing.get_context("forkserver")
+                context.set_forkserver_preload(["distributed", "pandas", "sklearn_laplace"])
+                yield
+        else:
+            yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """Local cluster of two processes, which find the modules of this folder and of ``examples/scaling``."""
+    ray = client("ray")
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        for folder in (HERE, SCRIPTS):
+            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
