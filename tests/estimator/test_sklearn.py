@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import pickle
 import time
+from contextlib import nullcontext
 
 import joblib
 import nets
 import numpy as np
 import pytest
 import torch
+from shortened import few_steps
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -91,17 +93,21 @@ def checks_of(estimators, **options):
     return pytest.mark.parametrize(names, [case for case in cases if is_kept(case)], **mark.kwargs)
 
 
-@pytest.fixture
-def few_steps(monkeypatch, check):
-    """The members of default ensembles take a tenth of their steps.
+OF_TRAINED_NETS = ("check_classifiers_train", "check_regressors_train")
+"""Checks that ask for a score."""
 
-    For checks that are not in ``OF_EVERY_NET`` the training is shorter still: one candidate in the trial, and no nets
-    with exact steps.
+
+@pytest.fixture
+def trained_for(monkeypatch, check):
+    """The members of default ensembles take a tenth of their steps, and all nets a few unless their score is checked.
+
+    Ensembles have no nets with exact steps for checks that are not in ``OF_EVERY_NET``.
     """
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (50, 45))
     if name_of(check) not in OF_EVERY_NET:
-        monkeypatch.setattr(train_members, "REGULARISATIONS", ((0.1, 0.0),))
         monkeypatch.setattr(train_members, "affords_exact_net", lambda *args: False)
+    with nullcontext() if name_of(check) in OF_TRAINED_NETS else few_steps():
+        yield
 
 
 @checks_of(
@@ -114,7 +120,7 @@ def few_steps(monkeypatch, check):
     ],
     expected_failed_checks=expected_failures,
 )
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("trained_for")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.InterpolationWarning")  # random labels
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
