@@ -22,6 +22,8 @@ from sklearn_laplace.laplace.selection import HeldOutScores, held_out_scores
 from sklearn_laplace.laplace.selection.held_out import WEAKEST
 from sklearn_laplace.laplace.structures import STRUCTURES
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 
 def parts(likelihood, targets, n_outputs, structure, seed=0):
     """Two nets, each fitted to one half of the rows, with the held-out half."""
@@ -169,6 +171,7 @@ def test_choosing_again_without_data_chooses_the_same(fitted):
     np.testing.assert_array_equal(again.predict_std(NEW), before[2])
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_forget_drops_what_held_out_rows_have_said():
     """The members depend on the removed rows."""
     model = LaplaceRegressor(**{**SMALL, "hidden_layer_sizes": (3,)}, hessian_structure="full").fit(X, Y)
@@ -183,6 +186,7 @@ def test_a_posterior_as_prior_goes_by_the_evidence(fitted):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+@pytest.mark.usefixtures("complete_training")
 def test_the_noise_of_constant_targets_is_finite():
     """Held-out errors of zero give finite densities."""
     model = LaplaceRegressor(**SMALL).fit(X, np.full(90, 3.0))
@@ -190,6 +194,7 @@ def test_the_noise_of_constant_targets_is_finite():
 
 
 @pytest.mark.parametrize("precision", [1e-6, 1e-4])
+@pytest.mark.usefixtures("complete_training")
 def test_a_basis_of_all_directions_has_nothing_outside(precision):
     """JJᵀ − (JV)(JV)ᵀ is zero up to rounding errors of both signs, which a weak prior would magnify."""
     x = np.linspace(-3, 3, 200)[:, None]
