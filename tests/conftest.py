@@ -14,6 +14,7 @@ Shared helpers are in ``support/``; crafted files and random tables are in ``exa
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,10 +70,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Nets of short trainings are not at a mode, which needs no warning.
     """
     slow = listed()
+    clients = str(Path(__file__).parent / "clients")
     for item in items:
         if item.nodeid in slow:
             item.add_marker("slow")
-        if Path(__file__).parent / "clients" in item.path.parents:
+        if str(item.path).startswith(clients):
             item.add_marker(pytest.mark.filterwarnings("default"))
         if {"short_trainings", "short_training"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning"))
@@ -80,6 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = _some_cases(items, most)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude imported modules and collected tests from garbage collections: they stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def _some_cases(items: list[pytest.Item], most: int) -> set[pytest.Item]:

@@ -97,10 +97,16 @@ OPTION_STRINGS = {
 }
 
 
+@functools.cache
+def nodes(text: str) -> list[ast.AST]:
+    """All nodes of the syntax tree, which the rules share."""
+    return list(ast.walk(ast.parse(text)))
+
+
 def imported(name: str, text: str) -> Iterator[tuple[int, str]]:
     """(line, file or package within ours) of each import of ours, as a path with slashes."""
     folder = name.split("/")[:-1]
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = folder[: len(folder) - node.level + 1] + (node.module.split(".") if node.module else [])
             for alias in node.names:
@@ -111,7 +117,7 @@ def imported(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 def outside(text: str) -> Iterator[tuple[int, str, str]]:
     """(line, library, name) of each import from elsewhere."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.split(".")[0], "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -152,7 +158,7 @@ def libraries(name: str, text: str) -> list[str]:
 
 def late(name: str, text: str) -> list[str]:
     """Imports at run time, which the rules above do not see."""
-    called = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    called = [node.func for node in nodes(text) if isinstance(node, ast.Call)]
     names = {"import_module", "__import__"}
     found = [func for func in called if getattr(func, "attr", getattr(func, "id", "")) in names]
     return [] if name in LATE else [f"{name}:{func.lineno} imports at run time" for func in found]
@@ -192,7 +198,7 @@ def option_strings(name: str, text: str) -> list[str]:
     if name.startswith("options/"):
         return []
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Compare):
             compared = {s for side in (node.left, *node.comparators) for s in _strings(side)} & OPTION_STRINGS
             if compared:
@@ -205,7 +211,7 @@ def parameters_as_strings(name: str, text: str) -> list[str]:
     if name.startswith("options/"):
         return []
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         is_check = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
         if is_check and isinstance(node.args[1], ast.Name) and node.args[1].id == "str":
             subject = ast.unparse(node.args[0])
@@ -217,7 +223,7 @@ def parameters_as_strings(name: str, text: str) -> list[str]:
 def habits(name: str, text: str) -> list[str]:
     """Attribute sniffing, attribute magic, and writes to ``__dict__``."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
             found.append(f"{name}:{node.lineno} defines __getattr__")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr":
@@ -431,7 +437,7 @@ def bundles_arguments(function: ast.FunctionDef) -> bool:
 
 def packed(text: str) -> list[str]:
     """Names of the functions that hide what they take."""
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes(text) if isinstance(node, ast.FunctionDef)]
     return [function.name for function in functions if has_many_positions(function) or bundles_arguments(function)]
 
 

@@ -22,6 +22,8 @@ from sklearn_laplace.laplace.selection import HeldOutScores, held_out_scores
 from sklearn_laplace.laplace.selection.held_out import WEAKEST
 from sklearn_laplace.laplace.structures import STRUCTURES
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 
 def parts(likelihood, targets, n_outputs, structure, seed=0):
     """Two nets, each fitted to one half of the rows, with the held-out half."""
@@ -184,6 +186,7 @@ def test_a_posterior_as_prior_goes_by_the_evidence(fitted):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+@pytest.mark.usefixtures("complete_training")
 def test_the_noise_of_constant_targets_is_finite():
     """Held-out errors of zero give finite densities."""
     model = LaplaceRegressor(**SMALL).fit(X, np.full(90, 3.0))
@@ -191,6 +194,7 @@ def test_the_noise_of_constant_targets_is_finite():
 
 
 @pytest.mark.parametrize("precision", [1e-6, 1e-4])
+@pytest.mark.usefixtures("complete_training")
 def test_a_basis_of_all_directions_has_nothing_outside(precision):
     """JJᵀ − (JV)(JV)ᵀ is zero up to rounding errors of both signs, which a weak prior would magnify."""
     x = np.linspace(-3, 3, 200)[:, None]

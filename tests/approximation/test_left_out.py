@@ -20,6 +20,8 @@ from sklearn_laplace._ensemble import fit_alone as ensemble_fit
 from sklearn_laplace.errors import BoundWarning, MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.options import LowRank
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(41)
 N = 24
 X, X_NEW = RNG.normal(size=(N, 3)), RNG.normal(size=(6, 3))
@@ -168,6 +170,7 @@ def test_the_order_of_the_rows_is_the_users():
     np.testing.assert_allclose(other.loo_predict(), one.loo_predict()[order], rtol=1e-9)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_rows_of_weight_zero_are_predicted_plainly_whatever_they_say():
     """Their targets may be unknown classes or negative counts."""
     model = LaplaceRegressor(**LINEAR, prior_precision=1.0).fit(X, Y, WEIGHTS)
@@ -336,6 +339,7 @@ def test_two_rules_are_each_satisfied():
 
 
 @pytest.mark.parametrize("kind", ["classes", "two classes", "counts", "kron"])
+@pytest.mark.usefixtures("complete_training")
 def test_point_by_point_searches_end_at_the_top(kind):
     """Σ log p of the left-out rows, computed from loo_predict, has its maximum at the chosen precision."""
     y = {"classes": LABELS, "two classes": LABELS == "yes", "counts": COUNTS, "kron": Y[:, 0]}[kind]
@@ -362,6 +366,7 @@ def test_point_by_point_searches_end_at_the_top(kind):
     assert all(density(model.refit_laplace(prior_precision=f * delta)) < best + 0.02 for f in (0.8, 1.25))
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_several_precisions_are_searched_in_turn():
     """The density at the chosen precisions is above that at those of the evidence."""
     model = LaplaceRegressor(**SMALL, prior="tensor", sigma_noise=0.5).fit(X, Y[:, 0])
@@ -390,6 +395,7 @@ def test_the_net_is_trained_as_under_the_evidence(tmp_path):
     assert model.prior_precision_ == evidence.prior_precision_ and model.sigma_noise_ != evidence.sigma_noise_
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_searches_take_it_as_a_candidate():
     """GridSearchCV compares "loo" with "evidence"."""
     x = RNG.normal(size=(40, 2))

@@ -18,6 +18,8 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.errors import TableWarning
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 40
 RNG = np.random.default_rng(6)
 TABLE = pd.DataFrame({"x": RNG.normal(size=N), "town": np.array(["Bern", "Graz"] * (N // 2)), "n": np.arange(N) % 7})

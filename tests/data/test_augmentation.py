@@ -12,6 +12,8 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), 2 * RNG.normal(size=(6, 3))
 Y = np.cos(X[:, 0]) + X[:, 1] ** 2 + 0.1 * RNG.normal(size=50)
@@ -86,6 +88,7 @@ def test_a_closed_orbit_makes_the_answer_symmetric():
     assert np.abs(plain.predict(X_NEW) - plain.predict(-X_NEW)).max() > 1
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_net_told_of_a_symmetry_knows_more_of_the_other_side():
     """With mirrored copies of one-sided rows, the other side is predicted well; the total weight does not grow."""
     one_sided = np.abs(X)

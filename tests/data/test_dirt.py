@@ -18,6 +18,8 @@ from sklearn_laplace._table.statistics import spread
 from sklearn_laplace._table.text import concern, days, number, read_as
 from sklearn_laplace.errors import TableWarning
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 80
 FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "random_state": 0}
 DAYS = pd.date_range("2023-01-01", periods=N, freq="D")

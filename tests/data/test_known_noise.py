@@ -23,6 +23,8 @@ from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.structures import STRUCTURES
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(19)
 X, X_NEW = RNG.normal(size=(60, 4)), 3 * RNG.normal(size=(6, 4))
 V = np.exp(RNG.normal(size=(60, 2)))
@@ -110,6 +112,7 @@ def test_one_sigma_is_the_same_for_each_target():
     np.testing.assert_allclose(first.sigma_noise_, 0.4, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_the_factor_of_largest_evidence_is_that_of_the_closed_form():
     """sigma_noise='evidence' finds the factor by which the given variances are too large, here about 1/0.09."""
     y, v = Y[:, 0], V[:, 0]
@@ -127,6 +130,7 @@ def test_the_factor_of_largest_evidence_is_that_of_the_closed_form():
     np.testing.assert_allclose(float(optimum[1].exp()), 0.09, atol=0.05)  # three standard errors of 60 rows
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_the_residual_factor_weighs_residuals_by_their_variance():
     """σ² is the mean of r²/v."""
     model = LaplaceRegressor(**SMALL, sigma_noise="residual").fit(X, Y, sample_noise_variance=V)
@@ -251,6 +255,7 @@ def test_a_weight_of_k_is_k_copies_of_a_row_with_its_noise():
     np.testing.assert_allclose(*epistemic, rtol=1e-9)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_rows_that_are_known_to_be_worthless_do_not_spoil_the_rest():
     """Rows with a huge noise variance affect neither the likelihood nor the target scale."""
     y, v = Y[:, 0], 0.09 * V[:, 0]
@@ -294,6 +299,7 @@ def test_the_noise_of_a_new_row_is_that_of_an_average_row():
 
 @pytest.mark.parametrize("net", [None, nets.regressor(nets.Hidden, batch_size=16, max_epochs=30)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.usefixtures("complete_training")
 def test_a_net_trains_on_the_likelihood_with_its_noise(net, dtype):
     """The built-in net and a skorch net follow the precise half of the rows; the built-in net reaches the mode."""
     y = np.where(np.arange(60) % 2, 1.0, -1.0) + 0.1 * X[:, 0]

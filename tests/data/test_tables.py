@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 import trainings
+from shortened import all_steps
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
@@ -27,7 +28,10 @@ from sklearn_laplace._table import table as _tables
 from sklearn_laplace._table.fillings import order
 from sklearn_laplace.nets import MLP, TableMLP
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWarning"),
+    pytest.mark.usefixtures("short_trainings"),
+]
 """Many tests set a column to an unknown category; tests/data/test_dirt.py covers the warnings."""
 
 N = 60
@@ -65,7 +69,8 @@ def as_read(n: int = N, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
 @pytest.fixture(scope="module")
 def fitted():
     table, y = as_read()
-    return LaplaceRegressor(**CHOSEN).fit(table, y), table, y
+    with all_steps():
+        return LaplaceRegressor(**CHOSEN).fit(table, y), table, y
 
 
 def std_at(model, table, **changes):
@@ -104,6 +109,7 @@ def test_embeddings_have_a_prior_precision_of_their_own_also_under_scalar(fitted
     assert len(model.prior_precision_) == 2
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_column_without_effect_leaves_unseen_levels_narrow():
     """The uncertainty of an unseen level is the spread between the levels, which is zero here."""
     table, y = as_read()
@@ -122,6 +128,7 @@ def test_the_embedding_of_what_was_not_seen_stays_at_the_prior(fitted):
     np.testing.assert_allclose(variance[:, -1].numpy(), 1 / model.prior_precision_[1], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_linear_net_with_categories_is_a_linear_model_with_random_effects():
     """The posterior is that of Bayesian linear regression on indicators, with the same prior and scales."""
     table, y = as_read()
@@ -157,6 +164,7 @@ def test_strings_are_categories_whatever_type_holds_them(dtype, fitted):
 
 
 @pytest.mark.parametrize("options", [{}, {"hessian_structure": "kron"}, {"prior": "ard"}])
+@pytest.mark.usefixtures("complete_training")
 def test_a_table_of_categories_alone_is_fitted(options):
     """Without numeric columns the first layer has no weights, only embeddings."""
     rng = np.random.default_rng(0)
@@ -222,6 +230,7 @@ def test_ten_thousand_levels_take_seconds_and_the_rarest_share_an_embedding():
     assert np.isfinite(model.predict(table.iloc[290:310])).all()
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_category_of_one_row_is_less_certain_than_one_of_many():
     table, y = as_read()
     table = table.astype({"colour": object})
@@ -321,6 +330,7 @@ def test_heavy_tails_are_drawn_in_without_an_end():
     assert std[0] < std[1] < std[2]
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_an_outlier_leaves_the_other_rows_their_scale():
     """One value with six digits too many would dominate the standard deviation of its column."""
     rng = np.random.default_rng(0)
@@ -379,6 +389,7 @@ def test_a_row_alone_with_its_level_is_predicted_as_unknown_when_it_is_left_out(
     assert std.argmax() == 5
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_an_unknown_level_widens_intervals():
     table, y = as_read()
     model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(table, y)
@@ -416,6 +427,7 @@ def test_several_outputs_and_workers_take_tables():
     np.testing.assert_array_equal(model.set_params(n_jobs=2).predict(table, return_std=True)[1], expected)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_relevance_has_one_value_for_each_column_of_the_table():
     table, y = as_read()
     table = table.drop(columns="new").assign(nothing=np.nan)
@@ -426,6 +438,7 @@ def test_relevance_has_one_value_for_each_column_of_the_table():
     assert relevance["nothing"] < 1e-12  # 1 − γ/n is zero up to rounding for a column without data
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_previous_posterior_keeps_its_levels():
     table, y = as_read()
     first = LaplaceRegressor(**FIXED).fit(table.iloc[:30], y[:30])

@@ -17,6 +17,8 @@ from sklearn.ensemble import StackingRegressor
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 30
 X = np.random.default_rng(4).normal(size=N)
 PART = np.arange(N) % 3

@@ -28,16 +28,16 @@ X_NEW = 2 * RNG.normal(size=(9, 3))
 FIXED = {"prior_precision": 0.7, "sigma_noise": 0.3, "random_state": 0}
 
 
-def trained(seed, module=nets.Hidden, **options):
+def trained(seed, module=nets.Hidden, max_epochs=3, **options):
     """Frozen skorch net with its own size, fitted to the targets."""
     torch.manual_seed(seed)
-    net = nets.regressor(module, module__n_in=3, module__hidden=4 + seed, max_epochs=15, **options)
+    net = nets.regressor(module, module__n_in=3, module__hidden=4 + seed, max_epochs=max_epochs, **options)
     return FrozenEstimator(net.fit(X, Y[:, None].astype(np.float32)))
 
 
 def trained_classifier(seed, module=nets.Probabilities, n_out=3):
     torch.manual_seed(seed)
-    net = nets.classifier(module, module__n_in=3, module__n_out=n_out, module__hidden=4 + seed, max_epochs=15)
+    net = nets.classifier(module, module__n_in=3, module__n_out=n_out, module__hidden=4 + seed, max_epochs=3)
     return FrozenEstimator(net.fit(X, np.unique(LABELS, return_inverse=True)[1] % n_out))
 
 
@@ -109,7 +109,7 @@ def test_member_weights_may_follow_a_rule():
     """Those of stacking maximise the density of left-out rows; those of the evidence are proportional to it."""
     torch.manual_seed(0)
     untrained = FrozenEstimator(nets.regressor(module__n_in=3, module__hidden=3).initialize())
-    ensemble = [trained(1, lr=0.1), untrained]
+    ensemble = [trained(1, lr=0.1, max_epochs=15), untrained]
     stacked, by_evidence = (
         LaplaceRegressor(ensemble, n_members=Members(weights=weights), **FIXED).fit(X, Y)
         for weights in ("loo", "evidence")

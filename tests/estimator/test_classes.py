@@ -47,6 +47,7 @@ def test_a_hundred_classes_of_one_or_two_rows(n_rows):
 
 
 @pytest.mark.parametrize("shift", [0.0, 3.0])
+@pytest.mark.usefixtures("complete_training")
 def test_two_positives_in_a_thousand_rows(shift):
     """With a signal, log loss beats the class frequencies; without one, it is not worse by more than 0.01 nats."""
 

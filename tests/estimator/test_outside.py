@@ -151,6 +151,7 @@ def test_a_linear_net_and_a_given_net_have_no_growth_by_default():
         np.testing.assert_array_equal(*(model.predict_std(far) for model in models))
 
 
+@pytest.mark.usefixtures("short_training")
 def test_rows_that_come_later_extend_the_range_until_they_are_forgotten():
     model = LaplaceRegressor(**SMALL).fit(X_CURVE, Y_CURVE)
     assert model.outside([[9.0]])[0, 0] > 0.3
@@ -187,6 +188,7 @@ def test_units_of_the_columns_and_of_the_targets_do_not_matter():
     assert unscaled.predict_std(far, kind="epistemic")[1] > 8 * Y_CURVE.std()
 
 
+@pytest.mark.usefixtures("short_training")
 def test_the_next_value_of_a_discrete_column_is_inside():
     """The year after the last one is no surprise; the one after that is."""
     X = np.column_stack([np.repeat(np.arange(2010.0, 2020.0), 6), X_CURVE])
@@ -195,6 +197,7 @@ def test_the_next_value_of_a_discrete_column_is_inside():
     np.testing.assert_allclose(model.outside(new)[:, 0], [0, 1 / 9, 0, 1])
 
 
+@pytest.mark.usefixtures("short_training")
 def test_forgetting_a_training_row_keeps_the_range_of_later_rows():
     """Its value is an end of the training range, not of the wider one."""
     X = np.column_stack([X_CURVE[:, 0], np.arange(60) % 2])
@@ -222,6 +225,7 @@ def test_a_given_net_extrapolates_if_asked():
     np.testing.assert_array_equal(refitted.predict_proba(far), models[1].predict_proba(far))
 
 
+@pytest.mark.usefixtures("short_training")
 def test_the_growth_of_a_given_net_is_that_of_the_built_in_one():
     """The same range, the same scale: std(y) at one width beyond; weights count as copies of rows."""
     model = LaplaceRegressor(net=given_net(1, 1), predictive="extrapolating", random_state=0).fit(X_CURVE, Y_CURVE)
@@ -236,6 +240,7 @@ def test_the_growth_of_a_given_net_is_that_of_the_built_in_one():
     np.testing.assert_array_equal(copies.outside(far), model.outside(far))
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_given_net_knows_its_columns(tmp_path):
     """Later rows extend the range; a stored model and a dataframe have it; a prior of an earlier fit hands it on."""
     table = pd.DataFrame(X_CURVE.astype(np.float32), columns=["hour"])
@@ -263,6 +268,7 @@ def test_what_has_no_range_is_refused(options, message):
         LaplaceRegressor(predictive="extrapolating", **options, **SMALL).fit(X_CURVE, np.exp(Y_CURVE).round())
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_given_net_of_an_earlier_version_has_no_range():
     model = LaplaceRegressor(net=given_net(1, 1), random_state=0).fit(X_CURVE, Y_CURVE)
     model._ranges = None

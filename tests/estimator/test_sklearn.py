@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import pickle
 import time
+from contextlib import nullcontext
 
 import joblib
 import nets
 import numpy as np
 import pytest
 import torch
-from shortened import shorten, skip_choices
+from shortened import few_steps, shorten, skip_choices
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -90,16 +91,21 @@ def checks_of(estimators, **options):
     return pytest.mark.parametrize(names, [case for case in cases if is_kept(case)], **mark.kwargs)
 
 
-@pytest.fixture
-def few_steps(monkeypatch, check):
-    """The members of default ensembles take a tenth of their steps.
+OF_TRAINED_NETS = ("check_classifiers_train", "check_regressors_train")
+"""Checks that ask for a score."""
 
-    For checks that are not in ``OF_EVERY_NET`` the training is shorter still: one candidate in the trial, and no nets
-    with exact steps.
+
+@pytest.fixture
+def trained_for(monkeypatch, check):
+    """The members of default ensembles take a tenth of their steps, and all nets a few unless their score is checked.
+
+    Ensembles have no nets with exact steps for checks that are not in ``OF_EVERY_NET``.
     """
     shorten(monkeypatch, 50, 45)
     if name_of(check) not in OF_EVERY_NET:
         skip_choices(monkeypatch)
+    with nullcontext() if name_of(check) in OF_TRAINED_NETS else few_steps():
+        yield
 
 
 @checks_of(
@@ -112,7 +118,7 @@ def few_steps(monkeypatch, check):
     ],
     expected_failed_checks=expected_failures,
 )
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("trained_for")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.InterpolationWarning")  # random labels
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
@@ -120,6 +126,8 @@ def few_steps(monkeypatch, check):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
 def test_scikit_learns_checks_all_pass(estimator, check):
     """Built-in nets and user nets pass every check, except one that passes negative counts."""
+    if estimator.net is not None and name_of(check) not in OF_TRAINED_NETS:
+        estimator = clone(estimator).set_params(net__max_epochs=2)
     check(estimator)
 
 

@@ -99,7 +99,8 @@ def on_folds(model, rows, targets, folds, *methods):
 
 @pytest.fixture(scope="module")
 def moons():
-    return classifier().fit(MOONS, LABELS)
+    with all_steps():
+        return classifier().fit(MOONS, LABELS)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +196,7 @@ def test_cross_val_predict_is_clones_on_the_folds():
         assert log_loss(LABELS, probabilities_of(got)) < 0.35  # constant probabilities of 1/2 have .69
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_learning_curve_is_fits_on_the_first_rows():
     """More rows give a higher held-out density, below that of the true noise."""
     sizes, *curves = learning_curve(regressor(), X, Y, train_sizes=[20, 50], cv=FOLDS[:2], scoring=neg_nlpd)
@@ -211,6 +213,7 @@ def test_a_learning_curve_is_fits_on_the_first_rows():
 # ---------------------------------------------------------------------- ensembles
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_voting_is_the_mean_of_fits_by_hand():
     """Means of predictions and of probabilities, with the most probable class of the mean."""
     models = [regressor(), regressor(random_state=1), regressor(hidden_layer_sizes=(3,))]
@@ -300,6 +303,7 @@ def test_adaboost_classification_is_weighted_fits_and_a_weighted_vote(options):
     assert boost.score(MOONS, LABELS) > 0.9  # one line has .8
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_multi_output_wrappers_are_independent_fits():
     """One net per target, exactly; a net with two outputs shares its hidden layer and predicts otherwise."""
     both = MultiOutputRegressor(regressor()).fit(X, Y2)
@@ -316,6 +320,7 @@ def test_multi_output_wrappers_are_independent_fits():
 # ---------------------------------------------------------------------- inspection
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_permutation_importance_is_twice_the_explained_share():
     """y depends on columns 0 and 1: a permuted column costs 2 Var(its part) / Var(y) in R², an unused one nothing."""
     parts = np.column_stack([2 * X[:, 0], np.sin(2 * X[:, 1]), np.zeros(80)])
@@ -326,8 +331,10 @@ def test_permutation_importance_is_twice_the_explained_share():
     assert list(importances.argsort()) == [2, 1, 0]
 
 
-def test_partial_dependence_is_the_mean_of_predictions_over_the_rows(fitted, moons):
+@pytest.mark.usefixtures("complete_training")
+def test_partial_dependence_is_the_mean_of_predictions_over_the_rows(moons):
     """By hand, with one column set to each value of the grid. The dependence on column 1 is the sine in y."""
+    fitted = regressor().fit(X, Y)
     shown = partial_dependence(fitted, X, [1], kind="both", grid_resolution=7)
     (grid,) = shown["grid_values"]
     moved = np.tile(X, (7, 1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -201,7 +202,7 @@ def test_rows_of_weight_zero_are_plain_predictions():
 def test_a_float32_net_is_answered_in_float64():
     """The results differ only by the rounding of the net."""
     problem = contracts.example("gaussian", seed=3, n=12)
-    network = trace(problem.module.float(), problem.x.float())
+    network = trace(copy.deepcopy(problem.module).float(), problem.x.float())
     single = [tuple(part.float() for part in batch) for batch in batches(problem)]
     fit = fit_laplace(network, problem.likelihood, GGN(), STRUCTURES["full"], network.scalar_prior(), single)
     hyper = hyper_of(problem, network.scalar_prior())

@@ -132,6 +132,7 @@ def test_a_common_weight_is_not_free():
 
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+@pytest.mark.usefixtures("short_training")
 def test_chunks_do_not_matter(structure, monkeypatch):
     """The curvature is a sum over rows, so that the chunk size has no effect."""
     options = {"hidden_layer_sizes": (5,), "prior_precision": 1.0, "sigma_noise": 0.2, "n_members": 1}
@@ -166,6 +167,7 @@ def test_global_generators_are_untouched(reference):
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
 
 
+@pytest.mark.usefixtures("short_training")
 def test_random_state_matters():
     """Different seeds give different initial weights."""
     options = {**SMALL, "n_members": 1, "likelihood": "gaussian"}
@@ -188,6 +190,7 @@ def test_the_template_is_untouched():
     assert all(p.requires_grad for p in module.parameters())
 
 
+@pytest.mark.usefixtures("short_training")
 def test_predict_leaves_the_estimator_as_it_was():
     """No lazily computed attributes; predictions are the same before and after other methods."""
     model = LaplaceRegressor(nets.regressor(nets.Hidden, module__dropout=0.5, module__norm=True), random_state=0)
@@ -223,6 +226,7 @@ def test_units_of_the_columns_do_not_matter():
     np.testing.assert_allclose(second, first, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("short_training")
 def test_names_of_the_classes_do_not_matter():
     """Integers and strings of the same order give the same fit."""
     names = np.array(["a", "b", "c"])
@@ -240,6 +244,7 @@ def test_a_strong_prior_gives_the_mean_and_no_epistemic_variance():
     assert (model.predict_std(X_NEW, kind="epistemic") < 1e-2).all()
 
 
+@pytest.mark.usefixtures("short_training")
 def test_a_cold_posterior_is_narrower_and_the_mode_stays():
     """The temperature scales the curvature and does not change the MAP estimate."""
     cold, warm = (
@@ -297,6 +302,7 @@ def test_the_scale_of_class_weights_does_not_matter_for_a_default_fit():
         np.testing.assert_allclose(other, balanced, atol=1e-4)  # weights differ in the last bits
 
 
+@pytest.mark.usefixtures("short_training")
 def test_shares_have_the_same_unit_in_later_rows():
     """Weights of a given net count rows; shares of a fit are enlarged, and those of later rows as they were."""
     model = LaplaceRegressor(nets.Linear, random_state=0)

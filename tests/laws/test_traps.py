@@ -19,6 +19,8 @@ from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.jacobian import FactoredJacobian
 from sklearn_laplace.laplace.structures import STRUCTURES
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(43)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(9, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.normal(size=60)
@@ -59,6 +61,7 @@ def test_trap_2_the_curvature_is_divided_by_the_noise_variance(structure):
         np.testing.assert_allclose(got, epistemic(closed_form(sigma)), rtol=1e-9)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_trap_3_a_candidate_is_scored_by_itself_alone():
     """The score of a candidate does not depend on the candidates before it."""
     model = LaplaceRegressor(**SMALL, n_members=1)
@@ -71,6 +74,7 @@ def test_trap_3_a_candidate_is_scored_by_itself_alone():
     assert scores[0] == scores[1]
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_trap_4_a_search_over_the_prior_is_scored_by_something_that_depends_on_it():
     """With a fixed training, the log density depends on the prior precision and R² does not."""
     grid = {"prior_precision": [1e-3, 1.0, 1e3]}

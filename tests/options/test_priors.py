@@ -39,6 +39,8 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.nets.skorch_net import MAPLoss
 from sklearn_laplace.options import GaussianPrior
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(31)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
 Y = X @ RNG.normal(size=(4, 2)) + [1.0, -2.0] + 0.3 * RNG.normal(size=(60, 2))
@@ -193,6 +195,7 @@ def test_refine_ends_at_the_mode_around_the_mean():
     assert mode.decrement < 1e-4
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_strong_prior_holds_a_pretrained_net_where_it_was():
     """Transfer learning: a few rows of another function barely change the net, but do without the prior mean."""
     module = LaplaceRegressor(nets.Hidden(4, 1), standardize_y=False, random_state=0).fit(X, Y[:, 0]).net_.module_
@@ -413,6 +416,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "block_diagonal", "diag", "low_rank"])
+@pytest.mark.usefixtures("complete_training")
 def test_relevance_is_determined(structure, cache):
     """Relevant columns have small precisions, irrelevant ones large precisions."""
     model = LaplaceRegressor(prior="ard", hessian_structure=structure, memory=cache, **SMALL).fit(RELEVANT, TARGETS)
@@ -454,6 +458,7 @@ def test_given_precisions_are_those_of_the_groups_whatever_is_random():
     assert last.prior_precision_ == pytest.approx(5.0) and last.prior_groups_ == ("5",)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_one_precision_a_parameter_fits_and_classifies():
     """Chosen by evidence or given; "auto" chooses a structure that supports it."""
     labels = np.where(Y[:, 0] > 1, "up", "down")
@@ -466,6 +471,7 @@ def test_one_precision_a_parameter_fits_and_classifies():
     assert model.prior_groups_[7] == "2.weight[1, 3]"
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
     """Without affordable exact steps, "diag" is used where Kronecker factors do not support the grouping."""
     nothing = replace(_map.budget_for(10), exact_step=0, exact_posterior=0, epoch_steps=40)
@@ -593,6 +599,7 @@ def test_relevance_is_that_of_the_formula(structure):
 
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+@pytest.mark.usefixtures("complete_training")
 def test_columns_that_matter_are_told_from_those_that_do_not(kind):
     """Two relevant columns have nine tenths of the relevance, in any units, and a constant one has none."""
     rows = np.column_stack([RELEVANT, np.full(150, 3.0)])
@@ -607,6 +614,7 @@ def test_columns_that_matter_are_told_from_those_that_do_not(kind):
     np.testing.assert_allclose(scaled, shares, atol=0.02)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_relevance_follows_the_order_of_the_columns():
     """The objective of a linear net has one mode: permuted columns have permuted relevances."""
     model = LaplaceRegressor(prior="ard", hidden_layer_sizes=(), random_state=0)
@@ -617,6 +625,7 @@ def test_relevance_follows_the_order_of_the_columns():
     assert shares[[0, 3]].sum() > 0.95
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
     """Those of its first layer; also after pickling and refit_laplace."""
     model = LaplaceRegressor(nets.Hidden(6, 1), prior="ard", random_state=0).fit(RELEVANT, TARGETS)
@@ -687,6 +696,7 @@ def test_the_search_stops_at_a_stationary_point_within_its_iterations(name, kind
 
 
 @pytest.mark.parametrize("name", sorted(GROUPINGS))
+@pytest.mark.usefixtures("complete_training")
 def test_the_alternation_stops_within_its_steps(name, monkeypatch):
     """Moves that have begun are finished and one more settling may follow: at most half of the steps are added."""
     shares, original = [], _map.alternate

@@ -83,6 +83,11 @@ def models():
     }
 
 
+@pytest.fixture(scope="module")
+def model_of_own_class():
+    return LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y)
+
+
 @pytest.fixture
 def path(models, tmp_path):
     save(models["regressor"], tmp_path / "model.safetensors")
@@ -470,9 +475,9 @@ def test_a_module_with_a_state_of_its_own_is_not_made(kind, file, path):
 # ---------------------------------------------------------------------- the user's own classes
 
 
-def test_a_function_of_the_user_is_trusted(tmp_path):
+def test_a_function_of_the_user_is_trusted(model_of_own_class, tmp_path):
     """Both the function and its module class have to be trusted."""
-    model = LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y)
+    model = model_of_own_class
     save(model, tmp_path / "model")
     for trusted in ([], [Own], [bent]):
         with pytest.raises(StateError, match=r"needs .*(Own|bent), which is not a class"):
@@ -522,9 +527,9 @@ def test_modules_that_are_more_than_data_are_not_saved(kind, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bent", "forward", "__init__", "load_state_dict", "register_forward_hook", "apply"])
-def test_no_method_of_a_trusted_class_is_bound(name, tmp_path):
+def test_no_method_of_a_trusted_class_is_bound(name, model_of_own_class, tmp_path):
     """Neither its own methods nor those of torch's base class."""
-    save(LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y), tmp_path / "model")
+    save(model_of_own_class, tmp_path / "model")
     original = crafted.Crafted(tmp_path / "model")
     place = next(k for k, node in enumerate(original.objects) if type(node[1]) is int)
     for node in (["method", ["ref", place - 1], name], ["named", 0, name], ["named", f"Own.{name}"]):
@@ -561,9 +566,9 @@ class Forward:
         return x
 
 
-def test_loading_runs_no_code_of_trusted_classes(tmp_path, monkeypatch):
+def test_loading_runs_no_code_of_trusted_classes(model_of_own_class, tmp_path, monkeypatch):
     """An object of a trusted class is created without ``__init__`` and without a forward pass."""
-    save(LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y), tmp_path / "model")
+    save(model_of_own_class, tmp_path / "model")
 
     def fail(*args):
         raise AssertionError("it ran")

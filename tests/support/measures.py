@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -97,6 +98,7 @@ def private_imports(text: str) -> list[str]:
     return found
 
 
+@cache
 def private_tests() -> list[str]:
     """Names of the test files that import private modules or names."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))

@@ -128,7 +128,7 @@ def training() -> dict[str, dict[str, int]]:
     schedule = Schedule(100, batch_size=16)
     seen, stacked = torch.ones(2, n).to(DEVICE), Stacked(nets)
     run_ = Training(stacked, Squares(), rows, seen, schedule, 0, [1.0, 1.0], dropout=[0.0, 0.15])
-    steps = {"few": 10, "many": 100}
+    steps = {"few": 5, "many": 30}
     return {
         name: counted(lambda count=count: run_.run(schedule.rate, schedule.decay, range(count), Steps()))
         for name, count in steps.items()

@@ -11,14 +11,31 @@ from typing import Any
 import pytest
 
 from sklearn_laplace._ensemble import noise_model, train_members
-from sklearn_laplace._training import cache, fit_map, recipe
+from sklearn_laplace._table.limits import Budget, budget_for
+from sklearn_laplace._training import cache, fit_map, own_epochs, recipe
+from sklearn_laplace.laplace.mode import alternating
 
 STEPS = 2
-"""Number of second-order steps of a net, and of a noise model."""
+"""Number of Gauss–Newton steps, and of L-BFGS steps, of a net and of a noise model."""
+EPOCH_STEPS = 20
+"""Number of gradient steps of a module without a skorch net, and of a large net."""
+
+
+def short_budget(n_rows: int) -> Budget:
+    return replace(budget_for(n_rows), epoch_steps=EPOCH_STEPS)
+
+
 SHORT: dict[tuple[ModuleType, str], Any] = {
     (fit_map, "_effort"): lambda *args, **options: fit_map.Effort(STEPS, STEPS),
+    (fit_map, "budget_for"): short_budget,
+    (own_epochs, "budget_for"): short_budget,
+    (fit_map, "STARTS"): fit_map.STARTS[:1],
+    (alternating, "REST_ROUNDS"): 1,
+    (alternating, "REST_STEPS"): STEPS,
+    (alternating, "SHORT_STEPS"): STEPS,
     (noise_model, "ACCURATE"): replace(noise_model.ACCURATE, steps=STEPS),
     (noise_model, "QUICK"): replace(noise_model.QUICK, steps=STEPS),
+    (noise_model, "LEVELS"): noise_model.LEVELS[::14],
     (recipe, "STEPS_AT_1000"): (50, 45),
     (train_members, "REGULARISATIONS"): ((0.1, 0.0),),
     (cache, "MAP_NEUTRAL"): cache.MAP_NEUTRAL | {"random_state": 1},  # other keys than those of complete trainings

@@ -120,16 +120,14 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
     """Factored layers whose part agrees with autodiff on the example, without mixing rows."""
     if not network.layers:
         return ()
-    module = copy.deepcopy(network.module)
-    tensors = dict(module.named_parameters())
-    for name in selected:
-        tensors[name].requires_grad_()
+    parameters = dict(network.module.named_parameters())
+    tensors = {name: parameters[name].detach().requires_grad_() for name in selected}
     with torch.enable_grad():
-        outputs = network.transform_outputs(module(example))
+        outputs = network.transform_outputs(network.replica(tensors)(example))
     if not outputs.requires_grad:
         raise ValueError(
-            f"the outputs of {type(module).__name__} do not depend on its parameters differentiably. Remove detach() "
-            "and no_grad() from its forward pass."
+            f"the outputs of {type(network.module).__name__} do not depend on its parameters differentiably. Remove "
+            "detach() and no_grad() from its forward pass."
         )
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import oracles
 import torch
@@ -15,10 +16,12 @@ from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from .examples import Example, to_package
 
 
+@lru_cache(maxsize=100)
 def dense_curvature(structure: str, problem: Example, *, reduce: bool = False, rank: int | None = None) -> Tensor:
     """Curvature H as the structure stores it, from the oracles alone, in the package's order.
 
     ``reduce`` selects the weight sharing of Kronecker factors. ``rank`` is that of ``low_rank_diag``, by default full.
+    Tests share the matrix and must not change it.
     """
     network, rows = problem.network, (problem.x, problem.y, problem.weights)
     names = network.parameter_names

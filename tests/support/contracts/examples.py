@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import oracles
@@ -102,10 +103,14 @@ def n_outputs_of(kind: str, n_outputs: int) -> int:
     return 1 if kind == "bernoulli" else n_outputs
 
 
+@cache
 def example(
     kind: str, seed: int = 0, n: int = 9, sizes: tuple[int, int, int] = (2, 3, 3), noisy: bool = False
 ) -> Example:
-    """A `Scaled` net with random parameters; some row weights are zero. ``noisy``: with known noise variances."""
+    """A `Scaled` net with random parameters; some row weights are zero. ``noisy``: with known noise variances.
+
+    Tests share it and must not change it.
+    """
     sizes = (*sizes[:2], n_outputs_of(kind, sizes[2]))
     module = Scaled(*sizes, seed=seed)
     x, y = random_rows(kind, n, sizes[0], sizes[2], seed)

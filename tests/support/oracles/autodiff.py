@@ -66,8 +66,8 @@ def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tens
 
 def output_gradient(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor = 1.0) -> Tensor:
     """Gradient of -log p(y | f) in f, by autodiff, at this noise variance (gaussian; broadcasts to (n, C)); (n, C)."""
-    rows = _row_nlls(kind, f, y, noise_variance)
-    return torch.stack([torch.autograd.functional.jacobian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
+    f = f.detach().double().requires_grad_()
+    return _gradient_in_outputs(kind, f, y, noise_variance).detach()
 
 
 def expected_targets(kind: str, f: Tensor, y: Tensor) -> Tensor:
@@ -98,8 +98,19 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance
         y = torch.zeros_like(f) if kind in ("gaussian", "poisson") else torch.zeros(len(f), dtype=torch.long)
     if kind == "negative_binomial":
         return _fisher_information(f)
-    rows = _row_nlls(kind, f, y, noise_variance)
-    return torch.stack([torch.autograd.functional.hessian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
+    f = f.detach().double().requires_grad_()
+    gradient = _gradient_in_outputs(kind, f, y, noise_variance)
+    # A row's gradient depends on the outputs of this row alone, so that sums over rows have the same derivatives.
+    columns = [torch.autograd.grad(part.sum(), f, retain_graph=True)[0] for part in gradient.unbind(1)]
+    return torch.stack(columns, 1)
+
+
+def _gradient_in_outputs(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor) -> Tensor:
+    """Differentiable gradient of -log p(y | f) in f (n, C)."""
+    with torch.enable_grad():
+        total = -log_likelihood(kind, f, y, _rows_of(noise_variance, len(f))).sum()
+        (gradient,) = torch.autograd.grad(total, f, create_graph=True)
+    return gradient
 
 
 def _fisher_information(f: Tensor) -> Tensor:
@@ -124,14 +135,3 @@ def _row_losses(
         return lambda theta: -log_likelihood(kind, f(theta, x[row]), y[row], variance[row])[0]
 
     return [loss(n) for n in range(len(x))], flatten(module, names)
-
-
-def _row_nlls(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor) -> list[Function]:
-    """-log p(y | f) of each row as a function of its f (C,)."""
-    variance = _rows_of(noise_variance, len(f))
-
-    def nll(n: int) -> Function:
-        row = slice(n, n + 1)
-        return lambda outputs: -log_likelihood(kind, outputs[None], y[row], variance[row])[0]
-
-    return [nll(n) for n in range(len(f))]

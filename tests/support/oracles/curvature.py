@@ -58,9 +58,10 @@ def empirical_fisher(
     Tensor of shape (P, P)
     """
     w, (nll, theta) = _weights(weights, len(x)), _row_losses(kind, module, names, x, y, noise_variance)
+    thetas = theta.repeat(len(x), 1)  # one copy per row, so that the gradient of the sum has those of the rows
+    gradients = torch.autograd.functional.jacobian(lambda t: sum(nll[n](t[n]) for n in range(len(x))), thetas)
     total = torch.zeros(len(theta), len(theta), dtype=torch.float64)
-    for n in range(len(x)):
-        g = torch.autograd.functional.jacobian(nll[n], theta)
+    for n, g in enumerate(gradients):
         total = total + w[n] * torch.outer(g, g)
     return total
 
@@ -81,10 +82,11 @@ def hessian(
     Tensor of shape (P, P)
     """
     w, (nll, theta) = _weights(weights, len(x)), _row_losses(kind, module, names, x, y, noise_variance)
-    return sum(
-        (w[n] * torch.autograd.functional.hessian(nll[n], theta) for n in range(len(x))),
-        torch.zeros(len(theta), len(theta), dtype=torch.float64),
-    )
+
+    def total(theta: Tensor) -> Tensor:
+        return sum((w[n] * nll[n](theta) for n in range(len(x))), theta.new_zeros(()))
+
+    return torch.autograd.functional.hessian(total, theta, vectorize=True)
 
 
 def nearest_semidefinite(matrix: Tensor) -> Tensor:
@@ -229,24 +231,21 @@ def _linear(module: nn.Module, layer_name: str) -> nn.Linear:
 
 def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs (L, in) of one layer and derivative (C, L, out) of the outputs in the layer's output."""
-    inputs: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda _, args, output: inputs.append(args[0].detach()))
-    module(_double(row))
-    handle.remove()
-    if len(inputs) != 1 or inputs[0].shape[0] != 1 or inputs[0].shape[-1] != layer.in_features:
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def perturb(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        perturbation = torch.zeros_like(output, requires_grad=True)
+        calls.append((args[0].detach(), perturbation))
+        return output + perturbation
+
+    handle = layer.register_forward_hook(perturb)
+    try:
+        with torch.enable_grad():
+            f: Tensor = module(_double(row)).reshape(-1)
+    finally:
+        handle.remove()
+    if len(calls) != 1 or calls[0][0].shape[0] != 1 or calls[0][0].shape[-1] != layer.in_features:
         raise ValueError("the layer must be called once per forward, on inputs of shape (n, ..., in)")
-
-    def f(perturbation: Tensor) -> Tensor:
-        def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            return output + perturbation
-
-        handle = layer.register_forward_hook(hook)
-        try:
-            result: Tensor = module(_double(row))
-        finally:
-            handle.remove()
-        return result.reshape(-1)
-
-    shape = (*inputs[0].shape[:-1], layer.out_features)
-    G = torch.autograd.functional.jacobian(f, torch.zeros(shape, dtype=torch.float64))
-    return inputs[0].reshape(-1, layer.in_features), G.reshape(len(G), -1, layer.out_features)
+    inputs, perturbation = calls[0]
+    G = torch.stack([torch.autograd.grad(entry, perturbation, retain_graph=True)[0] for entry in f])
+    return inputs.reshape(-1, layer.in_features), G.reshape(len(G), -1, layer.out_features)

@@ -75,11 +75,10 @@ def jacobian(module: nn.Module, names: Sequence[str], x: Tensor) -> Tensor:
     Tensor of shape (n, C, P)
     """
     f, theta = network_function(module, names), flatten(module, names)
-    rows = []
-    for i in range(len(x)):
-        row = x[i : i + 1]
-        rows.append(torch.autograd.functional.jacobian(lambda t, row=row: f(t, row)[0], theta))
-    return torch.stack(rows)
+    thetas = theta.repeat(len(x), 1).requires_grad_()  # one copy per row, so that a sum over rows keeps them apart
+    with torch.enable_grad():
+        f_x = torch.cat([f(thetas[i], x[i : i + 1]) for i in range(len(x))])
+        return torch.stack([torch.autograd.grad(c.sum(), thetas, retain_graph=True)[0] for c in f_x.unbind(1)], 1)
 
 
 def _double(x: Tensor) -> Tensor:

@@ -281,7 +281,7 @@ def gauss_newton_map(
         return torch.stack([*rows, _vector(delta) * theta])
 
     def hessian(theta: Tensor) -> Tensor:
-        return torch.autograd.functional.hessian(objective, theta)
+        return torch.autograd.functional.hessian(objective, theta, vectorize=True)
 
     def gauss_newton(theta: Tensor) -> Tensor:
         at = with_parameters(module, names, theta)
