@@ -235,6 +235,7 @@ def test_both_precisions_answer_alike(dtype, regressor):
     assert next(model.net_.module_.parameters()).dtype == getattr(torch, dtype)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_large_data_train_by_epochs(monkeypatch):
     """Without affordable Gauss–Newton steps the net trains by Adam, with evidence steps on a Kronecker curvature."""
     large = dataclasses.replace(_budget.LARGE, exact_step=0.0, epoch_steps=300)

@@ -181,6 +181,7 @@ def test_a_search_scores_clones_on_the_folds_and_refits_the_best(kind):
     assert_equal(search.predict(X), regressor(**search.best_params_).fit(X, Y).predict(X))
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_cross_val_predict_is_clones_on_the_folds():
     """Exactly equal; the out-of-fold R² is near its ceiling of .98, and the errors match the standard deviations."""
     model = regressor(prior_precision="evidence", sigma_noise="evidence")
