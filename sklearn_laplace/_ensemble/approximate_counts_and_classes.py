@@ -49,7 +49,7 @@ def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest
         fits = fits_of_stream(fits, joint_nets.places, stream, options, None, rows.weights)
     most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else MOST_ROWS
     start = _of_largest_evidence(fits[0])
-    scores = _scored(fits, joint_nets, rows, start, most)
+    scores = _scored(fits, joint_nets, rows, start, most, len(fits))
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
     origin = SelectionState(start, fits[0].prior.names, networks[0].parameter_names, None, scores)
     return members_of(joint_nets, request, nets, fits, [hyper] * len(fits), [origin] * len(fits), None)
@@ -70,15 +70,19 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 
     def density(under: Options) -> float:
         of_all = [replace(fit, likelihood=under.likelihood) for fit in fits]
-        return float(_scored(of_all, joint_nets, rows, start, MOST_ROWS // 4).constants.max())
+        scores = _scored(of_all, joint_nets, rows, start, MOST_ROWS // 4, joint_nets.n_repeats)
+        return float(scores.constants.max())
 
     return max(candidates, key=density)
 
 
 def _scored(
-    fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int
+    fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int, n_nets: int
 ) -> HeldOutScores:
-    """Log density of some rows for factors of the precision, estimated from the members that hold out a row."""
+    """Log density of some rows under a mixture of ``n_nets`` members, for factors of the precision.
+
+    It is estimated from the members that hold out a row.
+    """
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
     chosen = some_rows(len(rows), most).to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
@@ -90,6 +94,6 @@ def _scored(
         batches = few.taken(places).chunks(CHUNK)
         logs[repeat_of[k], :, places] = log_densities(fit, batches, precisions, density)
     weights = likelihood.score_weights(few.weights).double()
-    mixed = of_mixture(logs, joint_nets.repeat_shares, len(fits)) @ weights
+    mixed = of_mixture(logs, joint_nets.repeat_shares, n_nets) @ weights
     unit, none = start.prior_precision, torch.zeros_like(factors)
     return HeldOutScores(unit, factors, none, mixed, 0.0, likelihood.dispersion_bounds)

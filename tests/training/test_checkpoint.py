@@ -6,6 +6,7 @@ A fit that ends leaves its training in the cache, so that each of them has a fol
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,8 @@ def rows(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 def few_steps(monkeypatch):
     """Short trainings, of the noise too, without nets with exact steps, and a state after each step."""
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (20, 15))
-    for name in ("STEPS", "QUICK_STEPS"):
-        monkeypatch.setattr(noise_model, name, 2)
+    for name in ("ACCURATE", "QUICK"):
+        monkeypatch.setattr(noise_model, name, replace(getattr(noise_model, name), steps=2))
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.affords_exact_net", lambda *args: False)
     monkeypatch.setattr(checkpoint, "EVERY", -1.0)
 
