@@ -22,6 +22,7 @@ from zlib import crc32
 
 import pytest
 import torch
+from clusters import forked_workers_of_dask, ray_cluster  # noqa: F401 (fixtures)
 from processes import Processes
 from shortened import all_steps, few_steps
 from slow import listed

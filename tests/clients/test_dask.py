@@ -15,7 +15,7 @@ distributed = client("distributed")
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(forked_workers_of_dask):
     """Local cluster of two processes with a single thread each."""
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options) as local, distributed.Client(local):

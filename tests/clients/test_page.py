@@ -25,6 +25,7 @@ def packages(section: str) -> list[str]:
     return [PACKAGES.get(name, name.lower().replace("-", "_")) for name in named if " " not in name]
 
 
+@pytest.mark.usefixtures("forked_workers_of_dask")
 @pytest.mark.parametrize("section", HOW_TOS, ids=lambda section: section.partition(":")[0].replace(" ", "-"))
 def test_the_page_prints_what_it_shows(section):
     """Each section runs without the other sections and has at most ten lines."""

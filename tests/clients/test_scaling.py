@@ -121,6 +121,7 @@ def test_ranks_fit_a_small_table_as_one_process_does(ranks, tmp_path):
     assert not list(tmp_path.glob("*/sklearn_laplace/*"))
 
 
+@pytest.mark.usefixtures("forked_workers_of_dask")
 def test_workers_of_dask_fit_one_model(folder, alone):
     """Three workers with unequal numbers of the eight row groups."""
     client("distributed")

@@ -1,4 +1,4 @@
-"""Workers of dask and Ray without the imports of each: they take five seconds a process."""
+"""Fixtures of dask and Ray for tests/clients. Each worker would need five seconds for the imports of the packages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from quick import client
 
-HERE = Path(__file__).parent
-SCRIPTS = HERE.parents[1] / "examples" / "scaling"
+TESTS = Path(__file__).parents[1]
+FOLDERS = TESTS / "clients", TESTS.parent / "examples" / "scaling"
+"""Folders of modules that workers import."""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def forked_workers_of_dask() -> Iterator[None]:
     """Workers are forks of a server that has imported the packages once. All have a single thread each."""
     with pytest.MonkeyPatch.context() as patch:
@@ -36,11 +36,13 @@ def forked_workers_of_dask() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Local cluster of two processes, which find the modules of this folder and of ``examples/scaling``."""
+    """Local cluster of two processes."""
+    from quick import client
+
     ray = client("ray")
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        for folder in (HERE, SCRIPTS):
+        for folder in FOLDERS:
             patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
