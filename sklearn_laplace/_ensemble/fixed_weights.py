@@ -60,8 +60,8 @@ LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
 
 
 @dataclass(frozen=True)
-class Belief:
-    """Normal distribution of a logarithm."""
+class LogNormalPrior:
+    """Normal prior of a logarithm."""
 
     mean: float
     sd: float
@@ -71,11 +71,11 @@ class Belief:
         return ((value - self.mean) / self.sd) ** 2
 
 
-FACTOR, FACTOR_OF_CLASSES = Belief(0.0, math.log(10.0)), Belief(math.log(10.0), 0.6)
+FACTOR, FACTOR_OF_CLASSES = LogNormalPrior(0.0, math.log(10.0)), LogNormalPrior(math.log(10.0), 0.6)
 """Of f, for numbers and for classes and counts."""
-NOISE = Belief(0.0, 2 * 0.2)
+NOISE = LogNormalPrior(0.0, 2 * 0.2)
 """Of φ relative to the mean squared error; .2 for σ. Chosen on inner splits, see docs/decisions.md."""
-BIAS = Belief(0.2, 0.3)
+BIAS = LogNormalPrior(0.2, 0.3)
 """Of the mean squared error of new rows relative to that of leave-one-out."""
 
 

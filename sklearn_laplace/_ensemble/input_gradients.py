@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._table.reading import _few, column_names
+from .._table.reading import column_names, first_of
 from .._table.table import Table
 from .._validation.rows import as_numbers, shown
 from ..laplace.latent import Predictive
@@ -36,7 +36,7 @@ def check_varied(x: Tensor, table: Table | None) -> None:
     fixed = [] if table is None else [column.name for column in table.columns if column.n_levels]
     if fixed:
         raise ValueError(
-            f"gradients and X_std need numeric columns, but {_few(fixed)} of X holds categories. Fit without these "
+            f"gradients and X_std need numeric columns, but {first_of(fixed)} of X holds categories. Fit without these "
             "columns, or compare predict_std of rows that differ in them."
         )
     missing = x.isnan().nonzero()

@@ -254,11 +254,11 @@ def sharpened(
     ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
     for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture.
     """
-    weights, one = rows.weights.double(), torch.ones(1).to(outputs)
-    factors = [loss.best_factor(of_one[None], rows.targets, weights, one)[0] for of_one in outputs]
+    weights = rows.weights.double()
+    factors = [loss.best_factor(of_one[None], rows.targets, weights)[0] for of_one in outputs]
     outputs = torch.stack([factor * of_one for factor, of_one in zip(factors, outputs, strict=True)])
     shares = by_stacking(-loss.errors(outputs, rows.targets).cpu().numpy(), weights.cpu().numpy())
     n_nets = sum(len(repeat.states) for repeat in repeats)
-    of_all, _ = loss.best_factor(outputs, rows.targets, weights, torch.from_numpy(shares).to(one), n_nets)
+    of_all, _ = loss.best_factor(outputs, rows.targets, weights, torch.from_numpy(shares).to(outputs), n_nets)
     scaled = [repeat.sharpened(factor * of_all) for repeat, factor in zip(repeats, factors, strict=True)]
     return replace(JointMembers.of_repeats(scaled, shares.tolist()), overdispersion=alpha)

@@ -54,14 +54,14 @@ from ..nets.stacked import StackedNets, is_built_in
 
 
 @dataclass(frozen=True)
-class Effort:
+class Limits:
     """Limits of the training of a noise model."""
 
     steps: int  # Gauss–Newton steps
     cost: float  # multiply-adds of one step, which limit the number of rows
 
 
-ACCURATE, QUICK = Effort(30, 1e9), Effort(20, 1e8)
+ACCURATE, QUICK = Limits(30, 1e9), Limits(20, 1e8)
 """For predictions, and for row weights in a training or a first fit of two. See docs/decisions.md."""
 NODES = 15
 """Number of quadrature nodes over h."""
@@ -280,24 +280,24 @@ def noise_model(
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    effort = QUICK if quick else ACCURATE
-    chosen = training_rows(len(inputs), size, seed, effort).to(inputs.device)
+    limits = QUICK if quick else ACCURATE
+    chosen = training_rows(len(inputs), size, seed, limits).to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())
     variance = torch.zeros_like(errors)
-    steps = (QUICK if is_first else effort).steps
+    steps = (QUICK if is_first else limits).steps
     model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=steps)
     if is_first:
         variance = held_out.variance[chosen] * model.ratios(inputs).sqrt().clamp_max(1.0)
-        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=effort.steps, before=model)
+        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps=limits.steps, before=model)
     if not (always or model.gain > DECISIVE):
         return None
     return TrainedNoise(model, chosen, inputs, errors, variance, weights, dispersion)
 
 
-def training_rows(n_rows: int, n_weights: int, seed: int, effort: Effort) -> Tensor:
+def training_rows(n_rows: int, n_weights: int, seed: int, limits: Limits) -> Tensor:
     """Indices (m,), int64, of the rows that train h: all, or a random sample small enough for exact steps."""
-    most = max(int(effort.cost / n_weights**2), FEW_ROWS)
+    most = max(int(limits.cost / n_weights**2), FEW_ROWS)
     if n_rows <= most:
         return torch.arange(n_rows)
     return torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed))[:most]

@@ -268,7 +268,7 @@ def _held_out_loss(loss: NegativeLog, rows: TrainingRows, held_out: Tensor, outp
     few = some_rows(len(rows), MOST_SCORED).to(outputs.device)
     of_row = (outputs[:, few] * held_out[:, few, None]).sum(0)
     weights = rows.weights[few] * held_out[:, few].any(0)
-    return loss.best_factor(of_row[None], rows.targets[few], weights, torch.ones(1).to(outputs))[1]
+    return loss.best_factor(of_row[None], rows.targets[few], weights)[1]
 
 
 def _noise_so_far(

@@ -402,7 +402,7 @@ class FittedModel(ABC):
         sigma_noise : float or array-like of shape (n_outputs,), optional
             Noise standard deviation in units of y, for regression only. Default: the fitted value.
         temperature : float or dict, optional
-            As for the estimator. Default: the value of the estimator.
+            As in the constructor. Default: the value of the estimator.
 
         Returns
         -------

@@ -31,6 +31,7 @@ from .._storage.describe import Describer, name_of
 from .._storage.registry import known
 from .._storage.restore import OF_TREE, Reader, parsed, reading
 from .._storage.stored import STATE_FORMAT, check_format
+from .._table.reading import first_of
 from .._validation.arguments import explained, file_path
 from ..errors import StateError
 from ..laplace.torch_state import ordinary_tensors
@@ -284,9 +285,10 @@ def _arrays(path: Path, arrays: Mapping[str, np.ndarray], needed: Any) -> list[n
         raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays.")
     names = {str(place) for place in range(len(needed))}
     if names != set(arrays):
+        missing, extra = sorted(names - set(arrays)), sorted(set(arrays) - names)
         raise StateError(
             f"{path} has {len(arrays)} arrays and its tree lists {len(needed)}: missing are "
-            f"{_few(names - set(arrays))}, not listed {_few(set(arrays) - names)}. Copy it again."
+            f"{first_of(missing) or 'none'}, not listed {first_of(extra) or 'none'}. Copy it again."
         )
     return [_array(f"array {place} of {path}", arrays[str(place)], *header) for place, header in enumerate(needed)]
 
@@ -310,8 +312,3 @@ def _array(name: str, stored: np.ndarray, dtype_name: Any, sizes: Any, checksum:
     if dtype.kind == "U" and (stored.view(f"{dtype.str[0]}u4") > sys.maxunicode).any():
         raise StateError(f"{name} holds text with invalid character codes.")
     return stored if native else stored.view(dtype).reshape(shape)
-
-
-def _few(names: Iterable[str], most: int = 5) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:most]) + (", …" if len(ordered) > most else "") if ordered else "none"

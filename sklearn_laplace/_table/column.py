@@ -11,7 +11,7 @@ import numpy as np
 from .._validation.rows import is_missing, shown
 from ..errors import TableWarning
 from ..errors.warn import warn_user
-from .reading import _few, _kinds, _level, _numbers, as_levels, in_pandas
+from .reading import _kinds, _level, _numbers, as_levels, first_of, in_pandas
 from .statistics import robust, weighted_quantiles
 from .text import DATES, concern, converted, is_marker, read_as
 
@@ -187,12 +187,12 @@ def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, r
         return
     parts = [
         f"{column.name} ({len(values) / n_rows:.0%}, such as {shown(values[0])}; the training rows had "
-        f"{_few([repr(level) for level, _ in column.codes])})"
+        f"{first_of([repr(level) for level, _ in column.codes])})"
         for column, values in mostly
     ]
     warn_user(
         f"most values of {len(parts)} column{'s' * (len(parts) > 1)} of X are unknown categories: "
-        f"{_few(parts, MOST_LISTED)}. Check that meaning and spelling are those of the training rows.",
+        f"{first_of(parts, MOST_LISTED)}. Check that meaning and spelling are those of the training rows.",
         TableWarning,
     )
     if len(reported) > MOST_REPORTED:

@@ -288,7 +288,7 @@ def _explain_columns(X: Any, error: Exception) -> None:
             incomplete += [f"{label}, the first in row {absent[0]}"] if absent.size else []
     if text:
         raise ValueError(
-            f"the given net accepts only numbers; X has other values in {_few(text)}. Encode them in a pipeline "
+            f"the given net accepts only numbers; X has other values in {first_of(text)}. Encode them in a pipeline "
             "(sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or use net=None, "
             "which encodes the table itself."
         ) from error
@@ -304,7 +304,8 @@ def column_names(X: Any) -> list[Any] | None:
     return None if names is None or getattr(X, "dtypes", None) is None else list(names)
 
 
-def _few(names: Sequence[object], most: int = NAMED) -> str:
+def first_of(names: Sequence[object], most: int = NAMED) -> str:
+    """The first names, for a message."""
     return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 

@@ -36,7 +36,7 @@ from .column import (
     warn_of_unknown,
 )
 from .fillings import Fillings, order
-from .reading import NAMED, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
+from .reading import NAMED, _kinds, _label, _numbers, column_names, first_of, read_columns, with_gaps
 from .text import converted
 
 FROM_DTYPE = "from_dtype"
@@ -67,7 +67,7 @@ def _position(column: Any, names: Sequence[Any] | None, d: int) -> int:
                 f"categorical_features names {column!r}, and X has no column names; pass positions or a mask."
             )
         if column not in names:
-            raise ValueError(f"categorical_features names {column!r}; the columns of X are {_few(names, 20)}.")
+            raise ValueError(f"categorical_features names {column!r}; the columns of X are {first_of(names, 20)}.")
         return list(names).index(column)
     if names is not None and column in names and list(names).index(column) != int(column) % d:
         raise ValueError(
@@ -185,7 +185,7 @@ class Table:
         names = [column.name for column, n_gaps in zip(self.columns, gaps, strict=True) if n_gaps and column.spread]
         if names:
             warn_user(
-                f"X has missing numbers in {_few(names)}, where no training row had one. Predictions average over "
+                f"X has missing numbers in {first_of(names)}, where no training row had one. Predictions average over "
                 "the column's training values, with larger standard deviations. For better predictions, fit on rows "
                 "with such gaps, or impute them (SimpleImputer in a pipeline).",
                 TableWarning,

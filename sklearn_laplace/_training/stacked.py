@@ -136,14 +136,16 @@ class NegativeLog:
         return self.likelihood.nll(*self._flat(outputs.double(), targets)).view(outputs.shape[:2])
 
     def best_factor(
-        self, outputs: Tensor, targets: Tensor, weights: Tensor, shares: Tensor, n_nets: int = 1
+        self, outputs: Tensor, targets: Tensor, weights: Tensor, shares: Tensor | None = None, n_nets: int = 1
     ) -> tuple[float, float]:
         """Factor of the outputs (D, n, C) with the smallest loss of a mixture of ``n_nets``, and this mean loss, nats.
 
-        See :func:`of_mixture`; ``weights`` are (n,) and ``shares`` (D,). The logarithm of the factor has a standard
-        normal prior, since rows that are all classified correctly ask for the largest factor. Counts have factor 1.
+        See :func:`of_mixture`; ``weights`` are (n,) and ``shares`` (D,), equal by default. The logarithm of the factor
+        has a standard normal prior. Without it, rows that are all classified correctly would have the largest factor.
+        Counts have factor 1.
         """
         scored = weights > 0
+        shares = outputs.new_full((len(outputs),), 1 / len(outputs)) if shares is None else shares
         outputs, targets, weights = outputs[:, scored], targets[scored], weights[scored].double()
 
         def loss(log_factor: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.utils import _safe_indexing
 
-from .._table.reading import _few, column_names
+from .._table.reading import column_names, first_of
 from .._validation.arguments import count, explained, fractions
 from .._validation.rows import targets_like
 from ..distributions.evaluation import central_interval, check_counts
@@ -301,7 +301,7 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
         feature = 0
     columns = list(range(n)) if names is None else [*names, *range(n)]
     if feature not in columns or isinstance(feature, bool):
-        few = _few(list(map(repr, columns)), 8)
+        few = first_of(list(map(repr, columns)), 8)
         raise ValueError(f"feature={feature!r} is not a column of X; expected one of {few}.")
     index = columns.index(feature) % n
     values = _column(table, index)

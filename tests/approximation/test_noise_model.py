@@ -166,7 +166,7 @@ def test_the_variance_of_predictions_is_the_one_of_the_training():
 
 def test_rows_beyond_the_budget_are_a_sample(monkeypatch):
     monkeypatch.setattr(noise, "FEW_ROWS", 30)
-    monkeypatch.setattr(noise, "ACCURATE", noise.Effort(steps=30, cost=1.0))
+    monkeypatch.setattr(noise, "ACCURATE", noise.Limits(steps=30, cost=1.0))
     chosen = noise.training_rows(100, 19, 0, noise.ACCURATE)
     assert len(set(chosen.tolist())) == 30 and set(chosen.tolist()) <= set(range(100))
     x, errors = errors_of(lambda x: 0.5 * torch.exp(x))

@@ -17,7 +17,7 @@ import pytest
 from quick import client
 
 pyarrow = client("pyarrow")
-import few_rows  # noqa: E402 (its module of the package needs no client, and the tests that use it do)
+import few_rows  # noqa: E402 (without pyarrow, all tests of this file are skipped first)
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scaling"

@@ -198,10 +198,9 @@ def test_the_best_factor_has_the_smallest_loss(n_nets):
 def test_the_factor_of_rows_that_are_all_right_is_bounded():
     """Without its prior it would be the largest. Counts have none."""
     outputs, y = torch.eye(2).double().repeat(20, 1)[None], torch.arange(40) % 2
-    one, loss = torch.ones(1).double(), NegativeLog(Categorical())
-    factor, _ = loss.best_factor(outputs, y, torch.ones(40), one)
+    factor, _ = NegativeLog(Categorical()).best_factor(outputs, y, torch.ones(40))
     assert 3 < factor < 6
-    assert NegativeLog(Poisson()).best_factor(outputs[..., :1], y[:, None].double(), torch.ones(40), one)[0] == 1.0
+    assert NegativeLog(Poisson()).best_factor(outputs[..., :1], y[:, None].double(), torch.ones(40))[0] == 1.0
 
 
 def test_the_best_cycle_is_kept(monkeypatch):
@@ -209,8 +208,8 @@ def test_the_best_cycle_is_kept(monkeypatch):
     X, _ = classes(400, 0)
     y, losses = np.random.default_rng(1).integers(2, size=400), []
 
-    def remembered(loss, outputs, targets, weights, shares, n_nets=1):
-        found = best_factor(loss, outputs, targets, weights, shares, n_nets)
+    def remembered(*args):
+        found = best_factor(*args)
         losses.append(found[1])
         return found
 
