@@ -1,34 +1,46 @@
-"""Fit of an ensemble: which members it has, how they are trained, and their weights.
+"""Fit of an ensemble: how many members it has, how they are trained, and their weights in the mixture.
 
-**Members that train together** (``train_members.py``), for the default net with ``n_members="auto"``, unless an option
-needs nets of all rows (``conditions.py``). A repeat is a random split of the rows into folds, with one member for
-each fold that is trained on the other folds:
+Regression means numeric targets other than counts. *Held-out rows* of a net are the fold that it is not trained on.
 
-========================================  ===============================================
-rows                                      members
-========================================  ===============================================
-numbers, 40 to 1,000                      two repeats of eight, and one of linear nets
-numbers, more                             two repeats of four
-classes, 100 or more                      two repeats of four
-counts, 100 or more, with 30 events       two repeats of four
-========================================  ===============================================
+**Joint training** (``train_members.py``). A *repeat* is a random partition of the rows into folds, with one net per
+fold. Each net is trained on all rows outside its fold. The built-in net is trained jointly by default. Options that
+need a net trained on all rows, such as ``max_epochs`` or an integer ``n_members``, exclude it (``conditions.py``).
 
-There are no linear nets if an option sets layers, bins or prior precision.
+====================================  ================================================================
+distinct rows                         members
+====================================  ================================================================
+regression, 40 to 1,000               two repeats of eight nets, and one repeat of eight linear nets
+regression, more                      two repeats of four nets
+classification, 100 or more           two repeats of four nets
+counts, 100 or more, with sum ≥ 30    two repeats of four nets
+fewer                                 one net that is trained alone (see below)
+====================================  ================================================================
 
-1. A short trial selects the prior precision and the dropout of all members. For numbers its error decides the widths,
-   for counts it gives a first overdispersion. Its nets are discarded.
-2. The members train. Errors of held-out rows weight the repeats, and select the prior precision of the posteriors,
-   the noise of numbers, the overdispersion of counts, and a factor of the outputs for classes.
-3. For numbers, four *exact nets* are a further repeat if exact Gauss–Newton steps cost little (``MOST_ADDED``). They
-   are uncertain in regions without rows, and have at least a fifth of the weight (``joint_members.py``).
+The nets of the first repeat suit smooth functions; those of the second have more bins and suit fine detail
+(``_training/recipe.py``). The linear nets are omitted if an option refers to hidden layers or bins
+(``leaves_layers_open`` in ``conditions.py``).
 
-If the trial shows targets almost free of noise, and exact steps are affordable (``MOST_STEP``), there are only the
-exact nets. Held-out rows determine the noise model, and then the training of each net continues on all rows.
+1. A short trial compares the errors of a few nets on held-out rows. It selects the prior precision of the training and
+   the dropout rate, which all nets of step 2 share. In regression with many rows, a large error halves the widths of
+   the hidden layers. For overdispersed counts, the trial estimates a first overdispersion. Its nets are discarded.
+2. The nets of the table are trained. Held-out rows then select the weight of each repeat and the prior precision of the
+   posteriors. In regression, they also determine the noise. For overdispersed counts, they select the overdispersion;
+   for classification, a factor by which all logits are multiplied.
+3. In regression, four *exact nets* form a further repeat if an exact Gauss–Newton step costs at most ``MOST_ADDED``.
+   Each of them holds out one of four folds. Their prior precisions are selected separately. They are uncertain in
+   regions without rows, and together get at least a fifth of the weight (``joint_members.py``).
 
-**Nets that are trained alone**, in other fits: each on all rows. The evidence of the first net selects the prior
-precisions; for classes and counts a copy without a fold corrects them (``fit_alone.py``). A linear net replaces a
-default net that is nearly constant, unless the log evidence of the linear one is smaller (``linear.py``). Each net of a
-given list is approximated as if it was the only one.
+If the trial finds that targets of a regression are almost free of noise, four exact nets replace steps 2 and 3. One
+step may then cost more (``MOST_STEP``), because no other nets are trained. Held-out rows determine the noise model.
+Afterwards, the training of these four nets continues on all rows.
+
+**Nets that are trained alone** (``fit_alone.py``). All other fits train one net on all rows, or several, one after the
+other. By default, the evidence of the first net selects the prior precisions of all. For classification and counts, a
+copy of the first net is trained without one fold. Its held-out rows select a factor that multiplies these precisions.
+A linear net replaces a default net with nearly constant outputs (``linear.py``), unless the log evidence of the linear
+net is lower by more than ``AS_PROBABLE``.
+
+**Lists of trained nets.** The posterior of each net in the list is approximated as if it were the only net.
 """
 
 from contextlib import suppress
