@@ -37,8 +37,8 @@ Afterwards, the training of these four nets continues on all rows.
 **Nets that are trained alone** (``fit_alone.py``). All other fits train one net on all rows, or several, one after the
 other. By default, the evidence of the first net selects the prior precisions of all. For classification and counts, a
 copy of the first net is trained without one fold. Its held-out rows select a factor that multiplies these precisions.
-A linear net replaces a default net with nearly constant outputs (``linear.py``), unless the log evidence of the linear
-net is lower by more than ``AS_PROBABLE``.
+A linear net replaces a default net with nearly constant outputs (``linear.py``). The default net is kept if its log
+evidence is higher by more than ``AS_PROBABLE``.
 
 **Lists of trained nets.** The posterior of each net in the list is approximated as if it were the only net.
 """
