@@ -3,8 +3,8 @@
 Regression means numeric targets other than counts. *Held-out rows* of a net are the fold that it is not trained on.
 
 **Joint training** (``train_members.py``). A *repeat* is a random partition of the rows into folds, with one net per
-fold. Each net is trained on all rows outside its fold. The built-in net is trained jointly by default. Options that
-need a net trained on all rows, such as ``max_epochs`` or an integer ``n_members``, exclude it (``conditions.py``).
+fold. Each net is trained on all rows outside its fold. The built-in net is trained jointly by default. Some options
+need a net of all rows instead, for example ``max_epochs`` or an integer ``n_members`` (``conditions.py``).
 
 ====================================  ================================================================
 distinct rows                         members
@@ -23,12 +23,12 @@ The nets of the first repeat suit smooth functions; those of the second have mor
 1. A short trial compares the errors of a few nets on held-out rows. It selects the prior precision of the training and
    the dropout rate, which all nets of step 2 share. In regression with many rows, a large error halves the widths of
    the hidden layers. For overdispersed counts, the trial estimates a first overdispersion. Its nets are discarded.
-2. The nets of the table are trained. Held-out rows then select the weight of each repeat and the prior precision of the
-   posteriors. In regression, they also determine the noise. For overdispersed counts, they select the overdispersion;
-   for classification, a factor by which all logits are multiplied.
+2. The nets of the table are trained. Held-out rows then select the weight of each repeat and, independently of step 1,
+   the prior precision of the posteriors. In regression, they also determine the noise. For overdispersed counts, they
+   select the overdispersion; for classification, a factor by which all logits are multiplied.
 3. In regression, four *exact nets* form a further repeat if an exact Gauss–Newton step costs at most ``MOST_ADDED``.
-   Each of them holds out one of four folds. Their prior precisions are selected separately. They are uncertain in
-   regions without rows, and together get at least a fifth of the weight (``joint_members.py``).
+   Each of them holds out one of four folds. Their prior precisions are selected separately. Exact nets are uncertain
+   in regions without rows, and together get at least a fifth of the weight (``joint_members.py``).
 
 If the trial finds that targets of a regression are almost free of noise, four exact nets replace steps 2 and 3. One
 step may then cost more (``MOST_STEP``), because no other nets are trained. Held-out rows determine the noise model.
