@@ -1,4 +1,4 @@
-"""Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
+"""Neural networks for tabular data with calibrated error bars: the Laplace approximation as scikit-learn estimators."""
 
 from . import metrics, plotting, recalibration
 from ._estimator.classifier import LaplaceClassifier

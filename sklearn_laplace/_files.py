@@ -1,8 +1,9 @@
 """Write a file completely or not at all.
 
-The new content is written to a temporary file in the same folder, then renamed. A killed process leaves its temporary
-file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file, so that a
-file without a lock is abandoned; on other systems, one that is an hour old.
+The new content is written to a temporary file in the same folder, which is then renamed. A killed process leaves its
+temporary file behind; the next write to the same path removes it. On POSIX systems, a writer locks its temporary file,
+so a file with content and without a lock is abandoned. Empty files, and files on other systems, are abandoned after an
+hour.
 """
 
 import os
@@ -20,20 +21,20 @@ except ImportError:  # not a POSIX system
 END = ".saving"
 """Suffix of the names of temporary files."""
 LONGEST = 50
-"""Maximum number of characters of the target in a temporary name: up to four bytes each, of 255 for a file name."""
+"""Maximum number of characters of the target's name in a temporary name. A file name has at most 255 bytes."""
 ABANDONED = 3600.0
-"""Age in seconds after which a temporary file counts as abandoned, on systems without file locks."""
+"""Age in seconds after which a temporary file counts as abandoned if it is empty or cannot be locked."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all; an existing file is replaced, and left unchanged after an error."""
+    """Write a file completely or not at all. An existing file is replaced; after an error, it is unchanged."""
     folder = path.parent
     if not folder.is_dir():
         raise FileNotFoundError(
             f"{path} cannot be written: the folder {folder} does not exist. Create it first, or pass another path."
         )
     path = Path(os.path.realpath(path))
-    if path.is_symlink():  # pathlib's resolve() raises for it before Python 3.13 only
+    if path.is_symlink():  # a circle; pathlib's resolve() raises only before Python 3.13
         raise OSError(f"{path} cannot be written: its symbolic links lead in a circle. Pass another path.")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the path of a file.")
@@ -56,7 +57,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _start(path: Path) -> str:
-    """Prefix of the names of temporary files of a path."""
+    """Return the prefix of the names of a path's temporary files."""
     return f".{path.name[:LONGEST]}."
 
 
@@ -70,7 +71,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _remove_if_abandoned(temporary: Path) -> None:
-    """Remove a temporary file without a lock, or without locks an old one."""
+    """Remove a temporary file that is not locked; if it is empty or cannot be locked, only if it is old."""
     with temporary.open("rb") as file:
         if fcntl is None or not os.fstat(file.fileno()).st_size:  # an empty file may be new and not locked yet
             if time.time() - os.fstat(file.fileno()).st_mtime > ABANDONED:
@@ -81,7 +82,7 @@ def _remove_if_abandoned(temporary: Path) -> None:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file, if the system and the file system support it."""
+    """Lock a file if the operating system and the file system support locks."""
     if fcntl is not None:
         with suppress(OSError):  # the file system does not support locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,1 +1,1 @@
-"""What both estimators share."""
+"""The two estimators and the code that they share."""

@@ -1,8 +1,8 @@
 """Base class of both estimators: fits, updates and refits of an ensemble, and validation of rows.
 
-Rows are arrays in the user's units; targets are converted to the network's units here. An estimator holds one ensemble
-(``_ensemble/``). Each fit or update replaces it by another one and never modifies it. A fit that fails leaves the
-estimator unchanged.
+Rows are arrays in the user's units; the subclasses convert targets to the network's units. An estimator holds one
+ensemble (``_ensemble/``). Each fit or update replaces the ensemble with a new one and never modifies it. A fit that
+fails leaves the estimator unchanged.
 """
 
 from abc import ABC, abstractmethod
@@ -97,21 +97,23 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         """Train the ensemble and approximate the posterior of each net.
 
         A Gaussian around the trained weights approximates the posterior of each net. A single built-in net is trained
-        to a mode of its posterior. A given net is trained with its own epochs.
+        to a mode of its posterior. A given skorch net is trained with its own epochs.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), path, pyarrow Dataset, or dask collection
-            Training inputs. The built-in net standardises and encodes the columns itself. A path names Parquet files.
+            Training inputs. The built-in net standardises and encodes the columns itself. A path refers to Parquet
+            files.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), str or list of str
-            Targets, or class labels of any type. With files as X: names of their columns.
+            Targets, or class labels of any type. For a path, Dataset or collection as X: the names of its target
+            columns.
         sample_weight : array-like of shape (n_samples,), or str, optional
-            Non-negative row weights. A weight of k is equivalent to k copies of the row. Small and large weights may be
-            rescaled, see Notes.
+            Non-negative row weights. A weight of k is equivalent to k copies of the row. Many fits rescale the weights,
+            see Notes.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
-            of a row is σ²·v; ``sigma_noise=1.0`` uses v itself, and a rule estimates the common factor σ².
-            Only for regression with ``likelihood="gaussian"`` or "auto".
+            of a row is σ²·v: ``sigma_noise=1.0`` uses v itself, and a rule estimates the common factor σ². Only for
+            regression with ``likelihood="gaussian"`` or "auto".
 
         Returns
         -------
@@ -134,22 +136,22 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         ModeWarning
             If the weights are far from a mode, and intervals are too narrow or cannot be checked.
         InterpolationWarning
-            If intervals are too narrow for left-out rows, or if there is only one row.
+            If intervals contain too few of the left-out targets, or if there is only one row.
         WeakPriorWarning
             If the prior is so weak that intervals are wider than those of a constant prediction.
 
         Notes
         -----
-        Files, datasets of pyarrow, dask collections and large memory-mapped arrays are read in blocks. Under a process
-        group of ``torch.distributed`` every rank passes its own rows, or the same files, and ends with the same model.
+        Files, datasets of pyarrow, dask collections and large memory-mapped arrays are read in blocks. In a process
+        group of ``torch.distributed``, every rank passes its own rows or the same files, and ends with the same model.
         See the page "Beyond one process".
 
         Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
-        regularisation, which is the default. Integer weights, and small multiples of the smallest weight, are numbers
-        of copies. Copies of rows carry no new information, unless rows with equal inputs have different targets. Other
-        weights are rescaled to the sum (Σw)² / Σw², the effective number of rows (Kish 1965). Other fits rescale only
-        weights whose sum is at most 1. For counts, weights are exposures if a target is not an integer, and numbers of
-        copies otherwise.
+        regularisation, which is the default. Then weights are treated as numbers of copies if they are integers or
+        small multiples of the smallest weight. Copies of a row add no information, unless rows with equal inputs have
+        different targets. Other weights are rescaled to the sum (Σw)² / Σw², the effective sample size (Kish 1965). All
+        other fits rescale only weights whose sum is at most 1. For counts, weights are exposures if any target is not
+        an integer, and numbers of copies otherwise.
 
         Examples
         --------
@@ -177,23 +179,23 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance), X, y, sample_weight)
 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
-        """Fit to prepared rows, which may be a sample; callbacks receive the X, y and weights that the user passed."""
+        """Fit to all rows, or to a sample of a source; ``arguments`` are the X, y and weights for callbacks."""
         parameters = expanded(self.get_params(deep=False))
         options = self._options()
         check_net(self.net)
         n_given = len(self.net) if is_list(self.net) else 1
         most = n_given if is_list(self.net) else max(number_of_members(parameters["n_members"]), FOLDS_OF_MANY)
         n_fits = 2 * most
-        # The first member may be trained again, under varying noise or overdispersion.
+        # With varying noise or overdispersion, the first member may be trained again.
         n_trainings = 1 + ROUNDS if options.likelihood.is_overdispersed else 1 + (options.varying_noise is not False)
         clock = self._clock(Group() if sample is None else Group.current())
         cached = parameters["memory"] is not None and parameters["max_time"] is None and sample is None
         interruptible = nullcontext() if cached else clock.interruptible()
         with interruptible, self._reported(clock, n_fits, *arguments) as task:
             data = replace(prepare(), table=self._table)
-            if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
+            if self._extends_previous(data.n_outputs):  # its rows are not stored, so leave-one-out is not available
                 data = replace(data, unmerged=None)
-            # Ranks that all fit the same rows in memory leave the state to the first one.
+            # If all ranks fit the same rows in memory, only the first one saves checkpoints.
             is_saved = sample is not None or Group.current().rank == 0
             saved = checkpoint_of(parameters, data, clock.group) if is_saved else Checkpoint()
             drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
@@ -214,15 +216,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self
 
     def _rescaled(self, data: PreparedData, options: Options) -> PreparedData:
-        """Rows with weights of mean 1 if the weights only count copies and held-out rows select the noise level."""
+        """Return the rows, with weights of mean 1 if they only count copies and held-out rows select the noise."""
         unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively(options) else 1.0
         self._weight_unit *= unit
         return data.weighted(unit) if unit != 1.0 else data
 
     def _weighs_relatively(self, options: Options) -> bool:
-        """True if only the ratios of weights matter: held-out rows select what the number of rows would determine.
+        """True if only the ratios of weights matter, because held-out rows select the regularisation.
 
-        Weights of counts are exposures.
+        For counts, the sizes matter as well, since weights may be exposures.
         """
         parameters = self._parameters()
         deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
@@ -230,7 +232,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return deep and selects and parameters["prior"] is None and not for_counts(parameters["likelihood"])
 
     def _clock(self, group: Group | None = None) -> Clock:
-        """Clock with the time limit of a training that starts now; only rank 0 prints."""
+        """Return a clock that starts now, with the time limit of the fit; only rank 0 prints."""
         printing = verbosity(self.verbose) if Group.current().rank == 0 else (0, False)
         return Clock(self.max_time, *printing, group or Group())
 
@@ -259,14 +261,14 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         LaplaceRegressor(hessian_structure=Kron(damping='ritter'))
         """
         check_inner_names(params, self.get_params(deep=False))
-        self._resolved = None  # also for an option object, which is changed in place
+        self._resolved = None  # an option object is changed in place, which a comparison would miss
         return super().set_params(**params)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Update the posterior with further rows, without training.
 
         The first call is :meth:`fit`. Later calls keep the net linearised at the trained weights and use the current
-        posterior as the prior for the new rows. Under a process group, all ranks add the rows of all ranks.
+        posterior as the prior for the new rows. In a process group, every rank adds the rows of all ranks.
 
         Parameters
         ----------
@@ -277,7 +279,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         sample_weight : array-like of shape (n_samples,), optional
             Row weights.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-            As in :meth:`fit`; give it in all calls or in none. Predictions still use the noise level of an average row
+            As in :meth:`fit`; pass it in all calls or in none. Predictions still use the noise level of an average row
             of the fit.
 
         Returns
@@ -295,10 +297,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         -----
         For a linear net with Gaussian noise, the result is Bayesian linear regression on all rows. ``net_``, prior
         precision, noise level and the scales of X and y do not change; :meth:`refit_laplace` selects prior precision
-        and noise level again. If the new rows differ much from the old ones, a fit on all rows is better.
+        and noise level again. If the new rows differ strongly from the old ones, a fit on all rows is better.
 
         The structure "functional", which keeps every row, becomes "full" once rows × outputs exceed the number of
-        weights. The posterior is the same, and its memory no longer grows. ``structure_`` is the current structure.
+        weights. The posterior stays the same, and its memory stops growing. ``structure_`` is the current structure.
 
         Examples
         --------
@@ -336,10 +338,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Raises
         ------
         NotPositiveDefiniteError
-            For rows that cannot have been in the fit.
+            If the rows cannot have been in the fit.
         UnsupportedCombinationError
-            For ``hessian_structure="functional"`` and "low_rank". "auto" selects "functional" for few rows; "full" has
-            the same posterior.
+            For ``hessian_structure`` "functional" and "low_rank", and after a fit that read its rows from a large
+            source. "auto" selects "functional" for few rows; "full" has the same posterior.
         ValueError
             If no row would be left.
 
@@ -347,8 +349,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         -----
         The rows are removed from the curvature and from the mean of the linearised net. Rows of :meth:`fit` still
         influence the linearisation, the prior precision and the noise level. The stored training rows are dropped, so
-        leave-one-out is no longer available. If a removed row had extended the range of a column, the range is again
-        that of the fit.
+        leave-one-out is no longer available. If a removed row had extended the range of a column, the column gets the
+        range of the fit again.
 
         Examples
         --------
@@ -367,14 +369,14 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior without training: weights and curvature stay the same.
 
-        Sets the parameters, as ``set_params`` does, and updates all fitted attributes that depend on them. The
-        estimator is changed in place and returned. To compare several values, refit copies:
+        This method sets the parameters like ``set_params``, and updates all fitted attributes that depend on them. It
+        changes the estimator in place and returns it. To compare several values, refit copies:
         ``copy.deepcopy(model).refit_laplace(...)``.
 
         Parameters
         ----------
         **laplace_params
-            Any of ``prior_precision``, ``prior`` (how weights are grouped), ``sigma_noise``, ``temperature``,
+            Any of ``prior_precision``, ``prior`` (the grouping of the weights), ``sigma_noise``, ``temperature``,
             ``predictive`` and ``link`` (classifier). Also ``hessian_structure`` if only ``damping`` changes, and
             ``n_members`` if only ``weights`` change. Without parameters, all rules select their values again.
 
@@ -391,11 +393,11 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Notes
         -----
         If ``map_prior_precision`` is a number, the result equals that of a new fit. If it is "same", a new fit would
-        also train the net under the other prior.
+        also train the net under the new prior.
 
-        The rule "loo" needs a pass over the training rows; the fit keeps them for this. After :meth:`partial_fit`,
-        "auto" means "evidence", because the held-out folds do not include the new rows. Noise ratios between targets
-        and between rows are kept, so ``sigma_noise`` can only change by a common factor.
+        The rule "loo" needs a pass over the training rows, which the fit stores for this purpose. After
+        :meth:`partial_fit`, "auto" means "evidence", because the held-out folds do not include the new rows. Noise
+        ratios between targets and between rows are kept, so ``sigma_noise`` can only change by a common factor.
 
         Examples
         --------
@@ -428,12 +430,12 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
     @contextmanager
     def _unchanged_on_failure(self, X: Any = None) -> Iterator[None]:
-        """Restore the estimator after any failure; errors about rows give their positions in X."""
+        """Restore the estimator after any failure; errors about rows name their positions in X."""
         before = dict(vars(self))
         try:
             with naming_the_budget(self.memory_budget), naming_rows(X, lambda: self._table), ordinary_tensors():
                 yield
-        except BaseException:  # an interrupt as well
+        except BaseException:  # including an interrupt
             for name in [name for name in vars(self) if name not in before]:
                 delattr(self, name)
             for name, value in before.items():
@@ -456,7 +458,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         sample_weight: Any,
         sample_noise_variance: Any,
     ) -> Self:
-        """Apply a change of members and table by rows, which may be read from a source and belong to several ranks."""
+        """Add or remove rows, which may be read from a source and belong to several ranks."""
         group = Group.current()
         source = source_of(X, y, sample_weight, group)
         blocks = [Block(X, y, sample_weight)] if source is None else blocks_of_ranks(source, group)
@@ -474,7 +476,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def _changed(
         self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], *rows: Any
     ) -> Ensemble:
-        """Apply a change by rows to the table and each member, and return the new ensemble."""
+        """Add rows to the table and each member, or remove them, and return the new ensemble."""
         options, members = self._options(), []
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
@@ -491,7 +493,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
 
     def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
-        """How the other rows are prepared, and the sums of the weights."""
+        """Return how all rows of a source are prepared, and the sums of weights of the sample and of all rows."""
         weights = sample.rows.sample_weight
         of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
         return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
@@ -509,7 +511,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """X and y as arrays, weights (n,) that may include zeros, and known noise variances (n, C) or None."""
+        """Return X and y as arrays, weights (n,) that may include zeros, and known noise variances (n, C) or None."""
         tables = self._table is not None if not reset else self.net is None
         named, y = column_names(readable(X, "X")), check_targets(y, numeric=y_numeric)
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
@@ -531,15 +533,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return X, y, weights, variances
 
     def _keep_ranges(self, present: np.ndarray, names: Sequence[str] | None, previous: Any) -> None:
-        """Keep the ranges of the columns of the rows with a weight; those of a previous fit include them."""
+        """Store the range of each column over the rows with positive weight; extend the ranges of a previous fit."""
         self._ranges = None
         if previous is not None and previous._table is None and previous._ranges is None:
-            return  # an earlier version has stored it
+            return  # an earlier version stored it without ranges
         columns = Table.of_numbers(present, names) if self._table is None else self._table
         if previous is None:
             different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
             columns = columns.with_reach(present[different])
-        else:  # it may not know all levels and ranges
+        else:  # the previous fit may not know all levels and ranges
             columns = previous._ranged().with_trained_rows(present)
         if self._table is None:
             self._ranges = columns
@@ -549,7 +551,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def _rows_of_training(
         self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows in the order of the user for a net with epochs of its own, else in the canonical order."""
+        """Return the rows in the user's order for a net with its own epochs, otherwise in canonical order."""
         check_split(self.net, weights)
         in_order = present_rows if has_own_epochs(self.net) else canonical_rows
         X, targets, weights = in_order(X, targets, weights)
@@ -558,7 +560,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return X, targets, counted
 
     def _previous(self) -> Any:
-        """The fitted estimator whose posterior is the prior, or None."""
+        """Return the fitted estimator whose posterior is the prior, or None."""
         prior = self._parameters()["prior"]
         if prior is None:
             return None
@@ -572,7 +574,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return previous
 
     def _extends_previous(self, n_outputs: int) -> bool:
-        """True if a previous posterior is the prior; then the net needs the same number of outputs."""
+        """True if a previous posterior is the prior; ``ValueError`` if its number of outputs differs."""
         previous = self._previous()
         if previous is not None and n_outputs != previous.n_outputs_:
             raise ValueError(
@@ -584,6 +586,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
 @cache
 def _names_of(kind: type[LaplaceEstimator]) -> list[str]:
-    """Names of the parameters, cached: reading them from the signature would take a tenth of a one-row prediction."""
+    """Parameter names, cached: reading the signature would take a tenth of the time of a one-row prediction."""
     names: list[str] = super(LaplaceEstimator, kind)._get_param_names()  # type: ignore[misc]
     return names

@@ -30,15 +30,15 @@ from .report import Report, classification_report
 from .sources import Reading, by_block, check_options
 
 OF_CLASSES = "Only LaplaceRegressor has it; for classes use predict_proba(X), predict_std(X) or predict_entropy(X)."
-"""What to use instead of methods for numbers."""
+"""Advice in the error for methods that only a regressor has."""
 
 
 @explained
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     """Classification by a neural network, with probabilities that account for the uncertainty of its weights.
 
-    Like :class:`LaplaceRegressor`, but for classes. The Gaussian over the logits moderates the probabilities: they
-    approach the uniform distribution far from the data.
+    The fit is that of :class:`LaplaceRegressor`. The Gaussian over the logits moderates the probabilities: far from the
+    data, they approach the uniform distribution.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         "categorical": one logit per class. "bernoulli": one logit for two classes. "auto": follows the outputs of the
         net.
     class_weight : None, "balanced" or dict, default=None
-        Factor on the weight of each row, by its class. "balanced": n / (n_classes · n_c), with the summed weight n_c of
-        the class.
+        Factor on the row weights of each class. "balanced": n / (n_classes · n_c), where n_c is the summed weight of
+        the class, and n that of all rows.
     [Uncertainty]
     prior_precision, n_members
         As in :class:`LaplaceRegressor`.
@@ -69,7 +69,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
     link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or Link, \
 default="moderated"
-        Map from Gaussian logits to probabilities. "plugin" is the softmax of the mean, "mc" averages draws,
+        Map from Gaussian logits to probabilities. "plugin" is the softmax of the mean, "mc" averages over draws,
         "quadrature" integrates numerically; the others are closed forms.
 
     Attributes
@@ -185,8 +185,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         y : array-like of shape (n_samples,)
             Their labels.
         classes : array-like of shape (n_classes,), optional
-            In the first call: all labels that can occur later. Default: the labels of y. Omit it if X is a source,
-            whose labels are all read first.
+            For the first call: all labels that can occur in any call. Default: the labels of y. Omit it if X is a
+            source: all its labels are read first.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Not used; only :class:`LaplaceRegressor` takes noise variances.
@@ -198,7 +198,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Raises
         ------
         ValueError
-            If labels are not among the classes, or data do not match those of the first call. Also for
+            If labels are not among the classes, or if the data do not match those of the first call. Also for
             ``class_weight="balanced"``, because the balance of later rows is unknown.
         MemoryBudgetError
             If the posterior of all rows does not fit in memory.
@@ -216,7 +216,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         if not self.__sklearn_is_fitted__():
             check_streaming_weights(self.class_weight)
             if source_of(X, y, sample_weight, Group.current()) is not None:
-                check_options(classes=classes)  # the labels of all rows are found
+                check_options(classes=classes)  # the fit finds the labels of all rows
                 return self.fit(X, y, sample_weight, sample_noise_variance)
             y, classes = check_targets(y, numeric=False), check_targets(classes, numeric=False, name="classes")
             if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
@@ -258,7 +258,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         index = positions(y, weights, self.classes_)
         rows, targets, counted = self._rows_of_training(X, index, weights)
         data = self._encoded(rows, targets, counted, n_outputs, class_weight)
-        if self._weighs_relatively(self._options()):  # class weights change ratios only, unless they count copies
+        if self._weighs_relatively(self._options()):  # class weights keep the total, unless they count copies
             copies = copies_of(data.weights)
             unit = float((counted[data.weights > 0] if copies is None else copies).sum()) / data.total_weight
             self._weight_unit *= unit
@@ -315,7 +315,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities.
 
-        ``link`` computes them; with ``predictive="mc"`` they are the average softmax of the weight samples.
+        The option ``link`` computes them. With ``predictive="mc"``, they are the average softmax over weight samples.
 
         Parameters
         ----------
@@ -329,7 +329,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Raises
         ------
         NonFiniteError
-            If the net or its derivative is NaN or infinite in a row. All methods that predict raise this error.
+            If an output of the net, or its derivative, is NaN or infinite. All methods that predict raise this error.
 
         Examples
         --------
@@ -375,7 +375,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
     @by_block
     def predict(self, X: Any) -> np.ndarray:
-        """Class with the largest :meth:`predict_proba`.
+        """Class with the largest probability in :meth:`predict_proba`.
 
         Parameters
         ----------
@@ -412,8 +412,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"epistemic", "total", "aleatoric", "all"}, default="epistemic"
-            "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
-            total² = epistemic² + aleatoric²; "all" is a Bunch of the three.
+            "epistemic": that of the class probability under the posterior. "total": √(p (1 − p)), that of the class
+            indicator. total² = epistemic² + aleatoric²; "all" is a Bunch of the three.
         X_std : None
             Not supported; only :class:`LaplaceRegressor` takes errors in X.
 
@@ -424,8 +424,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Raises
         ------
         UnsupportedCombinationError
-            For ``X_std``. To first order, errors in X do not change the mean probability p, on which the variance
-            p (1 − p) of a class indicator depends.
+            For ``X_std``. To first order, errors in X change neither the mean probability p nor the variance p (1 − p)
+            of a class indicator.
 
         Examples
         --------
@@ -607,7 +607,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
 
     def _judged(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Class probabilities of rows and their labels."""
+        """Return the class probabilities of rows, and their validated labels."""
         p = self.predict_proba(X)
         labels = labels_of(y)
         check_same_kind(labels, self.classes_)
@@ -628,9 +628,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         Report
-            Printed as text. The log density is in nats per row. Class frequencies and group accuracies have ranges,
-            which jointly contain those of a calibrated model with probability .95; an arrow marks values outside.
-            Groups are quarters of the numeric columns and frequent categories.
+            Printed as text. The log density is in nats per row. Class frequencies have ranges that jointly contain
+            those of a calibrated model with probability .95, and so have the accuracies of groups. An arrow marks
+            values outside their range. Groups are quarters of the numeric columns and frequent categories.
 
         Raises
         ------

@@ -1,6 +1,6 @@
-"""Fitted attributes of both estimators, and their methods that do not fit.
+"""Fitted attributes of both estimators, and methods that leave the fit unchanged.
 
-An estimator holds one ensemble. Attributes such as ``net_`` belong to its first member. Inputs are in the user's units,
+An estimator holds one ensemble. Attributes such as ``net_`` belong to the first member. Inputs are in the user's units,
 and moments are returned in units of y.
 """
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def require_fitted(model: Any) -> None:
-    """scikit-learn's check for an estimator of this package, without a look at the tags of a fitted one."""
+    """Raise ``NotFittedError`` for an unfitted estimator; faster than scikit-learn's check for a fitted one."""
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
@@ -87,7 +87,7 @@ class FittedModel(ABC):
     _ensemble: Ensemble
     _table: Table | None = None
     _ranges: Table | None = None
-    """Ranges of the columns that a given net reads unchanged; ``_table`` has those of the built-in net."""
+    """Column ranges for a given net, which reads X unchanged; for the built-in net, ``_table`` has the ranges."""
     _column_names: tuple[str, ...] = ()
     _single_output = False
     _resolved: tuple[dict[str, Any], Options] | None = None
@@ -133,24 +133,24 @@ class FittedModel(ABC):
         return TableReport(self._table)
 
     def _parameters(self) -> dict[str, Any]:
-        """All parameters as internal options."""
+        """Return all parameters as internal options."""
         return expanded(self.get_params(deep=False))
 
     def _options(self) -> Options:
-        """Resolved options of the fit; those of present parameters if one has changed since."""
+        """Return the resolved options of the fit, or of the current parameters if they have changed since."""
         given = self.get_params(deep=False)
         if self._resolved is None or any(self._resolved[0].get(name, given) is not given[name] for name in given):
             return resolve(self._kind, self._parameters())
         return self._resolved[1]
 
     def _resolve(self) -> Options:
-        """Resolve the options, and keep them."""
+        """Resolve the options and store them."""
         self._resolved = self.get_params(deep=False), resolve(self._kind, self._parameters())
         return self._resolved[1]
 
     @contextmanager
     def _asked(self, X: Any) -> Iterator[tuple[Tensor, Options]]:
-        """Rows as a tensor, and the resolved options; errors give the memory budget and positions in X."""
+        """Yield the rows as a tensor, and the resolved options; errors name the memory budget and positions in X."""
         require_fitted(self)
         table, member, options = self._table, self._ensemble.first, self._options()
         with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
@@ -163,7 +163,7 @@ class FittedModel(ABC):
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
     def _ranged(self) -> Table:
-        """Columns with the ranges of the training rows."""
+        """Return the columns with their ranges in the training rows."""
         columns = self._ranges if self._table is None else self._table
         if columns is None:
             raise AttributeError(
@@ -172,14 +172,14 @@ class FittedModel(ABC):
         return columns
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
-        """Predictive distribution of each row as a mixture, in the network's units; ``merged`` if moments suffice."""
+        """Predictive distribution of each row as a mixture, in the network's units; ``merged``: moments suffice."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options, merged=merged)
 
     def _extrapolating(self, options: Options) -> Options:
-        """Options of predictions outside the range of the training rows.
+        """Return options that add variance outside the range of the training rows.
 
-        A variance of logarithms would raise the mean of y or lower its median, so they have none.
+        Models of log y and of log rates get no such variance, which would raise the mean of y or lower its median.
         """
         likelihood, units = self.laplace_.likelihood, self._scale
         if not options.extrapolates or not likelihood.additive_noise or units.transforms:
@@ -220,7 +220,7 @@ class FittedModel(ABC):
     # ------------------------------------------------------------------ leave-one-out
 
     def _loo_predictive(self) -> Predictive:
-        """Leave-one-out moments of the targets of the training rows, in the network's units."""
+        """Leave-one-out moments of the training targets, in the network's units."""
         require_fitted(self)
         check_left_out("loo_predict", self._parameters())
         with ordinary_tensors():
@@ -231,10 +231,10 @@ class FittedModel(ABC):
     def prior_path_(self) -> Bunch:
         """Scores of the first member under other prior precisions, at the same weights.
 
-        A Bunch of arrays of shape (n_points,): ``prior_precision``, and ``log_marginal_likelihood`` and
-        ``loo_log_density`` in nats, for y in its original units. ``prior_precision`` has shape (n_points, n_groups) if
-        there are several groups. A score that is not available is NaN. If the noise level is selected too, both scores
-        use the best noise level at each point.
+        A Bunch of three arrays of shape (n_points,): the grid ``prior_precision``, and the scores
+        ``log_marginal_likelihood`` and ``loo_log_density`` in nats, for y in its original units. If there are several
+        groups, ``prior_precision`` has shape (n_points, n_groups). A score that is not available is NaN. If the noise
+        level is selected too, both scores use the best noise level at each point.
 
         Examples
         --------
@@ -258,7 +258,7 @@ class FittedModel(ABC):
     def subset_(self) -> dict[str, np.ndarray]:
         """Masks of the random weights, as a valid value of ``subset_of_weights``.
 
-        A dict that maps the name of each parameter tensor with random weights to a boolean array of its shape.
+        A dict that maps the name of each parameter tensor with random weights to a boolean array of the same shape.
 
         Examples
         --------
@@ -277,8 +277,8 @@ class FittedModel(ABC):
         """Relevance of each column of X under ``prior="ard"``, summing to one.
 
         Relevance is proportional to the prior variance of the column's weights in the first layer, times the fraction
-        of these weights that the data determine. At the maximum of the evidence, this is the mean square of the weights
-        (MacKay 1994). Values are comparable if the columns are standardised, as in the built-in net.
+        of these weights that the data determine. At the maximum of the evidence, this product is the mean square of the
+        weights (MacKay 1994). Values are comparable if the columns are standardised, as in the built-in net.
 
         Raises
         ------
@@ -302,8 +302,8 @@ class FittedModel(ABC):
     def score_samples(self, X: Any) -> np.ndarray:
         """Similarity of each row to the training data: −log of the mean epistemic variance.
 
-        The mean is over the standardised outputs. For classes it is over the logits minus their mean, because a common
-        shift of the logits has no effect.
+        The mean is over the standardised outputs. For a classifier, it is over the logits minus their mean, because a
+        common shift of the logits has no effect.
 
         Parameters
         ----------
@@ -354,8 +354,8 @@ class FittedModel(ABC):
         Returns
         -------
         ndarray or pandas.DataFrame of shape (n_samples, n_features)
-            In widths of the range; 0 inside. Infinite for levels that no training row had, and for missing numbers in
-            columns without any in training. A DataFrame if X is a pandas DataFrame.
+            In widths of the range; 0 inside. Infinite for categories that are absent from the training rows, and for
+            missing numbers in a column without missing values in training. A DataFrame if X is a pandas DataFrame.
 
         Raises
         ------
@@ -380,7 +380,7 @@ class FittedModel(ABC):
         return frame(excess, index=X.index, columns=X.columns) if isinstance(X, frame) else excess
 
     def _with_outside(self, report: Report, X: Any) -> Report:
-        """Report with a note about rows outside the range of the training rows, if the columns are known."""
+        """Add to a report a note about rows outside the range of the training rows, if the ranges are known."""
         if self._table is None and self._ranges is None:  # stored by an earlier version
             return report
         names = [column.name.removeprefix("column ") for column in self._ranged().columns]
@@ -407,13 +407,13 @@ class FittedModel(ABC):
         Returns
         -------
         float
-            Log density of the training targets in units of y, in nats.
+            Log density of the training targets, per unit of y, in nats.
 
         Raises
         ------
         ValueError
-            For a wrong number of prior precisions, for other noise ratios between targets, or for ``sigma_noise`` with
-            classes or counts.
+            If the number of prior precisions is wrong, if ``sigma_noise`` changes the noise ratios between targets, or
+            if it is given for classes or counts.
 
         Examples
         --------
@@ -453,7 +453,7 @@ class FittedModel(ABC):
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
 
     def _sloped(self, X: Any, X_std: Any = None, *, of_std: bool = False) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments under errors in X, gradient of the mean, and, with ``of_std``, of the standard deviation.
+        """Moments under errors in X, and gradients of the mean and, with ``of_std``, of the standard deviation.
 
         Outputs are in the network's units and X in the user's; gradients have shape (n, d, C).
         """
@@ -464,12 +464,12 @@ class FittedModel(ABC):
             return InputGradients(self._ensemble, options).sloped(x, noise, of_std=of_std)
 
     def _per_column(self, values: Tensor) -> np.ndarray:
-        """Convert values (n, d, C) to units of y; a single output has no last axis."""
+        """Convert values (n, d, C) to units of y; the last axis is dropped for a single output."""
         scaled: np.ndarray = values.cpu().numpy() * self._scale.scale
         return scaled[..., 0] if self._single_output else scaled
 
     def _check_transformed(self, **requests: Any) -> None:
-        """Refuse requests, values other than None and False, that a transformation of the targets does not support."""
+        """Refuse requests, with values other than None and False, if the targets are transformed."""
         refused = [name for name, value in requests.items() if value is not None and value is not False]
         if self._scale.transforms and refused:
             raise UnsupportedCombinationError(

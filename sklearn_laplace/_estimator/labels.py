@@ -1,4 +1,4 @@
-"""Labels of a classification: their validation, and the labels of all rows of a source."""
+"""Validate class labels, and find those of all rows of a source."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
 
 
 def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Positions (n,) of labels in the sorted classes; arbitrary for rows of weight zero.
+    """Return the position (n,) of each label in the sorted classes; unknown labels of weight zero get any position.
 
     >>> positions(np.array(["b", "a"]), np.ones(2), np.array(["a", "b"])).tolist()
     [1, 0]
@@ -42,7 +42,7 @@ def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> n
 
 
 def tally(block: Block) -> dict[Any, float]:
-    """Sum of the weights of each label in a block, without rows of weight zero."""
+    """Return the weight sum of each label in a block; labels with a sum of zero are omitted."""
     unique, index = np.unique(labels_of(block.y), return_inverse=True)
     weights = np.ones(len(block)) if block.sample_weight is None else np.asarray(block.sample_weight, dtype=float)
     totals = np.bincount(index.ravel(), weights=weights, minlength=len(unique)).tolist()
@@ -50,7 +50,7 @@ def tally(block: Block) -> dict[Any, float]:
 
 
 def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any, float]]:
-    """Sorted labels of all rows of a source, all in ``sample``, and the factor of each on the weights of its rows."""
+    """Return the sorted labels of all rows of a source, and the factor that each label puts on its row weights."""
     found = _array(sample.labels, is_object=labels_of(sample.rows.y).dtype.kind == "O")
     totals = np.array(list(sample.labels.values()))
     factors = class_weights(class_weight, found, np.arange(len(found)), totals)
@@ -58,7 +58,7 @@ def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any,
 
 
 def weighted_total(totals: Mapping[Any, float], factors: Mapping[Any, float]) -> float:
-    """Sum of the weights of all rows, times the factors of their classes.
+    """Return the sum of all row weights, each times the factor of its class.
 
     >>> weighted_total({"a": 2.0, "b": 1.0}, {"a": 0.5, "b": 3.0})
     4.0

@@ -44,9 +44,9 @@ class NumericPredictive(FittedModel):
     def sigma_noise_(self) -> float | np.ndarray:
         """Noise standard deviation of an average row, in units of y; one value per output.
 
-        With ``sample_noise_variance``, new rows have this noise level. If the noise varies with X, ``predict_std(X,
-        kind="aleatoric")`` returns its level in each row. For an ensemble, it is the square root of the weighted mean
-        of the members' noise variances.
+        With ``sample_noise_variance``, new rows are predicted with this noise level. If the noise varies with X,
+        ``predict_std(X, kind="aleatoric")`` returns the noise level of each row. For an ensemble, the members' noise
+        variances are averaged with the member weights; the value is the square root.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class NumericPredictive(FittedModel):
 
     @property
     def overdispersion_(self) -> float | np.ndarray:
-        """Overdispersion α of counts: the variance of a count of mean μ is μ + α μ²; one value per output.
+        """Overdispersion α of counts: a count with mean μ has the variance μ + α μ²; one value per output.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class NumericPredictive(FittedModel):
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out predictions of the training rows, in closed form and without a refit.
 
-        The linearised net is refitted without one row, under the present prior precision and noise level.
+        Each row is predicted by the linearised net without that row, under the current prior precision and noise level.
 
         Parameters
         ----------
@@ -135,10 +135,10 @@ class NumericPredictive(FittedModel):
         Notes
         -----
         A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
-        likelihood and a Newton step for counts. It needs the exact curvature of the random weights. The fit has this
-        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; else it takes one more pass
-        over the rows. The standard deviation uses the fitted structure without the row, with exact damping. Weights
-        that are not random keep their values.
+        likelihood; for counts, it is one Newton step. The mean needs the exact curvature of the random weights. The fit
+        has this curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; otherwise it takes
+        one more pass over the rows. The standard deviation uses the fitted structure minus the row, with
+        ``damping="exact"``. Weights that are not random keep their values.
 
         Examples
         --------
@@ -156,7 +156,7 @@ class NumericPredictive(FittedModel):
         return (mean, std) if return_std else mean
 
     def _counts(self, X: Any) -> PoissonLogNormal | CountMixture:
-        """Predictive distribution of counts."""
+        """Return the predictive distribution of counts."""
 
         def moments(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
             return torch.stack([latent.mean, latent.variance])
@@ -177,11 +177,11 @@ class NumericPredictive(FittedModel):
             return self._ensemble.means(x, options)
 
     def _moments(self, X: Any) -> Components:
-        """Mixture with the moments of the targets; transformed targets need all of its components."""
+        """Return a mixture with the moments of the targets; transformed targets need all of its components."""
         return self._components(X, merged=not self._scale.transforms)
 
     def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
-        """Convert outputs (n, C) or (n, C, …) to units of y; without the shift, differences of outputs."""
+        """Convert outputs (n, C) or (n, C, …) to units of y; ``shift=False`` is for differences of outputs."""
         shape = -1, *[1] * (outputs.ndim - 2)
         values = outputs.cpu().numpy() * self._scale.scale.reshape(shape)
         values = values + self._scale.mean.reshape(shape) if shift else values
@@ -193,7 +193,7 @@ class NumericPredictive(FittedModel):
         return std[:, 0] if self._single_output else std
 
     def _mean_and_stds(self, parts: Components, kinds: Sequence[str]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Mean of the targets and their standard deviations of some kinds, in units of y."""
+        """Return the mean of the targets and a standard deviation for each of ``kinds``, in units of y."""
         if not self._scale.transforms:
             moments = parts.moments
             return self._in_units(moments.mean), [self._std(moments, kind) for kind in kinds]
@@ -208,7 +208,7 @@ class NumericPredictive(FittedModel):
         return moments.mean.numpy(), [variance_of_kind(moments, kind).clamp_min(0.0).sqrt().numpy() for kind in kinds]
 
     def _original(self, values: np.ndarray) -> np.ndarray:
-        """Transformed targets (n, …) or (n, C, …) in units of y."""
+        """Convert transformed targets (n, …) or (n, C, …) to units of y."""
         transforms = self._scale.transforms
         if self._single_output and transforms:
             return transforms[0].inverse(values)
@@ -216,14 +216,14 @@ class NumericPredictive(FittedModel):
         return np.stack(columns, 1) if transforms else values
 
     def _covariance(self, X: Any) -> np.ndarray:
-        """Joint covariance over the rows, one matrix per output."""
+        """Return the joint covariance of the rows, one matrix per output."""
         with self._asked(X) as (x, options):
             covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.squared()
         return covariance[..., 0] if self._single_output else covariance
 
 
 def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
-    """Refuse incompatible flags of ``predict``; std with cov is a ``RuntimeError``, as in scikit-learn."""
+    """Refuse incompatible flags of ``predict``; std with cov raises a ``RuntimeError``, as in scikit-learn."""
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
         flag(f"return_{name}", value)
     if std and cov:

@@ -1,9 +1,9 @@
-"""Representation of an estimator as in scikit-learn, with its ``net`` shortened to one line, and the report on columns.
+"""Text representation of an estimator, with its ``net`` shortened to one line, and the report on its columns.
 
 scikit-learn prints the parameters that differ from their defaults. A skorch net takes most of its parameters as
-keywords, so that all of them would count as changed. A torch module would print one line per layer.
+``**kwargs``, so all of them would count as changed. A torch module would print one line per layer.
 
-Plots of an estimator load the package ``plotting`` when they are called.
+The functions that draw an estimator import the package ``plotting`` only when they are called.
 """
 
 import inspect
@@ -34,16 +34,16 @@ def calibration(report: Any, **options: Any) -> Any:
 
 HEADER = ("column", "read as", "values", "missing")
 MOST_LEVELS = 3
-"""Number of levels listed."""
+"""Maximum number of listed levels of a column."""
 MOST_CHARACTERS = 60
 """Maximum number of characters of a cell."""
 
 
 class TableReport:
-    """Columns of a fitted estimator, printed as a table, in notebooks as HTML.
+    """Columns of a fitted estimator, printed as a text table, or as HTML in notebooks.
 
-    ``rows`` has name, kind, values and share of missing values of each column; ``notes`` has concerns about columns, as
-    in a :class:`~sklearn_laplace.errors.TableWarning`.
+    ``rows`` has the name, kind, values and share of missing values of each column. ``notes`` has the concerns about
+    columns that are also issued as a :class:`~sklearn_laplace.errors.TableWarning`.
     """
 
     def __init__(self, table: Table) -> None:
@@ -82,7 +82,7 @@ def _kind(column: Column) -> str:
 
 
 def _values(column: Column) -> str:
-    """Range of the numbers, or number and examples of the levels."""
+    """Return the range of the numbers, or the number of levels with examples."""
     if column.n_levels:
         levels = [str(level) for level, _ in column.codes]
         listed = ", ".join(levels[:MOST_LEVELS]) + (", …" if len(levels) > MOST_LEVELS else "")
@@ -116,7 +116,7 @@ class Words:
 
 
 class ShownEstimator:
-    """Estimator whose parameter ``net`` is printed in one line, with a report on the columns in notebooks."""
+    """Estimator that prints its parameter ``net`` in one line, and in notebooks adds a report on the columns."""
 
     net: Any
     _table: Table | None
@@ -137,7 +137,7 @@ class ShownEstimator:
         return page if self._table is None else page + TableReport(self._table)._repr_html_()
 
     def _with_short_net(self) -> Any:
-        """Unfitted copy for printing, with a short representation in place of the net."""
+        """Return an unfitted copy for printing, with a short representation in place of the net."""
         twin = object.__new__(type(self))
         for name, value in self.get_params(deep=False).items():
             setattr(twin, name, value)
@@ -149,9 +149,9 @@ class ShownEstimator:
 
 
 def in_a_line(value: Any) -> str:
-    """Representation of a net, or of one of its parameters, in one line.
+    """Return a one-line representation of a net, or of one of its parameters.
 
-    Classes are given by their names, modules without their layers, estimators with their changed parameters.
+    Classes are printed by name, modules without their layers, and estimators with their changed parameters.
     """
     if inspect.isclass(value):
         return value.__name__
@@ -165,7 +165,7 @@ def in_a_line(value: Any) -> str:
 
 
 def _changed(estimator: BaseEstimator) -> dict[str, Any]:
-    """Public parameters that differ from their defaults."""
+    """Return the public parameters that differ from their defaults."""
     defaults: dict[str, Any] = {}
     for base in reversed(type(estimator).__mro__):
         if "__init__" in vars(base):
@@ -179,5 +179,5 @@ def _print(printer: Any, estimator: ShownEstimator, *place: Any) -> None:
     printer._pprint_estimator(estimator._with_short_net(), *place)
 
 
-# Within a pipeline, scikit-learn does not call __repr__ but looks up a printing function for it.
+# Within a pipeline, scikit-learn does not call __repr__, but the printing function registered for it.
 _EstimatorPrettyPrinter._dispatch[ShownEstimator.__repr__] = _print

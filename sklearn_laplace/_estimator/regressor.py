@@ -42,90 +42,91 @@ from .report import Report, output_position, regression_report
 from .sources import by_block
 
 OF_NUMBERS = "Only LaplaceClassifier has it; for numbers use predict_dist(X), predict_interval(X) or predict_std(X)."
-"""What to use instead of methods for classes."""
+"""Advice in the error for methods that only a classifier has."""
 
 
 @explained
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, LaplaceEstimator):
     """Regression by a neural network, with a standard deviation for every prediction.
 
-    ``fit`` trains an ensemble of nets and approximates the posterior over the weights of each by a Gaussian (the
-    Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the data.
-    The page "Parameters in detail" describes each parameter.
+    ``fit`` trains an ensemble of nets and approximates the posterior over each net's weights by a Gaussian (the Laplace
+    approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the data. The page
+    "Parameters in detail" describes each parameter.
 
     Parameters
     ----------
     [Model]
     net : None, torch module class or instance, skorch net, FrozenEstimator or list, default=None
-        None: the built-in net for tables. A module or a skorch net is trained; a fitted one in a ``FrozenEstimator``
-        keeps its weights. A list of these is an ensemble.
+        None: the built-in net for tables. A module or skorch net is trained; a fitted skorch net in a
+        ``FrozenEstimator`` keeps its weights. A list of ``FrozenEstimator`` is an ensemble.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Units of each hidden layer of the built-in net.
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
         Activation of the built-in net.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
-        Columns to encode as categories. "from_dtype": strings and categorical data types.
+        Columns to encode as categories. "from_dtype": those of strings or categorical data types.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
         Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two are for
         counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo"}, float or array-like, default="auto"
-        Precision of the Gaussian prior, the strength of regularisation: a number, or a rule.
-        "auto": held-out folds where possible, else the marginal likelihood ("evidence").
+        Precision of the Gaussian prior, the strength of regularisation: a number, or a rule. "auto": held-out rows
+        where possible, else the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
     n_members : "auto", int or Members, default="auto"
-        Ensemble members. "auto": several for a default fit.
+        Number of members. "auto": several in default fits of enough rows.
     [Training]
     max_time : float or None, default=None
-        Limit of a default fit in seconds, after the table is read; other fits may take longer.
+        Time limit of a default fit in seconds, after reading the table; other fits may take longer.
     n_jobs : int or None, default=None
         Parallel workers.
     random_state : int, RandomState or None, default=None
         Seed.
     verbose : int or "bar", default=0
-        0: silent. 1: a line per stage. 2: epochs too. "bar": bars.
+        0: silent. 1: a line per stage. 2: epochs too. "bar": progress bars.
     [Advanced]
     n_bins : "auto", None or int, default="auto"
-        Bins of each numeric column in a piecewise linear encoding. None: no encoding.
+        Bins of each numeric column (piecewise linear encoding). None: no encoding.
     standardize_X : "auto" or bool, default="auto"
-        If True, a given net standardises X. "auto": unless frozen.
+        If True, a given net standardises X. "auto": where possible.
     standardize_y : bool, default=True
         If True, train on targets of mean 0 and variance 1.
     target_transform : {"log"} or None, default=None
-        Transformation of y. "log" keeps the intervals of positive targets above zero.
+        Transformation of y. "log" keeps intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     map_prior_precision : "same" or float, default="same"
-        Prior precision of the training. "same": that of the posterior.
+        Prior precision during training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
-        Cache of trainings, from which a killed fit resumes; needs an integer ``random_state``.
+        Cache of trained nets, from which a killed fit resumes; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
-        Bytes, or "2GB", for posterior and rows.
+        Limit for posterior and rows: bytes, or "2GB".
     device : {"auto", "cpu", "cuda"}, default="auto"
-        "auto": that of a given net; for the built-in net a GPU for large fits, else the CPU.
+        "auto": that of a given net; otherwise a GPU for large fits, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Floating-point type of the net. "auto": float64 up to 10,000 rows. The posterior is float64.
+        Floating-point type of the net. "auto": float64 for up to 10,000 rows.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list, dict or Subnetwork, default="all"
-        Weights that are random. A list names tensors or modules; a dict gives masks.
+        Weights with a posterior. A list names tensors or modules; a dict gives masks.
     hessian_structure : str, Kron, EKFAC, BlockDiagonal, LowRank or LowRankDiag, default="auto"
         Approximation of the curvature: "full", "functional", "block_diagonal", "kron", "ekfac", "low_rank_diag",
         "low_rank" or "diag". "auto": exact if affordable, else "kron".
     curvature : {"ggn", "empirical_fisher", "mc_fisher", "hessian"} or MCFisher, default="ggn"
-        Curvature of the loss: generalised Gauss–Newton matrix, Fisher matrices, or the exact Hessian.
+        Curvature of the loss: generalised Gauss–Newton, Fisher or Hessian matrix.
     prior : None, str, float, dict, FrozenEstimator or GaussianPrior, default=None
-        Weights that share a prior precision ("scalar", "layer", "tensor", "ard", "parameter"); the prior mean; or
+        Groups of weights with a common precision ("scalar", "layer", "tensor", "ard", "parameter"); the prior mean; or
         ``FrozenEstimator(fitted)``, whose posterior becomes the prior.
     temperature : float or dict, default=1.0
-        Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
+        Divisor of the curvature; below 1, the posterior is narrower. A dict: by layer or tensor.
     predictive : {"auto", "extrapolating", "glm", "mc"} or MonteCarlo, default="auto"
-        "extrapolating": the linearised net, with variance that grows outside the training range. "glm": without it.
-        "auto": "extrapolating" for built-in nets with hidden layers, but not for counts. "mc": weight samples.
+        "extrapolating": the linearised net, with variance that grows outside the training range. "glm": without this
+        growth. "auto": "extrapolating" for built-in nets with hidden layers, except for counts and log targets. "mc":
+        weight samples.
 
     Attributes
     ----------
     members_ : list of LaplaceRegressor
-        Ensemble members; attributes below are those of the first.
+        Ensemble members; most attributes below are those of the first.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
     posterior_, laplace_, hyper_
@@ -139,16 +140,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     structure_ : str
     subset_ : dict of str to ndarray of bool
     log_marginal_likelihood_value_ : float
-        Log evidence of y, nats.
+        Log evidence of y, in nats.
     n_effective_parameters_ : float
         MacKay's γ.
     feature_relevance_ : ndarray of shape (n_features,)
-        With ``prior="ard"``: relevance of each column.
+        Relevance of each column, with ``prior="ard"``.
     prior_path_ : Bunch
         Scores under other prior precisions.
     gradient_norm_, mode_distance_ : float
-        Gradient at the final weights, in nats per row, and their distance from the mode, in posterior standard
-        deviations.
+        Gradient norm in nats per row, and distance of the weights from the mode in posterior standard deviations.
     history_ : list of dict
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -354,7 +354,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         return_std_grad: bool = False,
         X_std: Any = None,
     ) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Predict the mean and, optionally, its standard deviation, joint covariance or gradients with respect to X.
+        """Predict the mean and, optionally, the standard deviation, joint covariance or gradients with respect to X.
 
         Parameters
         ----------
@@ -380,8 +380,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             In squared units of y.
         mean_grad, std_grad : ndarray of shape (n_samples, n_features) or (n_samples, n_features, n_outputs)
             In units of y per unit of X. For a single row the first axis is omitted, as in scikit-optimize's Gaussian
-            process: (n_features,) or (n_features, n_outputs). The gradient is one-sided at a kink (relu), and zero
-            where the standard deviation is zero.
+            process: (n_features,) or (n_features, n_outputs). At a kink (relu), gradients are one-sided. Where the
+            standard deviation is zero, its gradient is set to zero.
 
         Raises
         ------
@@ -392,8 +392,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             without ``return_std`` or with ``return_std_grad``. If gradients are requested with categorical columns or
             missing values.
         NonFiniteError
-            If an output of the net is NaN or infinite, or a derivative if a standard deviation is requested. All
-            methods that predict raise this error.
+            If an output of the net is NaN or infinite. If a standard deviation is requested, the same holds for a
+            derivative. All methods that predict raise this error.
 
         Examples
         --------
@@ -452,8 +452,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Raises
         ------
         ValueError
-            For an unknown kind. For an ``X_std`` that is negative, not finite, of another shape, or with other names.
-            For ``X_std`` with categorical columns or missing values.
+            For an unknown kind. For an ``X_std`` that is negative, not finite, of another shape, or with other column
+            names. For ``X_std`` with categorical columns or missing values.
 
         Examples
         --------
@@ -494,7 +494,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         is uncertain. ``target_transform`` gives a :class:`~sklearn_laplace.distributions.TransformedMixture`.
 
         A single net for counts gives a :class:`~sklearn_laplace.distributions.PoissonLogNormal` or
-        :class:`~sklearn_laplace.distributions.NegativeBinomialLogNormal`, an ensemble a
+        :class:`~sklearn_laplace.distributions.NegativeBinomialLogNormal`, an ensemble gives a
         :class:`~sklearn_laplace.distributions.CountMixture`. :meth:`sample_y` draws jointly over the rows.
 
         Examples
@@ -575,9 +575,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
         Notes
         -----
-        The coverage depends on the predictive distribution. With several targets, the interval of each target holds
-        separately. Conformal packages, such as MAPIE and crepes, calibrate intervals on held-out rows (see the guide
-        "How to get intervals with guaranteed coverage").
+        Intervals have the stated coverage if the predictive distribution is correct. With several targets, the coverage
+        holds for each target separately. Conformal packages, such as MAPIE and crepes, calibrate intervals on held-out
+        rows (see the guide "How to get intervals with guaranteed coverage").
 
         Examples
         --------
@@ -668,8 +668,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         -------
         Report
             Printed as text. RMSE and CRPS are in the units of y, the log density is in nats per row. The range next to
-            each coverage contains that of a calibrated model with probability .95; an arrow marks coverage outside it.
-            Groups are quarters of the numeric columns and frequent categories; their ranges hold jointly.
+            each coverage contains the coverage of a calibrated model with probability .95; an arrow marks a coverage
+            outside its range. Groups are quarters of numeric columns and frequent categories; their ranges hold
+            jointly.
 
         Raises
         ------
@@ -722,7 +723,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         output : int, optional
             Position of the target to draw, if there are several.
         feature : int or str, optional
-            Column for the horizontal axis of the intervals; by default the rank of the predicted mean.
+            Column for the horizontal axis of the intervals. Default: the only column, or the rank of the predicted
+            mean.
         figure : matplotlib Figure or SubFigure, optional
             Figure to draw in; by default a new one.
         ax : None, matplotlib Axes or sequence of Axes
@@ -767,9 +769,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         random_state : int, RandomState or None, default=0
             Seed of the draws.
         kind : {"total", "epistemic"}, default="total"
-            "total": new targets, noise included. Their covariance is that returned with ``return_cov``. "epistemic":
-            noise-free outputs of the linearised net or, with ``predictive="mc"``, of the net itself. For counts these
-            are rates.
+            "total": new targets, noise included. Their covariance is that of ``return_cov``. "epistemic": noise-free
+            outputs of the linearised net or, with ``predictive="mc"``, of the net itself. For counts, these outputs are
+            rates.
 
         Returns
         -------

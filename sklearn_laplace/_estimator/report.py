@@ -1,9 +1,10 @@
-r"""Reports of how good predictions are: accuracy, log density, calibration, and the groups of rows that are worst.
+r"""Reports on the quality of predictions: accuracy, log density, calibration, and the worst groups of rows.
 
-Each observed frequency has a band, the range in which it lies with probability .95 if the model is calibrated. The rows
-are treated as independent, and a group as one of many: its band has the probability :math:`1 - .05 / G` for G groups
-(Bonferroni). The PIT :math:`u_n = F_n(y_n)` of a calibrated model is uniform (Dawid 1984), which a Kolmogorov–Smirnov
-test checks. For counts u is drawn between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)`, with a fixed seed.
+Each observed frequency has a band: the range that contains it with probability .95 if the model is calibrated. Rows
+are treated as independent. With G groups, the band of each group has the probability :math:`1 - .05 / G` (Bonferroni).
+The probability integral transform (PIT) :math:`u_n = F_n(y_n)` of a calibrated model is uniform (Dawid 1984), which a
+Kolmogorov–Smirnov test checks. For counts, :math:`u_n` is drawn uniformly between :math:`F_n(y_n - 1)` and
+:math:`F_n(y_n)`, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from .._validation.rows import is_missing
 from ..distributions.evaluation import check_counts, crps_of, pit_of
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""Levels of the intervals."""
+"""Levels of the central intervals."""
 GROUP_LEVEL = 0.9
 """Level of the intervals whose coverage is compared between groups."""
 PLAUSIBLE = 0.95
-"""Probability of a band."""
+"""Probability that a band contains the observed frequency of a calibrated model."""
 LEAST_ROWS, MOST_GROUPS, MOST_LISTED = 20, 4, 3
-"""Minimum number of rows in a group, maximum number of groups of a column, and number of groups in a report."""
+"""Minimum number of rows in a group; maximum numbers of groups per column and per report."""
 
 LEAST_BELOW = 0.01
-"""Share of intervals that reach below zero, from which a report of positive targets has a note."""
+"""Share of intervals that reach below zero, above which a report on positive targets has a note."""
 BELOW_ZERO = (
     "all targets are positive, but {:.0%} of the {:.0%} intervals reach below zero: target_transform='log' keeps "
     "them above."
@@ -42,29 +43,29 @@ OUTSIDE = (
     "outside(X) returns the distances."
 )
 LEAST_OUTSIDE = 0.05
-"""Share of rows with values outside the training rows, from which a report has a note."""
+"""Share of rows with values outside the training ranges, from which a report has a note."""
 
 
 @dataclass(frozen=True)
 class Frequency:
-    """Observed frequency of an event, and what a calibrated model leads to expect."""
+    """Observed frequency of an event, and the frequencies to expect from a calibrated model."""
 
     name: str  # the event, or the group of rows
     n: int  # rows
     observed: float
     expected: float  # mean predicted probability
-    low: float  # ends of the band of the frequency under a calibrated model
+    low: float  # ends of the band for a calibrated model
     high: float
-    n_effective: float  # effective number of rows, which weights make smaller than n
+    n_effective: float  # effective number of rows, smaller than n if weights differ
 
     @classmethod
     def of(
         cls, name: str, events: np.ndarray, expected: float, n_bands: int = 1, weights: np.ndarray | None = None
     ) -> Frequency:
-        """Frequency of events (n,) with a mean probability; one of ``n_bands`` simultaneous bands.
+        """Frequency of events (n,) whose mean probability is ``expected``, with one of ``n_bands`` simultaneous bands.
 
-        The band is that of equal probabilities. For different ones it is too wide rather than too narrow. Weighted
-        rows (n,) have the band of their effective number.
+        The band assumes equal probabilities. If the probabilities differ, it is too wide rather than too narrow. For
+        weighted rows, the band is computed from the effective number of rows.
         """
         n = len(events) if weights is None else effective_number(weights)
         tail = (1 - PLAUSIBLE) / 2 / n_bands
@@ -78,7 +79,7 @@ class Frequency:
 
     @property
     def distance(self) -> float:
-        """Distance from the expected frequency, in standard errors of the effective number of rows."""
+        """Distance from the expected frequency in standard errors, for the effective number of rows."""
         error = max(self.expected * (1 - self.expected), 1e-12) / self.n_effective
         return abs(self.observed - self.expected) / error**0.5
 
@@ -95,8 +96,8 @@ class Report:
     scores: dict[str, float]  # by name; "log density" in nats per row
     coverage: tuple[Frequency, ...]  # targets inside central intervals; for classes, rows of each class
     groups: tuple[Frequency, ...]  # groups of rows furthest from the expected frequency, worst first
-    pit_pvalue: float | None = None  # probability of a PIT further from uniform if calibrated; None for classes
-    notes: tuple[str, ...] = ()  # what to try
+    pit_pvalue: float | None = None  # of the test for a uniform PIT; None for classes
+    notes: tuple[str, ...] = ()  # advice to the user
 
     def __str__(self) -> str:
         width = max(len(name) for name in [*self.scores, *(entry.name for entry in self.coverage)])
@@ -113,7 +114,7 @@ class Report:
     __repr__ = __str__
 
     def with_outside(self, excess: np.ndarray, names: Sequence[str]) -> Report:
-        """Report with a note about rows with values outside the training rows, given their excess (n, d)."""
+        """Add a note if many rows lie outside the training ranges; ``excess`` (n, d) has the distances."""
         share = float((excess > 0).any(1).mean())
         if share < LEAST_OUTSIDE:
             return self
@@ -123,7 +124,7 @@ class Report:
 
 
 def output_position(output: int | None, n_outputs: int) -> int:
-    """Check the position of the target to report on, and return it; a single target needs none."""
+    """Check and return the position of the target to report on; it is optional for a single target."""
     if output is None and n_outputs == 1:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n_outputs:
@@ -132,9 +133,9 @@ def output_position(output: int | None, n_outputs: int) -> int:
 
 
 def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: int, *, is_count: bool) -> Report:
-    """Report on the predictive distribution of numeric targets, that of ``predict_dist`` for each row.
+    """Report on predictive distributions of numeric targets, as returned by ``predict_dist``.
 
-    X (n, d) are the rows, for the groups; ``output`` is the position of one of the targets, (n,) or (n, C).
+    The rows X (n, d) define the groups; ``output`` is the position of a target in ``targets`` (n,) or (n, C).
     """
 
     def of_output(values: np.ndarray) -> np.ndarray:
@@ -161,10 +162,10 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:
-    """Report on class probabilities (n, K) of ``classes`` (K,), for true ``labels`` (n,) and groups of rows (n, d)."""
+    """Report on probabilities (n, K) of ``classes`` (K,), for true ``labels`` (n,); rows X (n, d) define the groups."""
     true, confidence = labels[:, None] == classes, probabilities.max(1)
     right = true[np.arange(len(true)), probabilities.argmax(1)]
-    bins = np.searchsorted(np.linspace(0, 1, 11)[1:-1], confidence)  # those of metrics.expected_calibration_error
+    bins = np.searchsorted(np.linspace(0, 1, 11)[1:-1], confidence)  # the bins of metrics.expected_calibration_error
     sums = [np.bincount(bins, part, 10) for part in (right, confidence)]
     with np.errstate(divide="ignore"):
         density = float(np.mean(np.log((probabilities * true).sum(1))))
@@ -182,7 +183,7 @@ def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any
 
 
 def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tuple[Frequency, ...]:
-    """Groups of rows whose frequency of events is furthest from the expected one."""
+    """Return the groups of rows whose observed frequency is furthest from the expected one."""
     groups = [(name, rows) for name, rows in _groups(X) if rows.sum() >= LEAST_ROWS]
     entries = [
         Frequency.of(f"{event}, {name}", events[rows], float(expected[rows].mean()), len(groups))
@@ -192,7 +193,7 @@ def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tupl
 
 
 def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and masks of groups of rows by each column: quarters of the numbers, or the most frequent other values."""
+    """Yield groups of rows for each column: quarters of the numbers, or most frequent values; and missing values."""
     for name, values, is_time in named_columns(X):
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
@@ -203,14 +204,14 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def as_date(days: float) -> str:
-    """Day or, for a part of a day, minute of a time in days since 1970."""
+    """Write a time, in days since 1970, as a date, with the minute unless it is midnight."""
     return str(np.datetime64(round(days * 1440), "m")).replace("T00:00", "").replace("T", " ")
 
 
 def _quarters(
     name: str, values: np.ndarray, present: np.ndarray, written: Callable[[float], str]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Groups between the quartiles of a column of numbers or times; of each value if there are few."""
+    """Yield groups between the quartiles of a column of numbers or times, or one per value if there are few values."""
     different = np.unique(values[present])
     if len(different) <= MOST_GROUPS:
         for value in different.tolist():
@@ -225,7 +226,7 @@ def _quarters(
 
 
 def _levels(name: str, values: np.ndarray, present: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Groups of the most frequent values of a column."""
+    """Yield one group for each of the most frequent values of a column."""
     texts = np.array([str(value) for value in values.tolist()], dtype=object)
     levels, counts = np.unique(texts[present].astype(str), return_counts=True)
     for level in levels[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist():

@@ -1,10 +1,10 @@
-"""Fits and predictions whose rows are read from a source, in one process or on workers; ``_table`` reads them.
+"""Fits and predictions on rows that ``_table`` reads from a source, in one process or on workers.
 
-**On the workers of a dask cluster**, each is a rank with consecutive partitions, which are computed there. Which worker
-has which partitions depends on their numbers only, so that a fit can be repeated, and can go on after a crash. One task
-per worker joins a process group of torch (gloo). The address of the first worker is the meeting point. All ranks end
-with the same model, and the client receives that of rank 0. If a worker dies, the other ranks lose their connections
-and fail too, so that the fit ends in an error and not in a hang.
+**On a dask cluster**, each worker is a rank and computes consecutive partitions. Their assignment depends only on the
+numbers of workers and partitions, so a fit can be repeated, and resumed after a crash. One task per worker joins a
+process group of torch (gloo), which meets at the address of the first worker. All ranks end with the same model, and
+the client receives that of rank 0. If a worker dies, the other ranks lose their connections and fail too, so the fit
+raises an error and does not hang.
 """
 
 import ctypes
@@ -33,19 +33,19 @@ from ..errors import UnsupportedCombinationError
 from ..errors.warn import experimental
 
 SILENCE = timedelta(minutes=30)
-"""Time after which a rank gives up waiting for the others."""
+"""Time after which a rank stops waiting for the other ranks."""
 MMAP_THRESHOLD, TRIM_THRESHOLD, LARGEST_KEPT = -3, -1, 2**25
-"""Parameters of glibc's mallopt, and the largest value of the first."""
+"""Two parameters of glibc's ``mallopt``, and the largest valid value of the first."""
 MISSED = 5
-"""Number of checks in a row without a worker, after which it counts as lost: a busy one may be absent for a moment."""
+"""Number of consecutive checks that miss a worker before it counts as lost; a busy worker may be absent briefly."""
 AGAIN = "Call fit again; with memory= and an integer random_state it goes on where it was."
-"""Cure in the error about a fit that has ended because of a worker."""
+"""Advice in the error raised if a worker is lost or a rank fails."""
 POLL = 1.0
 """Seconds between two checks that all workers are alive."""
 
 
 def client_of() -> Any:
-    """The client of dask that is in use, if it has several workers; otherwise None."""
+    """Return the current client of dask if it has several workers; otherwise, and inside a task, None."""
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client, get_worker
@@ -60,7 +60,7 @@ def client_of() -> Any:
 
 
 def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
-    """Fit an unfitted copy of an estimator on all workers, which compute the partitions; return that of rank 0."""
+    """Fit an estimator on all workers, which compute the partitions; return the fitted one of rank 0."""
     from distributed import wait
 
     workers = _workers(client)
@@ -97,7 +97,7 @@ def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
 
 
 def _delayed(source: DaskSource) -> list[tuple[Any, Any, Any]]:
-    """Partitions as delayed objects; missing targets and weights are delayed Nones."""
+    """Return the partitions as delayed objects; a missing target or weight becomes a delayed None."""
     from dask.delayed import delayed
 
     nothing = delayed(None)
@@ -128,10 +128,10 @@ def _fit_rank(
 
 
 def _keep_memory() -> None:
-    """Let glibc keep the memory of freed tensors, which each step needs again.
+    """Let glibc keep the memory of freed tensors, which each training step needs again.
 
-    A worker of dask starts with ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests each tensor of more than 128 kB
-    from the system and returns it afterwards, and the training takes several times longer.
+    A worker of dask sets the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests the memory of
+    each tensor of more than 128 kB from the system and returns it afterwards. Training then takes several times longer.
     """
     with suppress(OSError, AttributeError):  # no glibc
         libc = ctypes.CDLL("libc.so.6")
@@ -140,7 +140,7 @@ def _keep_memory() -> None:
 
 
 def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
-    """Result of rank 0, as soon as all ranks have ended; ``RuntimeError`` if a worker is lost, or a rank fails."""
+    """Wait for all ranks and return the result of rank 0; ``RuntimeError`` if a worker is lost or a rank fails."""
     from distributed import wait
 
     missed = dict.fromkeys(workers, 0)
@@ -152,7 +152,7 @@ def _result(client: Any, tasks: list[Any], workers: list[str]) -> Any:
         lost = [worker for worker, count in missed.items() if count >= MISSED]
         failed = [task for task in tasks if task.status in ("error", "cancelled", "lost")]
         if lost or failed:
-            # Ranks that lose their connection to a failed one fail with a RuntimeError; another error is the cause.
+            # Ranks that lose their connection to a failed rank raise a RuntimeError; any other error is the cause.
             errors = [(tasks.index(task), task.exception()) for task in failed if task.status == "error"]
             errors.sort(key=lambda rank_and_error: isinstance(rank_and_error[1], RuntimeError))
             client.cancel(tasks, force=True)
@@ -167,7 +167,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_options(**arguments: Any) -> None:
-    """Refuse arguments of ``fit`` with one value per row that a source does not have."""
+    """Refuse arguments other than None that are not supported for rows from a source."""
     for name, value in arguments.items():
         if value is not None:
             raise UnsupportedCombinationError(
@@ -176,7 +176,7 @@ def check_options(**arguments: Any) -> None:
 
 
 def by_block(method: F) -> F:
-    """Let a prediction read only the columns of the fit, block by block; lazy arrays for a collection of dask."""
+    """Decorate a prediction to read a source by block, with the columns of the fit; lazily for dask collections."""
 
     @wraps(method)
     def call(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,7 +199,7 @@ def by_block(method: F) -> F:
 
 
 def _joined(results: Sequence[Any]) -> Any:
-    """Results of several blocks as one: arrays, or tuples or bunches of arrays."""
+    """Concatenate the results of several blocks: arrays, or tuples or Bunches of arrays."""
     first = results[0]
     if isinstance(first, tuple):
         return tuple(_joined(parts) for parts in zip(*results, strict=True))
@@ -209,7 +209,7 @@ def _joined(results: Sequence[Any]) -> Any:
 
 
 def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
-    """Yield the rows of an update in blocks, the same on all ranks: each joins the next block of every rank."""
+    """Yield the rows of an update in blocks that are equal on all ranks: each joins the next block of every rank."""
     shard, _ = shard_of(source, group)
     blocks = shard.all_blocks()
     while True:
@@ -227,10 +227,10 @@ def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Reading:
-    """Preparation of the rows of a source, of which a sample has been prepared."""
+    """How to prepare the rows of a source after a sample has been prepared."""
 
     prepare: Callable[..., PreparedData]  # maps (X, y, weights, None) to prepared rows
-    of_sample: float  # sum of the weights that it gives to the sample
+    of_sample: float  # sum of the weights of the sample, times class weights
     of_all: float  # the same for all rows
 
 
@@ -256,8 +256,8 @@ def fit_source(estimator: Any, source: RowSource) -> None:
 
 
 def stream_of(estimator: Any, sample: Sample, data: PreparedData) -> RowStream:
-    """The whole table of a sample, whose prepared rows are given."""
-    reader = type(estimator)(**estimator.get_params(deep=False))  # a failed fit restores the other while it reads
+    """Return a stream of all rows of a sampled source; ``data`` are the prepared rows of the sample."""
+    reader = type(estimator)(**estimator.get_params(deep=False))  # a copy, as a failed fit restores the original
     reader._take(estimator)
     reading = reader._reading(sample, data.scale)
     unit = data.total_weight / reading.of_sample

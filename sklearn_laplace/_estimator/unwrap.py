@@ -1,10 +1,10 @@
-"""Access to the Laplace estimator inside scikit-learn wrappers, which only forward ``predict``.
+"""Access to the Laplace estimator inside scikit-learn wrappers, which do not forward methods such as ``predict_std``.
 
 This module decides which wrappers can be unwrapped, and defines the public functions that unwrap an estimator before
 calling it. A wrapper can be unwrapped if the inner estimator makes the same predictions as the wrapper:
 
-* ``Pipeline``: its earlier steps transform X;
-* a search, of scikit-learn or of another package: its refitted ``best_estimator_``;
+* ``Pipeline``: the steps before the last one transform X;
+* a search of scikit-learn or of another package: its refitted ``best_estimator_`` is used;
 * ``FrozenEstimator``;
 * ``TransformedTargetRegressor`` without a transformation of y.
 
@@ -35,10 +35,10 @@ BEST = "best_estimator_"
 
 
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
-    """Return the fitted Laplace estimator itself inside wrappers, nested in any order, and its transformed input.
+    """Return the fitted Laplace estimator inside wrappers, nested in any order, and its transformed input.
 
-    Raises ``TypeError`` if the last step is no Laplace estimator, and ``NotFittedError`` if a step is not fitted.
-    ``ValueError`` for a search without refit and for a transformed target, which predict differently from the wrapper.
+    Raises ``TypeError`` if the innermost estimator is no Laplace estimator, and ``NotFittedError`` if an estimator is
+    not fitted. Raises ``ValueError`` for a search without refit and for a transformed target.
     """
     step, X = final_step(estimator, X)
     return _laplace(step, estimator), X
@@ -47,16 +47,17 @@ def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClas
 def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, list[Pipeline]]:
     """Return the fitted Laplace estimator inside wrappers, and the steps before it in each enclosing pipeline.
 
-    The pipelines are in the order in which they are applied to X. Raises the errors of :func:`laplace_step`.
+    The steps are listed in the order in which they are applied to X. Raises the errors of :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
     return _laplace(step, estimator), transformations
 
 
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
-    """Return the innermost estimator of any type, and its transformed input; ``TypeError`` if it is no estimator.
+    """Return the innermost estimator, of any type, and its transformed input.
 
-    Raises ``ValueError`` and ``NotFittedError`` as :func:`laplace_step`.
+    Raises ``TypeError`` if this object is no estimator, and ``ValueError`` and ``NotFittedError`` as
+    :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
     for transformation in transformations:
@@ -71,23 +72,23 @@ def predictive(estimator: Any, X: Any) -> Any:
     Parameters
     ----------
     estimator : estimator
-        A fitted Laplace estimator, possibly inside pipelines, searches and ``FrozenEstimator``. For comparison, also
-        other regressors with ``predict(X, return_std=True)``, ``pred_dist`` (NGBoost), ``predict_dist`` or CatBoost's
-        loss ``"RMSEWithUncertainty"``, and other classifiers with ``predict_proba``.
+        A fitted Laplace estimator, possibly inside pipelines, searches and ``FrozenEstimator``. For comparison, other
+        classifiers are accepted if they have ``predict_proba``. Other regressors need ``predict(X, return_std=True)``,
+        ``pred_dist`` (NGBoost), ``predict_dist`` or CatBoost's loss ``"RMSEWithUncertainty"``.
     X : array-like of shape (n_samples, n_features)
 
     Returns
     -------
-    frozen ``scipy.stats`` distribution or ndarray of shape (n_samples, n_classes)
+    distribution object or ndarray of shape (n_samples, n_classes)
         Laplace regressors: ``predict_dist(X)``, in the units of y. Other regressors: their own distribution, or the
         normal distribution with their mean and standard deviation. Classifiers: ``predict_proba(X)``.
 
     Raises
     ------
     TypeError
-        If the estimator predicts points only.
+        If the estimator only makes point predictions.
     ValueError
-        If the standard deviation of another regressor is not positive and finite, or as in :func:`predict_std`.
+        If the standard deviation of another regressor is not positive and finite; otherwise as in :func:`predict_std`.
     NotFittedError
         If the estimator or one of its wrappers is not fitted.
 
@@ -128,8 +129,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
     X : array-like of shape (n_samples, n_features)
         Input of the outermost estimator.
     kind : {"total", "epistemic", "aleatoric", "all"}, optional
-        Part of the uncertainty, or all three parts. None: the default of the estimator, "total" for regressors and
-        "epistemic" for classifiers.
+        Part of the uncertainty, or all three parts. None: "total" for regressors and "epistemic" for classifiers.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
 
 
 def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
-    """Innermost estimator of any type, and the earlier steps of each pipeline, from the outermost inwards."""
+    """Return the innermost estimator, of any type, and the earlier steps of each pipeline, the outermost first."""
     step, transformations = estimator, []
     while isinstance(step, Pipeline | FrozenEstimator | TransformedTargetRegressor) or _is_search(step):
         check_is_fitted(step)
@@ -237,12 +237,12 @@ def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
 
 
 def _is_estimator(step: Any) -> bool:
-    """True for estimators of scikit-learn, and those of other packages with scikit-learn's tags, such as CatBoost."""
+    """True for estimators of scikit-learn, and for those of other packages with its tags, such as CatBoost."""
     return isinstance(step, BaseEstimator) or callable(getattr(type(step), "__sklearn_tags__", None))
 
 
 def _is_search(step: Any) -> bool:
-    """True for searches of scikit-learn, and of other packages if they have ``refit`` and ``best_estimator_``."""
+    """True for searches of scikit-learn, and for those of other packages with ``refit`` and ``best_estimator_``."""
     return isinstance(step, BaseSearchCV) or (isinstance(step, BaseEstimator) and {"refit", BEST} <= vars(step).keys())
 
 
@@ -256,7 +256,7 @@ def _best(search: Any) -> Any:
 
 
 def _untransformed(wrapper: TransformedTargetRegressor) -> Any:
-    """Inner regressor, if y is not transformed."""
+    """Return the inner regressor if y is not transformed; otherwise raise a ``ValueError``."""
     transformer = wrapper.transformer_
     if isinstance(transformer, FunctionTransformer) and transformer.func is None and transformer.inverse_func is None:
         return wrapper.regressor_
