@@ -1,1 +1,1 @@
-"""Fitted models as plain data: describe, restore."""
+"""Describe fitted models as plain data, and restore them."""

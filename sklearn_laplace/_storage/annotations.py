@@ -1,4 +1,4 @@
-"""Check a value against a type annotation, before an object is made of what a file holds."""
+"""Check a value against a type annotation, before an object is made from the content of a file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -8,17 +8,17 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 NUMBERS: dict[Any, type] = {float: Real, int: Integral}
-"""Abstract class for each annotated number type; a bool is no number."""
+"""Abstract class for each annotated number type; a bool does not count as a number."""
 
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Annotations of a class with the names in them resolved."""
+    """Return the annotations of a class, with all names in them resolved."""
     return get_type_hints(kind)
 
 
 def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bool:
-    """True if a value has the annotated type (class, literal, union, container or ``type``); an int is a float too."""
+    """True if a value has the annotated type (class, literal, union, container or ``type``); an int fits float."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return is_plain(value)

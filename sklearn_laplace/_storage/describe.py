@@ -1,19 +1,20 @@
 """The description of a fitted model: JSON text and numpy arrays, the same for pickle, skops and safetensors.
 
-Each tensor is an array, which needs no device, unlike a pickled tensor. Shared tensors and objects stay shared. Cached
-properties are left out. Numbers, strings, None and booleans stand for themselves, everything else is a list that begins
-with its kind:
+Each tensor is stored as an array, which needs no device, unlike a pickled tensor. Shared tensors and objects stay
+shared. Cached properties are omitted. Numbers, strings, None and booleans stand for themselves. Everything else is a
+list that begins with its kind:
 
 - ``["list", …]``, ``["tuple", …]``, ``["set", …]``, ``["size", …]``: the items follow; ``["dict", …]``: keys and values
   in turn; ``["objects", shape, …]``: an array of objects;
 - ``["array", i]``: an array or a tensor; ``["number", i]``: a number of numpy; ``["random", …]``: a RandomState;
 - ``["named", tag]``: a known class or function, by its tag in ``_storage/registry.py``, or one of the user's by its
-  number; ``["member", tag, name]``: of an enumeration;
-- ``["ref", i]``: an object in the list ``objects``, which holds ``["object", tag, name, value, …]`` and refers only to
-  objects before it;
+  number; ``["member", tag, name]``: a member of an enumeration;
+- ``["ref", i]``: an object of the list ``objects``. Its entries are ``["object", tag, name, value, …]`` and refer only
+  to earlier objects;
 - ``["float", "nan"]``, ``["dtype", name]``, ``["device", name]``.
 
-What no node can hold is refused in a file and pickled as it is in a pickle, a module with such an attribute as a whole.
+A value that no node can hold is refused in a file. In a pickle, it is pickled as it is; a module with such an attribute
+is pickled as a whole.
 """
 
 import importlib
@@ -37,22 +38,22 @@ from .kinds import HOOKS, kind_of, shadows
 from .registry import PACKAGE, tags
 
 ALWAYS_THERE = {PACKAGE, "torch", "skorch", "builtins", "__main__"}
-"""Packages whose classes are not looked up; a class of ``__main__`` may be part of the pickle."""
+"""Packages whose classes are not looked up before reading; a pickle may contain classes of ``__main__``."""
 REFERENCE = "ref"
 """Kind of a node that refers to an object."""
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's data types whose bytes are their values."""
 GENERATOR = "MT19937"
-"""Generator of numpy's ``RandomState`` whose state is described."""
+"""The only bit generator of a ``RandomState`` that can be described."""
 
 
 def name_of(thing: Any) -> str:
-    """Full name of a class or a function, such as 'torch.nn.modules.linear.Linear'."""
+    """Return the full name of a class or a function, such as 'torch.nn.modules.linear.Linear'."""
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def pack(value: Any) -> dict[str, Any]:
-    """A value as "tree" (JSON), "arrays", and "own": classes, functions and objects that are pickled as they are."""
+    """Describe a value as "tree" (JSON), "arrays", and "own": classes, functions and objects pickled as they are."""
     describer = Describer(takes_objects=True)
     tree = json.dumps(describer.tree(value), allow_nan=False, separators=(",", ":"))
     return {"tree": tree, "arrays": describer.arrays, "own": describer.own}
@@ -76,7 +77,7 @@ class Describer:
         return {"root": root, "objects": self.objects, "headers": self.headers}
 
     def __call__(self, value: Any, path: str = "") -> Any:
-        """The node of a value; the path is its place, for messages."""
+        """Return the node of a value; ``path`` is its place, for messages."""
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value
@@ -98,7 +99,7 @@ class Describer:
         return self._object(value, path)
 
     def _reference(self, thing: Any, path: str) -> str | int:
-        """The tag of a class or a function, or its number among the user's own."""
+        """Return the tag of a class or function, or its number among the user's own."""
         if thing in self.known:
             return self.known[thing]
         if "<" in thing.__qualname__ and not self.takes_objects:
@@ -108,7 +109,7 @@ class Describer:
         return next(place for place, known_thing in enumerate(self.own) if known_thing is thing)
 
     def _refused(self, value: Any, path: str) -> Any:
-        """The node of an object that cannot be described: a number in a pickle, otherwise a NotStorableError."""
+        """Handle an object without a description: a pickle refers to it by number; a file raises a NotStorableError."""
         if self.takes_objects:
             self.own.append(value)
             return ["named", len(self.own) - 1]
@@ -149,7 +150,7 @@ class Describer:
         return [self(value, f"{path}[{place}]") for place, value in enumerate(values)]
 
     def array(self, values: np.ndarray, *of_tensor: Any) -> int:
-        """The number of an array that is stored in C order; its header has its axes in that order."""
+        """Store an array in C order, and its original order of axes in a header; return the number of the array."""
         if values.ndim and 0 in values.strides:
             values = values.copy()
         axes = sorted(range(values.ndim), key=lambda axis: -abs(values.strides[axis]))
@@ -169,7 +170,7 @@ def _dict(describer: Describer, value: dict[Any, Any], path: str) -> Any:
 
 
 def _tensor(describer: Describer, value: Tensor, path: str) -> Any:
-    """A copy in the memory of the host, in the same order of axes: another order rounds in another way."""
+    """Return the node of a copy on the host, in the same order of axes: another order would change the rounding."""
     values = value.detach().cpu()
     if values.dtype == torch.bfloat16:  # numpy has none
         values = values.float()
@@ -243,7 +244,7 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
 
 
 def requirements(owner: str, user_objects: Iterable[Any]) -> Requirements | None:
-    """The importable classes and functions among the user's objects of :func:`pack`; None if there are none."""
+    """Return the importable classes and functions among the user's objects of :func:`pack`; None without any."""
     things = [thing if isclass(thing) or isfunction(thing) else type(thing) for thing in user_objects]
     names = {(thing.__module__, thing.__qualname__) for thing in things if "<" not in thing.__qualname__}
     away = ALWAYS_THERE | _pickled_modules()
@@ -252,7 +253,7 @@ def requirements(owner: str, user_objects: Iterable[Any]) -> Requirements | None
 
 
 def _pickled_modules() -> set[str]:
-    """Top-level modules whose code cloudpickle stores."""
+    """Return the top-level modules whose code cloudpickle stores."""
     picklers = (sys.modules.get(name) for name in ("cloudpickle", "joblib.externals.cloudpickle"))
     by_value = (pickler.list_registry_pickle_by_value() for pickler in picklers if pickler)
     return {name.partition(".")[0] for names in by_value for name in names}

@@ -1,4 +1,4 @@
-"""How an object is taken apart into named values, and made from them again."""
+"""Split an object into named values, and rebuild it from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .annotations import conforms
 from .registry import fields_of, tags
 
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
-"""Methods of a class whose instances are more than their attributes."""
+"""Methods with which a class itself defines how its instances are stored."""
 PLAIN = (bool, int, float, str, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
 """Types of plain values; containers of them are plain as well."""
 MODULE = {
@@ -33,7 +33,7 @@ MODULE = {
 }
 """Annotations of torch's own attributes of a module."""
 HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
-"""Torch's other attributes: functions that it calls. No description holds any."""
+"""All other attributes of a module: functions that torch calls. No description contains any of them."""
 NET = {
     "module": nn.Module | type[nn.Module],
     "device": str | None,
@@ -53,19 +53,19 @@ LEFT_OUT: dict[str, Callable[[], Any]] = {
     "virtual_params_": dict,
     "_params_to_validate": set,
 }
-"""Attributes of a skorch net that are not stored, with their values after reading: under these code would run."""
+"""Attributes of a skorch net that are not stored, because they could execute code, with their values after reading."""
 OF_TRAINING: dict[str, Callable[[], Any]] = {
     "_trimmed_for_prediction": lambda: True,
     "optimizer_": lambda: None,
     "callbacks_": list,
 }
-"""The same for a fitted net, which can predict and no longer train."""
+"""Further such attributes of a fitted net, which can predict but not train after reading."""
 OF_ITERATORS = ("batch_size", "shuffle", "seed", "drop_last")
 """Options of a net's iterators that are stored; others may start workers."""
 
 
 class Reads(Protocol):
-    """Reads a description, ``restore.Reader``."""
+    """Protocol of ``restore.Reader``, which reads a description."""
 
     def is_plain(self, value: Any) -> bool:
         """True if a value is plain data."""
@@ -78,11 +78,11 @@ class Kind:
 
 
 ESTIMATORS: dict[type, Kind] = {}
-"""How estimators are stored, by their base class; ``stored`` adds it."""
+"""How estimators are stored, keyed by their base class; the decorator ``stored`` adds entries."""
 
 
 def kind_of(kind: type) -> Kind | None:
-    """How instances of a class are stored; None for those that are more than their attributes."""
+    """Return how instances of a class are stored; None if attributes alone do not determine an instance."""
     is_known = kind in tags()
     for base, of_estimator in ESTIMATORS.items():
         if issubclass(kind, base):
@@ -97,12 +97,12 @@ def kind_of(kind: type) -> Kind | None:
 
 
 def _is_bare(kind: type) -> bool:
-    """True if instances of a class are no more than their attributes."""
+    """True if attributes alone determine an instance of a class."""
     return kind.__dictoffset__ != 0 and kind.__new__ is object.__new__ and not _has_own_state(kind, object)
 
 
 def _has_own_state(kind: type, base: type) -> bool:
-    """True if a class other than the base or one of torch's layers defines how its instances are stored."""
+    """True if a class or an ancestor, except for ``base`` and torch's layers, defines how its instances are stored."""
     ancestors = [ancestor for ancestor in kind.__mro__ if ancestor not in base.__mro__]
     definers = [a for a in ancestors if set(OWN_STATE) & set(vars(a)) or vars(a).get("__slots__")]
     return any(not a.__module__.startswith("torch.nn.modules.") or issubclass(a, nn.RNNBase) for a in definers)

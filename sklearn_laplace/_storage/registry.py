@@ -1,8 +1,8 @@
-"""The classes and functions that a description may name, each by a short tag, and the attributes of the classes.
+"""Classes and functions that a description may name, each by a short tag, and the attributes of these classes.
 
-The data classes are those that the annotations of a fit's attributes lead to. An abstract annotation stands for all
-subclasses of it in this package, so that a new structure or likelihood needs no entry here. The list is closed, and a
-test pins it.
+The data classes are collected recursively from the annotations of a fit's attributes. An annotated class stands for all
+its subclasses in this package, so a new structure or likelihood needs no entry here. The list is closed, and a test
+pins it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ FITTED = {
 OPTIONAL = frozenset(["feature_names_in_", "classes_", "_column_names", "_single_output", "_ranges"])
 """Fitted attributes that some fits do not set."""
 PARAMETER = Any | type | BaseEstimator | Sequence[BaseEstimator]
-"""Annotation of a parameter: plain data, a class, an estimator, an option with options of its own, or several nets."""
+"""Annotation of a parameter: plain data, a class, an estimator, an option object, or several nets."""
 OF_OTHERS: dict[type, dict[str, Any]] = {
     FrozenEstimator: {"estimator": BaseEstimator},
     ValidSplit: {"cv": Any, "stratified": bool, "random_state": Any},
@@ -59,7 +59,7 @@ FUNCTIONAL = ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
 
 @cache
 def known() -> MappingProxyType[str, Any]:
-    """Classes and functions by their tags, such as "Prior" and "nn.Linear"."""
+    """Return the known classes and functions by their tags, such as "Prior" and "nn.Linear"."""
     skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
     groups: dict[str, Iterable[Any]] = {
         "": (*data_classes(), *_own(mlp), ColumnsModule, StandardisedLinear),
@@ -103,7 +103,7 @@ def data_classes() -> frozenset[type]:
 
 
 def fields_of(kind: type) -> dict[str, Any] | None:
-    """Annotations of the attributes of a known class; None for a class without instances in a description."""
+    """Return the annotations of a known class's attributes; None if no description contains instances of the class."""
     if kind in data_classes():
         return _annotations(kind)
     if issubclass(kind, variants.Variant):

@@ -1,14 +1,14 @@
 """Read a description written by :mod:`sklearn_laplace._storage.describe`.
 
-A description can come from anyone, so these rules hold:
+A description can come from an untrusted source, so these rules hold:
 
-- Nothing is imported. Tags are looked up in the closed list of ``_storage/registry.py``, names of the user's classes
-  among those that the user hands in.
-- Nothing is called: no node stands for a call, and objects are made without code of their class
+- Nothing is imported. Tags are looked up in the closed list of ``_storage/registry.py``, and names of the user's
+  classes among the classes that the user passes.
+- Nothing is called: no node stands for a call, and objects are made without executing code of their class
   (``_storage/kinds.py``).
-- Attributes are checked against their annotations before an object is made. All others hold plain data, tensors,
+- Annotated attributes are checked before an object is made. All other attributes may only hold plain data, tensors,
   modules and functions, see :meth:`Reader.is_plain`.
-- An object refers only to objects before it.
+- An object refers only to objects that precede it.
 
 Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked.
 """
@@ -33,18 +33,18 @@ from .registry import known as known_things
 
 AGAIN = "Save it again with the version of sklearn_laplace that made it, or fit again."
 OF_TREE = frozenset({"root", "objects", "headers"})
-"""Keys of a tree; that of a file has two more."""
+"""Keys of a tree; the tree of a file has two more keys."""
 FLOATS = {text: float(text) for text in ("nan", "inf", "-inf")}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 SCALARS = (bool, int, float, str)
 KEYS = (*SCALARS, np.generic, type(None))
-"""Types of dictionary keys and set members; tuples of them are allowed as well. Others may have a hash of their own."""
+"""Types of dictionary keys and set members; tuples of them are allowed as well. Other types may define a hash."""
 N_WORDS = 624
 """Length of the state of a Mersenne twister."""
 
 
 def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
-    """Parse the tree, which has these keys and no others; the constants NaN and Infinity are refused."""
+    """Parse a tree with exactly these keys; the constants NaN and Infinity are refused."""
 
     def refuse(name: str) -> NoReturn:
         raise StateError(f"the tree holds the constant {name}, which is not JSON.")
@@ -73,7 +73,10 @@ def reading(source: str) -> Iterator[None]:
 
 
 class Reader:
-    """Reads a tree of a Describer; ``own`` are classes and functions of the user, in a pickle also other objects."""
+    """Reads a tree of a Describer.
+
+    ``user_objects`` are classes and functions of the user; in a pickle, they also include other objects.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class Reader:
         return [self(node) for node in nodes]
 
     def part(self, kind: str, place: Any) -> Any:
-        """An array, an earlier object or a class of the user's by its number, the same one each time."""
+        """Return an array, an earlier object or a user's class by its number; each call returns the same one."""
         parts = self._parts[kind]
         if type(place) is not int or not 0 <= place < len(parts):
             problem = f"the state refers to number {place!r:.200} of {len(parts)}"
@@ -118,7 +121,7 @@ class Reader:
         return parts[place]
 
     def named(self, reference: Any) -> Any:
-        """A known class or function by its tag, or one of the user's by its number."""
+        """Return a known class or function by its tag, or one of the user's by its number."""
         if type(reference) is int:
             return self.part("own", reference)
         if not isinstance(reference, str) or reference not in self.known:
@@ -146,7 +149,7 @@ class Reader:
         return id(thing) in self._own_things or id(type(thing)) in self._own_things
 
     def is_plain(self, value: Any) -> bool:
-        """True for numbers, text, tensors, modules, functions, containers of these, and objects of the user's."""
+        """True for numbers, text, tensors, modules, functions, containers of these, and the user's objects."""
         if isinstance(value, tuple | list | set):
             return all(map(self.is_plain, value))
         if isinstance(value, dict):
@@ -158,7 +161,7 @@ class Reader:
         return value is None or isroutine(value) or isinstance(value, PLAIN) or self.is_own(value)
 
     def keys(self, nodes: Sequence[Any]) -> list[Any]:
-        """Keys of a dictionary or members of a set."""
+        """Return the keys of a dictionary or members of a set."""
         keys = self.items(nodes)
         for key in keys:
             if not _is_key(key):
@@ -171,7 +174,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _array(array: np.ndarray, header: list[Any]) -> Any:
-    """An array in its own order of axes, or the tensor of it."""
+    """Return an array in its original order of axes, or a tensor of it."""
     axes, *of_tensor = header
     if not isinstance(array, np.ndarray) or array.dtype.hasobject or sorted(axes) != list(range(array.ndim)):
         raise StateError(f"the state holds an array of other axes than {axes!r:.200}, or of objects.")
@@ -180,9 +183,10 @@ def _array(array: np.ndarray, header: list[Any]) -> Any:
 
 
 def _tensor(array: np.ndarray, dtype: str, device: str, grad: bool | None) -> Tensor:
-    """A tensor on its own device if it is present, else on the CPU.
+    """Return a tensor on its original device if this device is present, else on the CPU.
 
-    It is in torch's own memory, whose alignment decides how sums round. Memory-mapped arrays are used where they are.
+    The tensor is copied to torch's own memory, whose alignment determines how sums are rounded. Memory-mapped arrays
+    are not copied.
     """
     if not isinstance(grad, bool | None):
         raise StateError(f"the state holds {grad!r:.200} where True, False or null is needed.")
@@ -206,7 +210,7 @@ def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
 
 
 def _random(reader: Reader, *arguments: Any) -> np.random.RandomState:
-    """The generator of a state; numpy itself does not check the position, and reads out of bounds."""
+    """Return the generator of a state, after checks of the position: numpy itself would read out of bounds."""
     words, place, has_gauss, gauss = reader.items(arguments)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:

@@ -1,4 +1,4 @@
-"""The state of an estimator: its way into a pickle or a file, and out of it."""
+"""Write the state of an estimator to a pickle or a file, and read it again."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,12 +38,12 @@ def _settle(estimator: Any, attributes: Mapping[str, Any]) -> None:
     if "_ensemble" in attributes:
         for member in attributes["_ensemble"].members:
             move_to_present_device(member.net)
-        with suppress(TypeError, ValueError):  # parameters may have been set after the fit; a prediction reports them
+        with suppress(TypeError, ValueError):  # parameters set after the fit may be invalid; a prediction reports them
             estimator._resolve()
 
 
 def stored(kind: type[T]) -> type[T]:
-    """Class decorator: descriptions may contain estimators of this class, as parameters and fitted attributes."""
+    """Class decorator: descriptions may contain estimators of this class, their parameters and fitted attributes."""
     ESTIMATORS[kind] = Kind(_described, _restored)
     return kind
 
@@ -63,12 +63,12 @@ def _restored(reader: Reads, kind: Any, parts: dict[str, Any]) -> Any:
         )
     check_types(reader, kind, parameters, lambda name: PARAMETER)
     check_fitted(reader, kind, fitted)
-    # A fit unpickles the content of its cache.
+    # ``memory`` is dropped, because a fit unpickles the content of its cache.
     return joined(kind, {**parameters, "memory": None}, fitted)
 
 
 def state_of(estimator: BaseEstimator) -> dict[str, Any]:
-    """State of an estimator for a pickle: parameters as they are, and a description of the fitted attributes."""
+    """Return the state for a pickle: parameters as they are, and a description of the fitted attributes."""
     parameters, fitted = split(estimator)
     packed = pack(fitted)
     state = {"requirements": requirements(type(estimator).__name__, packed["own"]), "format": STATE_FORMAT}
@@ -102,7 +102,7 @@ def check_format(source: str, version: Any) -> None:
 
 
 def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
-    """Check names and types of fitted attributes, none or all; a user's subclass may have attributes of its own."""
+    """Check names and types of fitted attributes: either all or none. A user's subclass may have further ones."""
     check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
     for name in fitted:
         if shadows(kind, name) or not (name in FITTED or _is_extra(kind, name)):
@@ -113,7 +113,7 @@ def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
 
 
 def _is_extra(kind: Any, name: str) -> bool:
-    """True if a name is free for an attribute that a user's subclass sets."""
+    """True if a user's subclass may use a name for an attribute of its own."""
     if kind.__module__.startswith(f"{PACKAGE}."):
         return False
     names = set(kind._get_param_names()) if issubclass(kind, tuple(ESTIMATORS)) else set()

@@ -1,11 +1,11 @@
 """Checks of single arguments: names, positive numbers, counts, fractions, and unknown arguments.
 
-Each raises a ValueError with the value given and the value expected. Combinations of options are the matter of
+Each check of a value raises a ValueError with the given and the expected value. Combinations of options are checked in
 ``options/resolve.py``.
 
-For an unknown argument, Python's own message has its name only: "predict_interval() got an unexpected keyword argument
-'alpha'". :func:`explained` replaces it after the failure by the name, the value given, and the argument to use instead.
-Signatures do not change, so that ``get_params``, metadata routing, type checkers and ``help`` see the original ones.
+For an unknown argument, Python's own message has only its name: "predict_interval() got an unexpected keyword argument
+'alpha'". After such a failure, :func:`explained` adds the given value and the argument to use instead. Signatures do
+not change, so ``get_params``, metadata routing, type checkers and ``help`` see the original ones.
 """
 
 import difflib
@@ -37,7 +37,7 @@ SIZES = (1e-60, 1e60)
 
 
 def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
-    """Look up an object by name; ``ValueError`` with the valid names, other values ``also``, and the closest name."""
+    """Look up an object by name; a ``ValueError`` lists the names, other valid values ``also`` and the closest name."""
     if isinstance(value, str) and value in known:
         return known[value]
     close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
@@ -49,7 +49,7 @@ def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -
 
 
 def positive(option: str, value: object) -> float:
-    """Check for a finite number above zero, and within ``SIZES``; else ``ValueError``."""
+    """Check for a finite number above zero and within ``SIZES``; else ``ValueError``."""
     number = math.nan
     with suppress(OverflowError):
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
@@ -67,7 +67,7 @@ def count(option: str, value: object) -> int:
 
 
 def below(value: object) -> str:
-    """Upper limit for a message, if the value is an integer above it; otherwise empty."""
+    """Return the upper limit for a message if the value is an integer above the limit; otherwise an empty string."""
     return f" and at most {MOST}" if isinstance(value, Integral) and int(value) > MOST else ""
 
 
@@ -91,7 +91,7 @@ def random_numbers(value: Any) -> np.random.RandomState:
 
 
 def generator(random_state: Any) -> torch.Generator:
-    """Torch generator seeded by a ``random_state`` of scikit-learn."""
+    """Return a torch generator seeded by a ``random_state`` of scikit-learn."""
     seed = int(random_numbers(random_state).randint(np.iinfo(np.int32).max))
     return torch.Generator().manual_seed(seed)
 
@@ -183,7 +183,7 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
 
 
 def _float_array(value: object, most_axes: int) -> np.ndarray:
-    """Numbers as an array of at most so many axes; NaN for other input."""
+    """Convert numbers to an array of at most ``most_axes`` axes; NaN for other input."""
     if isinstance(value, bool):
         return np.asarray(math.nan)
     try:
@@ -194,11 +194,11 @@ def _float_array(value: object, most_axes: int) -> np.ndarray:
 
 
 SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5", ".safetensors")
-"""Suffixes of formats of files; other packages would fail to read a file that has the wrong one."""
+"""Suffixes of known file formats; other packages would fail to read a file with a wrong suffix."""
 
 
 def file_path(value: object, suffix: str | None = None) -> Path:
-    """Check for the name of a file without the suffix of another known format than ``suffix``; else ``ValueError``."""
+    """Check for a file name; ``ValueError`` if its suffix is that of a known format other than ``suffix``."""
     if not isinstance(value, str | os.PathLike) or not Path(value).name or "\0" in str(value):
         raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
     path = Path(value)
@@ -238,7 +238,7 @@ OTHER_NAMES = {
     "sample_weight": "weights weight w",
     "categorical_features": "cat_features categorical_feature",
 }
-"""Argument of a function, or its value, for names that other packages use and for names of options; space-separated."""
+"""Arguments to suggest, with the space-separated names for them in other packages or in option objects."""
 ADVICE = {
     "Use predict_std(X), and predict_proba(X) for class probabilities.": "return_std std",
     "Only LaplaceRegressor.predict has covariances; use predict_std(X).": "return_cov",
@@ -259,13 +259,13 @@ ADVICE = {
     "Only LaplaceClassifier has it; omit it.": "link",
     "Only LaplaceRegressor has it; omit it.": "sigma_noise standardize_y",
 }
-"""What to do about names that no argument takes the place of."""
+"""Advice, each with the space-separated unknown names that no argument can replace."""
 
 
 def explained(target: Method, name: str | None = None) -> Method:
-    """Explain calls of a function with unknown arguments; for a class, of its constructor and its public methods.
+    """Decorate a function, or the constructor and public methods of a class, to explain unknown arguments.
 
-    The ``TypeError`` has the value given and the argument to use instead. ``name`` replaces that of the function.
+    The ``TypeError`` has the given value and the argument to use instead. ``name`` replaces the function's name.
     """
     if isinstance(target, type):
         for member_name, member in list(vars(target).items()):
@@ -293,7 +293,7 @@ def _explained(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _unknown(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Message for a keyword argument that the function does not have; None if it has all of them."""
+    """Return the message for a keyword argument that the function does not have; None if it has all of them."""
     parameters = {k: v for k, v in inspect.signature(function).parameters.items() if v.kind is not POSITIONAL}
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     key = next((key for key in kwargs if key not in parameters), None)
@@ -310,19 +310,19 @@ def _unknown(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
 
 
 def _constructor_parameters(owner: type, method: str) -> dict[str, Any]:
-    """Parameters of an estimator's constructor, for a call of another method; else empty."""
+    """Return the parameters of an estimator's constructor if another method was called; otherwise an empty dict."""
     if method == "__init__" or not issubclass(owner, BaseEstimator):
         return {}
     return dict(inspect.signature(owner).parameters)
 
 
 def _assigned(name: str, value: Any) -> str:
-    """Keyword argument with its value, or with "…" for an array or an object."""
+    """Return a keyword argument with its value, or with "…" for an array or an object."""
     return f"{name}={outlined(value)}" if isinstance(value, str | Number | Sequence | None) else f"{name}=…"
 
 
 def _cure(key: str, value: Any, parameters: Mapping[str, Any], constructor: Mapping[str, Any]) -> str:
-    """What to do about an unknown keyword argument."""
+    """Return advice for an unknown keyword argument."""
     entries = [key, *_entries(OTHER_NAMES, key)]
     ours, others = ([e for e in entries if e.partition("=")[0] in known] for known in (parameters, constructor))
     advice = _entries(ADVICE, key)
@@ -337,7 +337,7 @@ def _cure(key: str, value: Any, parameters: Mapping[str, Any], constructor: Mapp
 
 
 def _entries(table: Mapping[str, str], name: str) -> list[str]:
-    """Keys of a table whose space-separated names include one."""
+    """Return the keys of a table whose space-separated names include ``name``."""
     return [entry for entry, names in table.items() if name in names.split()]
 
 
@@ -347,7 +347,7 @@ def _replacement(entry: str, value: Any) -> str:
 
 
 class Absent:
-    """Method that only another estimator has: its absence is explained, and ``hasattr`` stays False."""
+    """Placeholder for a method that only the other estimator has: the error explains this; ``hasattr`` is False."""
 
     def __init__(self, advice: str) -> None:
         self._advice = advice

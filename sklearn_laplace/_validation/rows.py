@@ -1,7 +1,7 @@
-"""Checks of rows, targets and sample weights: can the object be read as rows, and what does a cell hold.
+"""Checks of rows, targets and sample weights: whether an object can be read as rows, and what its cells hold.
 
-Columns are the matter of ``_table/table.py``. Values are checked one by one where an error of NumPy or scikit-learn
-would not name the row. All other checks are left to scikit-learn.
+Columns are checked in ``_table/table.py``. Values are checked one by one where an error of NumPy or scikit-learn would
+not name the row. All other checks are left to scikit-learn.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set, Sized
@@ -21,15 +21,15 @@ NUMBERS = (Real, np.bool_, Decimal)
 MISSING = {"NAType", "NaTType"}
 """Type names of pandas' missing values; pandas itself is not imported."""
 UNDECODED = "backslashreplace"
-"""How bytes that are not UTF-8 become text; different bytes stay different."""
+"""Error handler to decode bytes that are not UTF-8; different bytes become different text."""
 UNFINISHED = ("GroupBy", "Resampler", "Rolling", "Expanding", "Window", "Styler")
-"""Endings of the names of pandas and polars types that derive from a table and hold no rows."""
+"""Name endings of pandas and polars types that are derived from a table but hold no rows."""
 LONGEST = 200
 """Maximum number of characters of a value in a message."""
 
 
 def readable(value: Any, name: str) -> Any:
-    """Return the input, or a tensor as an array; ``TypeError`` if it holds no rows."""
+    """Return the input, or an array if it is a tensor; ``TypeError`` if the input holds no rows."""
     kind = type(value).__name__
     if kind == "LazyFrame":
         raise TypeError(f"{name} is a LazyFrame, a query that holds no rows. Pass {name}.collect().")
@@ -55,7 +55,7 @@ def _refuse_collections(value: Any, name: str) -> None:
 
 
 def _array_from(value: Any, name: str) -> np.ndarray:
-    """Array of a tensor or a type of another package; ``TypeError`` if there are no rows."""
+    """Convert a tensor or a type of another package to an array; ``TypeError`` if it has no rows."""
     kind = type(value).__name__
     try:
         array = _array_of(value) if isinstance(value, Tensor) else np.asarray(value)
@@ -83,7 +83,7 @@ def _is_frame(value: Any) -> bool:
 
 
 def no_table(X: Any) -> str | None:
-    """Error message if the shape or type of X rules out a table; None otherwise."""
+    """Return an error message if X cannot be a table because of its shape or type; None otherwise."""
     if issparse(X):
         return None
     if _is_frame(X):
@@ -104,7 +104,7 @@ def no_table(X: Any) -> str | None:
 
 
 def _unequal_rows(X: Any) -> str | None:
-    """Error message with the first row that is not as long as row 0."""
+    """Return an error message with the first row that is not as long as row 0."""
     lengths = [len(row) if isinstance(row, Sized) else 1 for row in X]
     first = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
     if first is None:
@@ -113,7 +113,7 @@ def _unequal_rows(X: Any) -> str | None:
 
 
 def _one_axis(X: Any, cells: np.ndarray) -> str:
-    """Error message for one-dimensional input."""
+    """Return the error message for one-dimensional input."""
     if len(cells) and isinstance(cells[0], Mapping):
         return "Expected 2D array, got 1D array instead: X is a list of dicts. Pass pandas.DataFrame(X)."
     is_series = type(X).__module__.startswith("pandas")
@@ -125,7 +125,7 @@ def _one_axis(X: Any, cells: np.ndarray) -> str:
 
 
 def _array_of(tensor: Tensor) -> np.ndarray:
-    """Tensor as an array; half precision becomes float32, since NumPy has no bfloat16."""
+    """Convert a tensor to an array; half precision becomes float32, since NumPy has no bfloat16."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     tensor = tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
     array: np.ndarray = tensor.numpy()
@@ -146,7 +146,7 @@ def is_missing(value: Any) -> bool:
 
 
 def as_text(value: Any) -> Any:
-    """Bytes as text, as ARFF files hold it; any other value unchanged."""
+    """Decode bytes, in which ARFF files hold text; return any other value unchanged."""
     return value.decode(errors=UNDECODED) if isinstance(value, bytes) else value
 
 
@@ -162,7 +162,7 @@ def as_float(value: Any, where: str) -> float:
 
 
 def as_numbers(value: Any, name: str) -> Any:
-    """Convert numbers of any type to float64, and refuse too large ones; leave other input to scikit-learn's checks."""
+    """Convert numbers of dtype object to float64, and refuse too large ones; scikit-learn checks other input."""
     value = unmasked(name, readable(value, name))
     if value is None or issparse(value):
         return value
@@ -207,13 +207,13 @@ def outlined(value: Any) -> str:
 
 
 WEIGHTS = (1e-100, 1e15)
-"""Bounds of the largest weight, and of the sum: above 9e15, float64 can no longer count single rows."""
+"""Bounds of the largest weight. The upper one also bounds the sum: float64 cannot count single rows above 9e15."""
 EXACT = 2**53
 """Largest integer up to which float64 represents all integers exactly."""
 
 
 def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
-    """Check that targets (n,) or (n, C) are present and of one type; unchanged if NumPy reads them correctly."""
+    """Check that targets (n,) or (n, C) are present and of one type; convert those that NumPy would misread."""
     y = unmasked(name, readable(y, name))
     if issparse(y):
         raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")
@@ -233,7 +233,7 @@ def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
 
 
 def _check_numeric(cells: np.ndarray, name: str) -> None:
-    """``ValueError`` for infinite numbers and for data types of which no value is a real number."""
+    """Raise a ``ValueError`` for infinite numbers, and for data types without real numbers."""
     kind = cells.dtype.kind
     if kind == "c":
         raise ValueError(f"Complex data not supported: {name} holds {cells.flat[0]}. Pass the parts as two targets.")
@@ -252,7 +252,7 @@ def _check_numeric(cells: np.ndarray, name: str) -> None:
 
 
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
-    """Validated sample weights (n,), float64, non-negative and not all zero, of the n rows of X; else ``ValueError``.
+    """Return valid weights (n,) of the n rows of X: float64, non-negative and not all zero; else ``ValueError``.
 
     Weights of at most 1e-100 times the largest are set to zero.
     """
@@ -272,7 +272,7 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
 
 
 def _check_each_weight(weights: Any, n_rows: int) -> None:
-    """Check length and signs of a list or array of weights; all other input is left to scikit-learn's checks."""
+    """Check length and signs of a list or array of weights; scikit-learn checks all other input."""
     values = np.asarray(weights)
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         return
@@ -286,7 +286,7 @@ def _check_each_weight(weights: Any, n_rows: int) -> None:
 
 
 def check_lengths(n_rows: int, y: Any, name: str = "y") -> None:
-    """``ValueError`` unless there is one target for each row."""
+    """Raise a ``ValueError`` unless there is one target for each row."""
     if y is not None and (n_targets := _num_samples(y)) != n_rows:
         raise ValueError(
             f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows and {name} has "
@@ -295,7 +295,7 @@ def check_lengths(n_rows: int, y: Any, name: str = "y") -> None:
 
 
 def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
-    """Targets as float64 in the shape of their predictions; ``ValueError`` if there is not one for each prediction.
+    """Return targets as float64 in the shape of the predictions; ``ValueError`` unless each prediction has one.
 
     >>> targets_like([[1.0], [2.0]], np.zeros(2))
     array([1., 2.])
@@ -309,7 +309,7 @@ def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
 
 
 def check_largest(weights: np.ndarray, name: str) -> None:
-    """``ValueError`` unless the largest weight is within ``WEIGHTS``.
+    """Raise a ``ValueError`` unless the largest weight is within ``WEIGHTS``.
 
     >>> check_largest(np.array([0.5, 2.0]), "sample_weight")
     """
@@ -322,7 +322,7 @@ def check_largest(weights: np.ndarray, name: str) -> None:
 
 
 def check_discrete(labels: np.ndarray) -> None:
-    """``ValueError`` for numbers that are not whole, which are measurements and no classes."""
+    """Raise a ``ValueError`` for numbers that are not whole: these are measurements, not classes."""
     try:
         check_classification_targets(labels)
     except ValueError as error:
@@ -339,7 +339,7 @@ def check_outputs(n_outputs: int, fitted: int) -> None:
 
 
 def check_same_kind(labels: np.ndarray, classes: np.ndarray) -> None:
-    """``ValueError`` if only one of labels and classes holds strings: NumPy would compare numbers by their digits."""
+    """Raise a ``ValueError`` if only labels or only classes are strings: NumPy would compare numbers as text."""
     if len(labels) and _is_text(labels) != _is_text(classes):
         kind = "strings" if _is_text(classes) else "numbers"
         raise ValueError(
@@ -353,7 +353,7 @@ def _is_text(labels: np.ndarray) -> bool:
 
 
 def _cells(y: Any, mixed: str) -> np.ndarray:
-    """Targets as an array; of objects for a list whose common dtype is of a kind in ``mixed``, to keep mixed types."""
+    """Convert targets to an array; a list whose dtype kind is in ``mixed`` becomes an object array with its types."""
     try:
         cells = np.asarray(y)
     except ValueError:  # ragged
@@ -364,7 +364,7 @@ def _cells(y: Any, mixed: str) -> np.ndarray:
 
 
 def _are_bytes(cells: np.ndarray) -> bool:
-    """True for bytes or NumPy's StringDType; of objects, if those that are not missing are bytes, and there is one."""
+    """True for bytes, NumPy's StringDType, or an object array of bytes, possibly with missing values."""
     if cells.dtype.kind != "O":
         return cells.dtype.kind in "ST"
     kinds = {type(cell) for cell in cells.flat if not is_missing(cell)}
@@ -372,7 +372,7 @@ def _are_bytes(cells: np.ndarray) -> bool:
 
 
 def _as_text(cells: np.ndarray) -> np.ndarray:
-    """Bytes and NumPy's StringDType as text, which scikit-learn can read; missing values are kept."""
+    """Convert bytes and NumPy's StringDType to text, which scikit-learn can read; missing values are kept."""
     texts = [as_text(cell) for cell in cells.flat]
     kind = np.str_ if all(isinstance(text, str) for text in texts) else np.object_
     return np.array([*texts, ""], dtype=kind)[:-1].reshape(cells.shape)
@@ -390,7 +390,7 @@ def _check_present(cells: np.ndarray, name: str) -> None:
 
 
 def _missing(cells: np.ndarray) -> np.ndarray:
-    """True for each missing value; a structured array has none."""
+    """Return a mask of the missing values; a structured array has none."""
     if cells.dtype.kind == "O":
         return np.array([is_missing(cell) for cell in cells.flat]).reshape(cells.shape)
     if cells.dtype.kind in "fmM":
@@ -414,7 +414,7 @@ def _refuse_labels(value: Any, name: str) -> None:
 
 
 def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
-    """Labels of a single type: strings unchanged, numbers of dtype object as a numeric array."""
+    """Check for one type of labels; return strings unchanged, and numbers of dtype object as a numeric array."""
     examples: dict[type, Any] = {}
     for cell in cells.flat:
         examples.setdefault(type(cell), cell)
@@ -429,7 +429,7 @@ def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
 
 
 def _check_label_types(examples: Mapping[type, Any], name: str) -> None:
-    """``ValueError`` unless each type of labels, given with an example, is that of text or numbers."""
+    """Raise a ``ValueError`` unless the types of labels, given with examples, are those of text or numbers."""
     for kind, cell in examples.items():
         if not issubclass(kind, str | bytes) and not issubclass(kind, NUMBERS):
             raise ValueError(
@@ -450,7 +450,7 @@ def _check_one_type(examples: Mapping[type, Any], name: str) -> None:
 
 
 def _numeric_labels(cells: np.ndarray, name: str) -> np.ndarray:
-    """Numbers of dtype object as a numeric array; ``ValueError`` if float64 cannot hold a label exactly."""
+    """Convert numbers of dtype object to a numeric array; ``ValueError`` if float64 cannot hold a label exactly."""
     values = [as_float(cell, name) if isinstance(cell, Decimal | Fraction) else cell for cell in cells.flat]
     numbers = np.array(values)
     largest = max(values, key=abs)

@@ -10,14 +10,14 @@ from typing import Any
 class UnsupportedCombinationError(ValueError):
     """Options that cannot be combined, for example a structure and a curvature.
 
-    Use one of the values in the message.
+    Use one of the values that the message lists.
     """
 
 
 class NonFiniteError(FloatingPointError):
     """A weight, an activation, a gradient or a sum over rows is NaN or infinite.
 
-    Look for extreme values in the rows that the message names; ``inputs`` holds them, if they are known.
+    Look for extreme values in the rows that the message names; ``inputs`` holds these rows if they are known.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class NonFiniteLossError(NonFiniteError):
 
 
 class NotPositiveDefiniteError(ArithmeticError):
-    """A matrix is not positive definite in floating point, even with the largest jitter allowed.
+    """A matrix is not positive definite in floating point, even with the largest allowed jitter.
 
     Use a larger prior precision.
     """
@@ -70,7 +70,7 @@ class StateError(ValueError):
 class JitterWarning(UserWarning):
     """A matrix could be factorised only after adding jitter, a small multiple of the identity.
 
-    A larger prior precision avoids it.
+    A larger prior precision avoids this warning.
     """
 
 
@@ -111,7 +111,7 @@ class WeakPriorWarning(UserWarning):
 
 
 class TiedScoresWarning(UserWarning):
-    """A search compares candidates that differ in their error bars by a score that does not depend on them.
+    """A search compares candidates that differ only in their error bars, by a score that ignores error bars.
 
     Use ``scoring=sklearn_laplace.metrics.neg_nlpd``.
     """
@@ -120,8 +120,8 @@ class TiedScoresWarning(UserWarning):
 class TableWarning(UserWarning):
     """A text column may not be read as intended, or a value of X or y is implausible.
 
-    It is also issued if most values of a column are unknown categories, or if numbers are missing in a column without
-    gaps in training. Convert or omit the column as the message shows.
+    It is also issued for a column with mostly unknown categories, and for missing numbers in a column that was complete
+    in training. Convert or omit the column as the message shows.
     """
 
 
@@ -140,7 +140,8 @@ class UncachedWarning(UserWarning):
 
 
 class ExperimentalWarning(UserWarning):
-    """The feature in use may change in any release, without a deprecation. It is issued once per process.
+    """The feature in use may change in any release, without a deprecation.
 
-    Silence it with ``warnings.simplefilter("ignore", ExperimentalWarning)``.
+    The warning is issued once per feature and process. Silence it with ``warnings.simplefilter("ignore",
+    ExperimentalWarning)``.
     """

@@ -1,4 +1,4 @@
-"""The scikit-learn search that calls a fit, and what its fits share: trainings, and warnings that are given once."""
+"""Find the scikit-learn search that calls a fit. The fits of a search share trained nets, and warn only once."""
 
 import sys
 from collections import OrderedDict
@@ -11,21 +11,21 @@ from weakref import WeakKeyDictionary
 Value = TypeVar("Value")
 MOST_BYTES = 2**28
 MOST_BYTES_OF_WORKER = 2**26
-"""Size of the results that a search keeps, and that a worker process keeps."""
+"""Maximum bytes of the results that a search keeps, and that a worker process keeps."""
 PLACES = "fit", "_fit_and_score"
-"""Functions of ``sklearn.model_selection`` in which candidates are fitted."""
+"""Names of the functions of ``sklearn.model_selection`` that fit candidates."""
 
 
 @dataclass
 class Shared:
-    """What the fits of one search share."""
+    """State that the fits of one search share."""
 
-    given: set[Any] = field(default_factory=set)  # categories of the warnings of candidates, and all messages
-    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results with bytes, latest last
-    most: int = MOST_BYTES  # total bytes, beyond which the oldest results are dropped
+    given: set[Any] = field(default_factory=set)  # warnings issued: categories for candidates, and all messages
+    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results with bytes, last used last
+    most: int = MOST_BYTES  # total bytes, above which the least recently used results are dropped
 
     def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:
-        """Result for a key, computed if it is not kept; and True if it was. ``size`` returns its bytes."""
+        """Return the result for a key, and True if it was stored; otherwise compute it. ``size`` returns its bytes."""
         if key in self.kept:
             self.kept.move_to_end(key)
             return self.kept[key][0], True
@@ -40,12 +40,12 @@ class Shared:
 class Search:
     """A running search, and the state that its fits share."""
 
-    search: Any  # None in a worker process, where it is not known
+    search: Any  # None in a worker process, where the search is not known
     shared: Shared
     is_candidate: bool  # False for the final fit of the best candidate
 
     def may_warn(self, message: str, category: type[Warning]) -> bool:
-        """True for the first candidate's warning of a category; for the final fit, if the message is new."""
+        """True for the first warning of a category among the candidates, and for a new message in the final fit."""
         if self.search is None:
             return True
         known = self.shared.given
@@ -55,12 +55,12 @@ class Search:
 
 
 _of_calls: WeakKeyDictionary[Any, Shared] = WeakKeyDictionary()
-"""State by the ``Parallel`` object of a call of a search's ``fit``: it ends with the call."""
+"""State of each call of a search's ``fit``, keyed by its ``Parallel`` object, which lives as long as the call."""
 _of_worker = Shared(most=MOST_BYTES_OF_WORKER)
 
 
 def current_search() -> Search | None:
-    """The innermost search whose fit is running in this thread; None outside of a search."""
+    """Return the innermost search whose fit is running in this thread; None outside of a search."""
     frame: FrameType | None = sys._getframe(1)
     is_candidate = False
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Warnings that point to the line of the user's program, and warnings about experimental features.
+"""Warnings that point to a line of the user's program, and warnings about experimental features.
 
 The policy on what may still change is on the page "API policy".
 """
@@ -14,7 +14,7 @@ BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Issue a warning for the innermost line outside this package and outside of scikit-learn and joblib."""
+    """Issue a warning that points to the innermost line outside this package, scikit-learn and joblib."""
     search = current_search()
     if search is not None and not search.may_warn(message, category):
         return
@@ -29,7 +29,7 @@ SEEN: set[str] = set()
 
 
 def experimental(feature: str) -> None:
-    """Warn that a feature, a noun phrase with an article, may change without a deprecation: once in a process."""
+    """Warn once per process that ``feature``, a noun phrase with an article, may change without a deprecation."""
     if feature not in SEEN:
         SEEN.add(feature)
         warn_user(

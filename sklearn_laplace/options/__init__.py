@@ -1,4 +1,4 @@
-"""Option objects: values of the estimators' parameters that have further options.
+"""Option objects: values of the estimators' parameters that have options of their own.
 
 Examples
 --------

@@ -1,4 +1,4 @@
-"""Resolve the likelihood, its noise level, the number of outputs, and ``class_weight`` to a factor for each class."""
+"""Resolve the likelihood, its noise level, the number of outputs, and ``class_weight``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ BALANCED = "balanced"
 
 
 def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Factor (n_classes,) of each class on the weights (n,) of its rows, for a value of ``class_weight``.
+    """Return the factor (n_classes,) on the row weights (n,) of each class, for a value of ``class_weight``.
 
     ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,).
     """
@@ -34,7 +34,7 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
 
 def _given_factors(class_weight: Mapping[Any, Any], classes: np.ndarray) -> np.ndarray:
     labels = classes.tolist()
-    # tolist() converts dates to other types, and a dict may have either
+    # tolist() converts dates to other types, and the keys of a dict may be of either type
     place_of = {label: place for names in (labels, classes) for place, label in enumerate(names)}
     if unknown := [label for label in class_weight if label not in place_of]:
         raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
@@ -88,7 +88,7 @@ def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
 
 
 def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
-    """Number of outputs: one per class, or one logit for two; X (n, d) are rows for a trial pass of a given net."""
+    """Return the number of outputs: one per class, or one logit for two. A given net is tried on rows X (n, d)."""
     single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
     if binary_only(parameters["likelihood"], parameters["net"]):
         if n_classes != 2:
@@ -114,17 +114,17 @@ def binary_only(likelihood: object, net: Any) -> bool:
 
 
 def for_counts(likelihood: object) -> bool:
-    """True if targets must not be negative."""
+    """True for a likelihood of counts, whose targets must not be negative."""
     return isinstance(likelihood, str) and LIKELIHOODS.get(likelihood, Likelihood).least_target == 0
 
 
 def are_rates(likelihood: Likelihood, targets: np.ndarray) -> bool:
-    """True if targets of counts are rates, whose weights are exposures: not all of them are whole numbers."""
+    """True if targets of counts are rates with exposures as weights: then not all targets are whole numbers."""
     return likelihood.least_target == 0 and bool((targets != np.floor(targets)).any())
 
 
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
-    """``ValueError`` for negative counts and, if the likelihood is that of overdispersed counts, for fractions."""
+    """Raise a ``ValueError`` for negative counts and, with an overdispersed likelihood, for fractions."""
     if (targets < likelihood.least_target).any():
         raise ValueError(
             f"y holds {targets.min():g}; likelihood={likelihood.key()!r} needs counts of at least 0. For other "

@@ -1,8 +1,8 @@
 """Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
 A previous posterior (``prior=FrozenEstimator(…)``) is the prior of new rows. It stores the curvature of the old rows
-and the weights at which it was computed, but not the rows. Therefore net, subset, likelihood, curvature and structure
-have to stay the same. Prior, noise level, temperature and predictive may change.
+and the weights at which this curvature was computed, but not the rows. Therefore net, subset, likelihood, curvature and
+structure have to stay the same. Prior, noise level, temperature and predictive may change.
 """
 
 import math
@@ -33,7 +33,7 @@ PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 
 
 def mean_of(value: object) -> float | dict[str, Tensor]:
-    """Validated prior mean: a finite number, or tensors keyed by the names of parameter tensors; else ``ValueError``.
+    """Return the prior mean: a finite number, or tensors keyed by the names of parameter tensors; else ``ValueError``.
 
     >>> mean_of({"0.bias": [1, 2]})
     {'0.bias': tensor([1., 2.], dtype=torch.float64)}
@@ -56,7 +56,7 @@ parameter tensors, such as a torch module's state_dict().
 
 
 def _float_arrays(values: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Values as arrays; NaN if one of them is no number."""
+    """Convert values to arrays; NaN if any of them is not numeric."""
     try:
         return {str(name): np.asarray(_on_host(array), dtype=float) for name, array in values.items()}
     except (TypeError, ValueError, OverflowError):
@@ -69,9 +69,10 @@ def _on_host(value: object) -> object:
 
 
 def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
-    """Grouping of the prior precisions, given the option and user-set precisions.
+    """Return the grouping of the prior precisions, given the option and user-set precisions.
 
-    A single precision is shared by all weights. Several belong to parameter tensors if ``grouping`` is the default.
+    A single precision is shared by all weights. Several precisions belong to parameter tensors if ``grouping`` is the
+    default.
 
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')
@@ -92,7 +93,7 @@ def check_grouping(
     separate_biases: bool = False,
     damped: bool = False,
 ) -> None:
-    """Check that a structure supports a grouping of the prior precisions; None is "auto", which supports any.
+    """Check that a structure supports a grouping of the prior precisions; the structure None, "auto", supports any.
 
     With ``separate_biases``, each tensor has a separate block. If ``damped``, √δ is added to the factors, which needs
     one precision per block.
@@ -119,7 +120,7 @@ def check_grouping(
 
 
 def _units(structure: type[Curvature], damped: bool) -> frozenset[str]:
-    """Units within which prior precisions have to be equal, for factors that √δ is added to if ``damped``."""
+    """Return the units within which prior precisions have to be equal; with ``damped``, √δ is added to factors."""
     return frozenset({"layer"}) if damped else structure.holds
 
 
@@ -148,7 +149,7 @@ leaves out one row at a time, and the previous rows are not stored. Fit all rows
 def check_temperature(
     structure: type[Curvature], blocks: Sequence[ParameterBlock], temperatures: float | Tensor, *, damped: bool = False
 ) -> None:
-    """Check that a structure supports the temperatures, one or (P,); ``damped`` is as for :func:`check_grouping`."""
+    """Check that a structure supports the temperatures, one or (P,); ``damped`` is as in :func:`check_grouping`."""
     holds = _units(structure, damped)
     if isinstance(temperatures, Tensor) and (unit := unit_of(blocks, temperatures)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
@@ -160,14 +161,14 @@ def check_temperature(
 
 
 def temperature(value: object) -> float | dict[str, float]:
-    """Validated temperature: a positive number, or positive numbers by layers or tensors; else ``ValueError``."""
+    """Return the validated temperature: a positive number, or one per layer or tensor; else ``ValueError``."""
     if isinstance(value, Mapping):
         return {str(name): positive(f"temperature[{name!r}]", number) for name, number in value.items()}
     return positive("temperature", value)
 
 
 def previous_of(prior: object) -> PreviousPosterior | None:
-    """Posterior of the fitted estimator in ``prior=``, whose type has been checked before, or None."""
+    """Return the posterior of the fitted estimator in ``prior=``, or None; its type was checked before."""
     if not isinstance(prior, FrozenEstimator):
         return None
     fitted = prior.estimator
@@ -175,7 +176,7 @@ def previous_of(prior: object) -> PreviousPosterior | None:
 
 
 def check_previous(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that the options are compatible with a previous posterior, that of the fit ``past``."""
+    """Check that the options are compatible with the previous posterior of the fit ``past``."""
     _check_structure(options, parameters, past)
     _check_model(options, parameters, past)
 
@@ -210,7 +211,7 @@ def _check_structure(options: Options, parameters: Mapping[str, Any], past: Lapl
 
 
 def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that curvature rule, likelihood and subset are the same, and that the net is trained."""
+    """Check that curvature rule, likelihood and subset are the same, and that the net is not frozen."""
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))
         raise UnsupportedCombinationError(

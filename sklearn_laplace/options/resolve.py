@@ -1,4 +1,4 @@
-"""Resolve an estimator's options: names to objects, checks of values, and checks of combinations.
+"""Resolve an estimator's options: look up names, check values, and check combinations.
 
 Only this folder compares option strings. The error for an unknown name lists the valid names and the closest one. The
 error for a combination that is not supported gives the reason and the alternatives.
@@ -45,7 +45,7 @@ def is_plain_subset(value: object) -> bool:
 
 
 def _subset(parameters: Mapping[str, Any]) -> Subset:
-    """Subset from a rule, a list of tensor names or a dict of masks; tensor names are looked up in the traced net."""
+    """Make the subset from a rule, a list of names or a dict of masks; the traced net is searched for names later."""
     value = parameters["subset_of_weights"]
     score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
     scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed=0)
@@ -79,7 +79,7 @@ def _masks(masks: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _check_subset(subset: Subset, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None) -> None:
-    """Check that curvature rule and structure support the subset, which may consist of single weights."""
+    """Check that curvature rule and structure support the subset, which may select single weights of a tensor."""
     if not rule.provides & subset.provides:
         raise UnsupportedCombinationError(
             "subset_of_weights selects single weights of a tensor, which this curvature does not support. Use "
@@ -115,7 +115,7 @@ POST_HOC = {
 PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 """Parameters of which some internal options are in ``POST_HOC``."""
 EXTRAPOLATING = "extrapolating"
-"""Value of ``predictive`` that widens predictions outside the range of the training rows, also of a given net."""
+"""Value of ``predictive`` that widens predictions outside the range of the training rows, also for a given net."""
 PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDICTIVES, EXTRAPOLATING: GLM}
 """Values of ``predictive``; "auto" is "extrapolating" for the built-in net with hidden layers, otherwise "glm"."""
 
@@ -123,7 +123,7 @@ PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDIC
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     """Check an estimator's internal options, from ``variants.expanded``, and resolve names to objects.
 
-    :class:`~sklearn_laplace._training.plan.FitRequest` adds what depends on the rows and on seeds.
+    :class:`~sklearn_laplace._training.plan.FitRequest` adds the options that depend on rows and seeds.
     """
     likelihood = likelihood_of(kind, parameters)
     rule, structure, subset = _curvature(parameters)
@@ -187,7 +187,7 @@ def _extrapolates(parameters: Mapping[str, Any], likelihood: Likelihood) -> bool
 
 
 def _map_precision(value: object, net: object) -> float:
-    """Prior precision of the training; 0, for a net with epochs of its own, is no penalty."""
+    """Return the prior precision of the training; 0, for a net with its own epochs, means no penalty."""
     if isinstance(value, Number) and value == 0 and not isinstance(value, bool):
         if has_own_epochs(net):
             return 0.0
@@ -199,7 +199,7 @@ def _map_precision(value: object, net: object) -> float:
 
 
 def likelihood_of(kind: str, parameters: Mapping[str, Any], *, single_logit: bool = False) -> Likelihood:
-    """Likelihood of a fit; with ``single_logit``, "auto" of a classifier has one logit for two classes."""
+    """Return the likelihood of a fit; with ``single_logit``, a classifier's "auto" is one logit for two classes."""
     likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
     likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
     if kind == "regressor":
@@ -213,7 +213,7 @@ def likelihood_of(kind: str, parameters: Mapping[str, Any], *, single_logit: boo
 
 
 def _curvature(parameters: Mapping[str, Any]) -> tuple[CurvatureRule, type[Curvature] | None, Subset]:
-    """Curvature rule, structure and subset of weights, checked for compatibility."""
+    """Return curvature rule, structure and subset of weights, checked for compatibility."""
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
     rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed=0)
@@ -226,7 +226,7 @@ def _curvature(parameters: Mapping[str, Any]) -> tuple[CurvatureRule, type[Curva
 
 
 def _check_values(parameters: Mapping[str, Any]) -> None:
-    """Check the values of the net and its training."""
+    """Check the option values of the net and its training."""
     lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
     if not is_auto(parameters["hidden_layer_sizes"]):
         layer_sizes(parameters["hidden_layer_sizes"])
@@ -245,7 +245,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
 
 
 def verbosity(value: object) -> tuple[int, bool]:
-    """Level of the printed lines, and True if progress bars are drawn."""
+    """Return the level of the printed lines, and True if progress bars are drawn."""
     if isinstance(value, str) and value == "bar":
         return 0, True
     if not isinstance(value, Integral):
@@ -268,7 +268,7 @@ def check_post_hoc_names(changes: Mapping[str, Any], known: Mapping[str, Any]) -
 
 
 def check_post_hoc(changes: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse ``changes``, as the user gave them, of options on which the training or the curvature depends."""
+    """Refuse the user's ``changes`` of options on which the training or the curvature depends."""
     changed = {name for name in after if name not in POST_HOC and not _is_same(before[name], after[name])}
     partly = {name: value for name, value in changes.items() if name.partition("__")[0] not in POST_HOC}
     if changed and partly:
@@ -312,12 +312,12 @@ class Parts(Bunch):
 
 
 def one_or_all(values: dict[str, np.ndarray]) -> Any:
-    """A single value, or several values as a Bunch."""
+    """Return a single value, or several values as a Bunch."""
     return Parts(**values) if len(values) > 1 else next(iter(values.values()))
 
 
 def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
-    """Total, epistemic or aleatoric variance, shape (n, C)."""
+    """Return the total, epistemic or aleatoric variance, shape (n, C)."""
     by_kind = {
         "total": moments.total_variance,
         "epistemic": moments.epistemic_variance,
@@ -327,7 +327,7 @@ def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
 
 
 def _link(predictive: type[PosteriorPredictive], parameters: Mapping[str, Any]) -> type[Link]:
-    """The link; predictives of weight samples average the softmax and refuse other links."""
+    """Return the link; predictives that sample weights average the softmax and refuse other links."""
     name = parameters["link"]
     link = lookup("link", name, LINKS)
     if predictive.takes_link:

@@ -33,16 +33,16 @@ AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
 BY_EVIDENCE = (AUTO, EVIDENCE)
 PRIOR_RULES = (AUTO, EVIDENCE, LOO)
 DISPERSION_RULES = {**dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion), "residual": residual_dispersion}
-"""Update of the noise level in training for each rule; "auto" and "loo" select it again after the training."""
+"""Update of the noise level during training, for each rule; "auto" and "loo" select it again after the training."""
 
 
 def is_number(value: object) -> bool:
-    """True if an option is a number, not a rule."""
+    """True if an option is not the name of a rule."""
     return not isinstance(value, str)
 
 
 def is_auto(value: Any) -> bool:
-    """Whether an option is left to the fit."""
+    """True if an option is "auto"."""
     return isinstance(value, str) and value == AUTO
 
 
@@ -52,16 +52,16 @@ class Options:
 
     subset: Subset  # random weights
     rule: CurvatureRule  # contribution of a row to the curvature
-    structure: type[Curvature] | None  # storage of the curvature; None: ``_table.limits.automatic_structure``
-    separate_biases: bool  # biases have blocks of their own
+    structure: type[Curvature] | None  # storage of the curvature; None: by ``_table.limits.automatic_structure``
+    separate_biases: bool  # biases have separate blocks
     weight_sharing: WeightSharing  # for layers that apply their weights at several positions
     rank: int  # number of eigenpairs of low-rank structures
     damped: bool  # predictions use the damped posterior
     likelihood: Likelihood  # distribution of the targets given the outputs
-    predictive: type[PosteriorPredictive]  # from the posterior to the distribution of the outputs
+    predictive: type[PosteriorPredictive]  # maps the posterior to the distribution of the outputs
     extrapolates: bool  # the variance grows outside the range of the training rows
     n_samples: int  # weight samples of the predictive, and draws of the link
-    link: type[Link] | None  # from logits to probabilities; None for a regressor
+    link: type[Link] | None  # maps logits to probabilities; None for a regressor
     grouping: Grouping  # weights that share a prior precision
     prior_precision: Choice
     prior_mean: float | dict[str, Tensor]  # one value, or a dict keyed by tensors
@@ -73,35 +73,35 @@ class Options:
     memory: MemoryBudget  # for the posterior and the rows in work
     n_jobs: int | None
     categorical: Categorical
-    standardises: bool | None = None  # linear layers of a given net standardise X; None for those that it suggests
+    standardises: bool | None = None  # linear layers of a given net standardise X; None: only if X is not standardised
     varying_noise: bool | None = False  # the noise level varies with the inputs; None if the data decide
     previous: PreviousPosterior | None = None  # posterior that is the prior of a fit
-    fillings: Fillings | None = None  # values for gaps of the rows to predict, see ``_ensemble.gaps.Filled``
-    outside: Extrapolation | None = None  # variance of the rows to predict that lie outside the range of the training
+    fillings: Fillings | None = None  # values for missing values in predictions, see ``_ensemble.gaps.Filled``
+    outside: Extrapolation | None = None  # variance of predictions outside the range of the training rows
 
     def with_overdispersion(self, alpha: tuple[float, ...]) -> Options:
-        """Options under the overdispersion of each output; unchanged for likelihoods without one, where α is ()."""
+        """Options with the overdispersion of each output; unchanged if α is (), for other likelihoods."""
         return replace(self, likelihood=NegativeBinomial(alpha)) if alpha else self
 
     def of_structure(self, structure: type[Curvature]) -> dict[str, Any]:
-        """Keyword arguments of ``structure.zero`` other than the blocks."""
+        """Return the keyword arguments of ``structure.zero`` other than the blocks."""
         values = {"weight_sharing": self.weight_sharing, "rank": self.rank}
         return {name: value for name, value in values.items() if name in structure.takes}
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
-        """True for each of prior precision and noise level that the evidence selects, if there are no held-out rows."""
+        """Flags for prior precision and noise level: the evidence selects them if there are no held-out rows."""
         return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
 
     @property
     def by_held_out(self) -> tuple[bool, bool]:
-        """True for each of prior precision and noise level that held-out rows select, where there are any."""
+        """Flags for prior precision and noise level: held-out rows select them, if there are any."""
         no_loo = not any(self.by_loo)
         return no_loo and self.prior_precision.rule == AUTO, no_loo and self.sigma_noise.rule == AUTO
 
     @property
     def leaves_noise_open(self) -> bool:
-        """True if held-out folds select prior precision and noise level of a Gaussian likelihood."""
+        """True if held-out folds select both prior precision and noise level of a Gaussian likelihood."""
         return all(
             (self.leaves_prior_open, *self.by_held_out, self.likelihood.has_dispersion, self.likelihood.quadratic)
         )
@@ -113,12 +113,12 @@ class Options:
 
     @property
     def by_loo(self) -> tuple[bool, bool]:
-        """True for each of prior precision and noise level that leave-one-out selects."""
+        """Flags for prior precision and noise level: leave-one-out selects them."""
         return self.prior_precision.rule == LOO, self.sigma_noise.rule == LOO
 
     @property
     def as_trained(self) -> tuple[Choice, Choice, str]:
-        """Prior precision, noise level and grouping in the training, where "auto" and "loo" become "evidence"."""
+        """Prior precision, noise level and grouping during training, where "auto" and "loo" become "evidence"."""
         prior, noise = (
             Choice(None, EVIDENCE) if chosen.rule in (AUTO, LOO) else chosen
             for chosen in (self.prior_precision, self.sigma_noise)
@@ -132,6 +132,6 @@ class Options:
 
 
 def trained_as(option: str, value: object) -> object:
-    """Value of an option in the training, where the rule "loo" becomes "evidence"; "loo" applies afterwards."""
+    """Return an option's value during training, where "loo" becomes "evidence"; "loo" applies afterwards."""
     by_loo = option in ("prior_precision", "sigma_noise") and isinstance(value, str) and value == LOO
     return EVIDENCE if by_loo else value

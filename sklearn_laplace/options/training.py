@@ -1,4 +1,4 @@
-"""Check the options of what is trained: the net, its device, the targets and the number of members."""
+"""Check the options of the training: the net, its device, the targets and the number of members."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO,
 
 
 def _device(name: object, net: Any) -> torch.device:
-    """Device from its name; for "auto" that of a given skorch net, else the CPU (GPUs: ``_ensemble/conditions.py``)."""
+    """Return the device; "auto" is that of a given skorch net, else the CPU (GPUs: ``_ensemble/conditions.py``)."""
     named = device_of(net) or "cpu" if str(name) == "auto" else str(name)
     try:
         device = torch.device(named)
@@ -42,9 +42,9 @@ def check_device(device: torch.device) -> None:
 
 
 def _standardises(parameters: Mapping[str, Any]) -> bool | None:
-    """Whether linear layers of a given net standardise X: True, False, or None for those that the net suggests.
+    """Whether linear layers of a given net standardise X; None: only columns that are not standardised yet.
 
-    "auto" is False for a frozen net, and for one with an iterator of its own, which may transform X.
+    "auto" is None, but False for a frozen net and for a net with its own iterator, which may transform X.
     """
     net, value = parameters["net"], parameters["standardize_X"]
     if not isinstance(value, bool | np.bool_):
@@ -90,11 +90,11 @@ def _check_built_in_options(parameters: Mapping[str, Any]) -> None:
 
 
 SKEWED = 1.0
-"""Skewness of positive targets from which a hint is printed."""
+"""Skewness of positive targets above which a hint is printed."""
 
 
 def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> None:
-    """Print advice on counts and on targets that are mostly zero, or positive and skewed, under default options."""
+    """Print advice under default options, for counts and for targets that are mostly zero or positive and skewed."""
     if not is_auto(likelihood) or transform is not None:
         return
     hint = count_hint(targets) or zeros_hint(targets)
@@ -146,7 +146,7 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
 
 
 def number_of_members(value: object) -> int:
-    """Number of nets that are trained alone; "auto" is one. Raises ``ValueError`` for any other value."""
+    """Return the number of nets that are trained alone, 1 for "auto"; ``ValueError`` for an invalid value."""
     if isinstance(value, str):
         return lookup("n_members", value, {AUTO: 1}, "a whole number of at least 1")
     return count("n_members", value)

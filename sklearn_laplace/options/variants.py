@@ -1,7 +1,7 @@
-"""Values of parameters that have further options, in the manner of scikit-learn's kernels.
+"""Option objects: parameter values with options of their own, like scikit-learn's kernels.
 
 A string such as ``hessian_structure="kron"`` selects a variant. An object such as ``Kron(damping="ritter")`` also sets
-options that only this variant has. Objects have ``get_params`` and ``set_params``, so that searches look inside them:
+options that only this variant has. Objects have ``get_params`` and ``set_params``, so searches can set their options:
 ``GridSearchCV(LaplaceRegressor(hessian_structure=Kron()), {"hessian_structure__damping": ["exact", "ritter"]})``.
 
 :func:`expanded` translates an estimator's parameters into flat internal options, which the rest of the package reads.
@@ -29,25 +29,25 @@ DEFAULTS: dict[str, Any] = {
     "prior_structure": "scalar",
     "prior_mean": 0.0,
 }
-"""Internal options at the values that plain strings stand for."""
+"""Internal options, at the values that apply without an option object."""
 
 
 class Variant(BaseEstimator):
-    """Base class of the values below."""
+    """Base class of the option objects below."""
 
     parameters: ClassVar[tuple[str, ...]]
-    """Parameters of the estimators that take it."""
+    """Parameters of the estimators that accept the object."""
     value: ClassVar[str | None] = None
-    """The string of the plain case; None if the first option takes its place."""
+    """The string with the same meaning; None if one of the options holds the parameter's value."""
     internal: ClassVar[dict[str, str]]
-    """Internal option for each of its parameters."""
+    """Internal option for each option of the object."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         explained(cls)
 
     def expanded(self, name: str) -> dict[str, Any]:
-        """Internal options, with the value of the parameter ``name`` itself."""
+        """Return the internal options, with the value of the estimator's parameter ``name`` itself."""
         inner = {internal: getattr(self, parameter) for parameter, internal in self.internal.items()}
         return inner if self.value is None else {name: self.value, **inner}
 
@@ -58,7 +58,7 @@ class BlockDiagonal(Variant):
     Parameters
     ----------
     bias : {"folded", "separate"}, default="folded"
-        "folded": the bias is a column of its layer's weight. "separate": it has a separate dense block.
+        "folded": the bias is treated as a column of its layer's weight. "separate": the bias has its own dense block.
 
     Examples
     --------
@@ -82,14 +82,14 @@ class Kron(Variant):
     Parameters
     ----------
     damping : {"exact", "ritter"}, default="exact"
-        How the prior precision δ enters the posterior precision. "exact": it is added. "ritter": √δ is added to each
+        How the prior precision δ enters the posterior precision. "exact": δ is added. "ritter": √δ is added to each
         factor (Ritter et al. 2018, eq. 9), which narrows predictions; the evidence stays that of "exact".
     bias : {"folded", "separate"}, default="folded"
         As in :class:`BlockDiagonal`.
     weight_sharing : {"expand", "reduce"}, default="expand"
-        For layers with weights at several positions (convolutions, sequences). "expand": each position counts as a row.
-        "reduce": cotangents are first summed and inputs averaged; this is cheaper, and right for nets that average over
-        positions at their end.
+        For layers that use their weights at several positions (convolutions, sequences). "expand": each position counts
+        as a row. "reduce": output gradients are first summed over positions, and inputs averaged; this is cheaper, and
+        right for nets that end with an average over positions.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class EKFAC(Variant):
 
 
 class LowRankDiag(Variant):
-    """Hessian structure with the leading eigenpairs of :class:`EKFAC` in each layer and the exact diagonal (INF).
+    """Hessian structure with leading eigenpairs of :class:`EKFAC` per layer and the exact diagonal (Lee et al. 2020).
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class LowRank(Variant):
 
 
 class MCFisher(Variant):
-    """Curvature by the Fisher matrix, with targets drawn from the model.
+    """Curvature by a Fisher matrix that is estimated with targets drawn from the model.
 
     Parameters
     ----------
@@ -207,15 +207,15 @@ class MCFisher(Variant):
 
 
 class Subnetwork(Variant):
-    """Subset of single weights that are random (Daxberger et al. 2021).
+    """Posterior over a subset of single weights (Daxberger et al. 2021).
 
     Parameters
     ----------
     score : {"variance", "magnitude", "random"}, default="variance"
-        Choice of the weights. "variance": those with the largest marginal variance in a diagonal posterior over all
-        weights. "magnitude": the largest weights. "random": a random choice, by ``random_state``.
+        Selection of the weights. "variance": those with the largest marginal variance in a diagonal posterior over all
+        weights. "magnitude": the largest weights. "random": a random choice, seeded by ``random_state``.
     size : int or float, default=0.1
-        Number of weights. A float is a share of all weights: 1.0 means all of them.
+        Number of weights. A float is a share: 1.0 means all weights.
 
     Examples
     --------
@@ -290,9 +290,9 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal weights. In a joint ensemble, they are equal within a repeat, and held-out rows determine the
-        weight of each repeat. "loo": weights that maximise the leave-one-out density of the training rows (stacking;
-        Yao et al. 2018). "evidence": in proportion to the evidence of each member.
+        "uniform": equal weights. In a joint ensemble, weights are equal within a repeat (one partition into folds), and
+        held-out rows determine the weight of each repeat. "loo": weights that maximise the leave-one-out density of the
+        training rows (stacking; Yao et al. 2018). "evidence": in proportion to the evidence of each member.
 
     Examples
     --------
@@ -321,7 +321,7 @@ class GaussianPrior(Variant):
     mean : float or dict, default=0.0
         One number, or arrays keyed by the names of parameter tensors (zero elsewhere), such as a ``state_dict()``.
     previous : None or FrozenEstimator, default=None
-        ``FrozenEstimator(fitted estimator)``: its posterior is the prior (Ritter et al. 2018b).
+        If ``FrozenEstimator(fitted estimator)``, the posterior of this estimator is the prior (Ritter et al. 2018b).
 
     Examples
     --------
@@ -357,7 +357,7 @@ VARIANTS: tuple[type[Variant], ...] = (
 def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an estimator's parameters, ``get_params(deep=False)``, into flat internal options.
 
-    Raises ``ValueError`` for an object that another parameter takes.
+    Raises ``ValueError`` for an object that belongs to another parameter.
     """
     flat = {**DEFAULTS, **parameters}
     _check_sample_counts(parameters)
@@ -380,7 +380,7 @@ def _check_sample_counts(parameters: Mapping[str, Any]) -> None:
 
 
 def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    """Refuse options such as ``hessian_structure__damping`` in ``set_params`` if the parameter is no object."""
+    """Refuse options such as ``hessian_structure__damping`` in ``set_params`` if the parameter has no object."""
     for name, value in changes.items():
         parameter, _, inner = name.partition("__")
         outer = changes.get(parameter, present.get(parameter))
@@ -394,7 +394,7 @@ def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) ->
 
 
 def _prior(prior: object) -> dict[str, Any]:
-    """Internal options of the plain values of ``prior``: a structure, a mean, or a previous posterior."""
+    """Return the internal options that a plain value of ``prior`` stands for: those of a structure or a mean."""
     if isinstance(prior, str):
         return {"prior": None, "prior_structure": prior}
     if isinstance(prior, Mapping) or (isinstance(prior, Number) and not isinstance(prior, bool)):

@@ -1,8 +1,8 @@
 """Displays of predictive uncertainty, following scikit-learn's display API.
 
-Each display computes its numbers in ``from_estimator`` or ``from_predictions`` and stores them as attributes. ``plot``
-draws them, and can be called again with other axes. All three return the display. Estimators may be wrapped in
-pipelines and searches. matplotlib is imported only when a display is drawn.
+Class methods such as ``from_estimator`` compute the numbers of a display, store them as attributes and draw them.
+``plot`` draws a display, and can be called again with other axes. All these methods return the display. Estimators may
+be wrapped in pipelines and searches. matplotlib is imported only when a display is drawn.
 """
 
 from .calibration_report import CalibrationReportDisplay

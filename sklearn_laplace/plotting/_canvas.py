@@ -1,7 +1,7 @@
 """Axes, colours and line styles shared by all displays. matplotlib is imported only here, when a display is drawn.
 
-The colours are those of Okabe & Ito (2008), which are distinguishable with colour blindness. Elements that differ in
-colour also differ in line style, marker or hatching, so that the plots remain readable in black and white.
+The colours are those of Okabe & Ito (2008), which readers with colour blindness can distinguish. Elements that differ
+in colour also differ in line style, marker or hatching, so that the plots remain readable in black and white.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ PANEL = 4.6, 3.9
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """The n Axes of a display to draw on, new ones of a size in inches; of a single Axes only the first panel's."""
+    """Return the n Axes of a display, or a single given one; new Axes have the size ``panel`` in inches."""
     with _naming_the_package(display):
         from matplotlib.axes import Axes
     if ax is None:
@@ -47,7 +47,7 @@ def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL)
 
 @contextmanager
 def _naming_the_package(display: str) -> Iterator[None]:
-    """Tell how to install matplotlib if it cannot be imported."""
+    """If matplotlib cannot be imported, raise an error that tells how to install it."""
     try:
         yield
     except ImportError as error:
@@ -58,10 +58,10 @@ def _naming_the_package(display: str) -> Iterator[None]:
 
 
 def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
-    """The Axes of a display whose panels have different sizes, in the order in which ``rooms`` names them first.
+    """Return the Axes of a display whose panels have different sizes, in the order in which ``rooms`` first names them.
 
-    ``rooms`` has the name of the panel at each place of the figure. ``figure`` is divided if ``ax`` is None; a new one
-    has the size in inches.
+    ``rooms`` has the name of the panel at each place of the figure. If ``ax`` is None, ``figure`` is divided into
+    panels; a new figure has ``size`` in inches.
     """
     with _naming_the_package(display):
         from matplotlib.figure import FigureBase

@@ -13,7 +13,7 @@ from .._validation.arguments import count
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
-    """Values as a finite float64 array of ``n_rows``, at least one; otherwise a ValueError."""
+    """Convert values to a finite float64 array with ``n_rows`` rows, or at least one; otherwise a ValueError."""
     array: np.ndarray = check_array(values, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name=name)
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(f"{name} has {len(array)} rows; expected {n_rows}, one for each target.")
@@ -21,7 +21,7 @@ def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
 
 
 def regression(display: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor, possibly inside wrappers; a TypeError if it has none."""
+    """Return the predictive distribution of a regressor, possibly inside wrappers; TypeError if it has none."""
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
     if is_classifier(step):
@@ -33,7 +33,7 @@ def regression(display: str, estimator: Any, X: Any) -> Any:
 
 
 def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities (n, K) and class labels (K,) of a classifier, possibly inside wrappers."""
+    """Return class probabilities (n, K) and class labels (K,) of a classifier, possibly inside wrappers."""
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
     if not is_classifier(step):
@@ -45,7 +45,7 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
-    """Index of the output to draw; a ValueError if it does not exist, or none is chosen of several."""
+    """Return the index of the output to draw; ValueError if it does not exist, or if none of several is chosen."""
     n = shape[1] if len(shape) > 1 else 1
     if output is None and n > 1:
         raise ValueError(f"the model has {n} outputs and {display} draws a single output; pass output=0 to {n - 1}.")
@@ -57,12 +57,12 @@ def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> in
 
 
 def column(values: np.ndarray, index: int) -> np.ndarray:
-    """Values of one output, shape (n,), from an array of shape (n,) or (n, k)."""
+    """Return the values of one output, shape (n,), from an array of shape (n,) or (n, k)."""
     return values if values.ndim == 1 else values[:, index]
 
 
 def target_name(y: Any, output: int) -> str:
-    """Name of a column of y for axis labels: that of a series or dataframe, "y" for arrays.
+    """Return the name of a column of y for axis labels: that of a series or dataframe, "y" for arrays.
 
     >>> target_name(np.zeros(3), 0), target_name(np.zeros((3, 2)), 1)
     ('y', 'y, output 1')
@@ -76,7 +76,7 @@ def target_name(y: Any, output: int) -> str:
 
 
 def sample(n: int, most: int | None) -> np.ndarray:
-    """Indices of at most ``most`` of n rows, in order; a random sample that is the same in each call."""
+    """Return sorted indices of at most ``most`` of n rows; fewer than n are a random sample with a fixed seed."""
     if most is None or n <= count("max_rows", most):
         return np.arange(n)
     return np.sort(np.random.default_rng(0).choice(n, most, replace=False))

@@ -15,7 +15,7 @@ ROOMS = [["pit", "coverage", "variances"], ["groups", "widths", "crps"]]
 SIZE = 15.0, 8.5
 """Size of a new figure in inches."""
 WRAPPED = 32
-"""Largest number of characters in a line of a group's name."""
+"""Maximum number of characters in a line of a group's name."""
 NO_GROUPS = "no groups: they need a table X\nand at least 160 rows"
 
 
@@ -23,8 +23,8 @@ NO_GROUPS = "no groups: they need a table X\nand at least 160 rows"
 class CalibrationReportDisplay:
     """Six panels of a :class:`~sklearn_laplace.metrics.CalibrationReport`.
 
-    1. Distribution function of the PIT minus its level, with the simultaneous band.
-    2. Coverage of central intervals minus their level, with the band of each level and the simultaneous one.
+    1. Distribution function of the PIT (probability integral transform) minus its level, with the simultaneous band.
+    2. Coverage of central intervals minus their level, with the band of each level and the simultaneous band.
     3. Root mean squared error against predicted standard deviation, in bins.
     4. Coverage of the 90 % intervals in groups of rows.
     5. Coverage of the 90 % intervals by their width.
@@ -91,7 +91,7 @@ class CalibrationReportDisplay:
         Raises
         ------
         ImportError, TypeError, ValueError
-            Without matplotlib, or if ``ax`` or ``figure`` is of another type, or both are given.
+            If matplotlib is not installed, if ``ax`` or ``figure`` is of another type, or if both are given.
         """
         self.axes_ = mosaic(type(self).__name__, ax, figure, ROOMS, SIZE)
         self.figure_ = self.axes_[0].figure
@@ -172,7 +172,7 @@ def _band(ax: Any, band: EcdfBand, label: str, share: float) -> None:
 
 
 def _coverages(ax: Any, entries: list[Frequency]) -> None:
-    """Coverage of groups as points on bars that are their bands."""
+    """Draw the coverage of groups as points, and their bands as bars."""
     places = np.arange(len(entries))
     look = {"color": tint("#000000", 0.3), "lw": 9, "label": "calibrated model, 95 % for all groups"}
     ax.hlines(places, [entry.low for entry in entries], [entry.high for entry in entries], **look)
@@ -192,7 +192,7 @@ def _coverages(ax: Any, entries: list[Frequency]) -> None:
 
 
 def _finish(ax: Any, title: str, *, is_off: bool, room: float = 0.0) -> None:
-    """Title, and a legend above the curves in a share ``room`` of the height."""
+    """Set the title, and a legend above the curves, which takes a share ``room`` of the height."""
     ax.set_title(title, color=VERMILLION if is_off else "black", fontsize="medium")
     low, high = ax.get_ylim()
     if room:

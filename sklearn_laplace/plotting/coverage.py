@@ -1,9 +1,9 @@
 r"""Calibration of a regressor: calibration curve of intervals or quantiles, and PIT histogram.
 
 Both are computed from the probability integral transform :math:`u_n = F_n(y_n)` (Dawid 1984), which is uniform for a
-calibrated model. The fraction of rows inside the central interval of level c is that with :math:`|2 u_n - 1| \le c`;
-the fraction below the quantile of level p is that with :math:`u_n \le p`. For counts, where F has jumps, u is drawn
-uniformly between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
+calibrated model. A target lies inside the central interval of level c if :math:`|2 u_n - 1| \le c`. It lies below the
+quantile of level p if :math:`u_n \le p`. For counts, where F has jumps, :math:`u_n` is drawn uniformly between
+:math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
 from typing import Any, Self
@@ -54,7 +54,8 @@ class CoverageDisplay:
     edges, density : ndarray of shape (n_bins + 1,) and (n_bins,)
         Bin edges and heights of the histogram. The expected height is 1 for a calibrated model.
     ax_, pit_ax_, figure_, line_, bars_
-        Axes, figure, calibration curve and bars, set by :meth:`plot`; None for a histogram that is not drawn.
+        Axes, figure, calibration curve and bars, set by :meth:`plot`. Without a histogram, ``pit_ax_`` and ``bars_``
+        are None.
 
     Examples
     --------
@@ -166,7 +167,7 @@ class CoverageDisplay:
     def plot(
         self, ax: Any = None, *, pit: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------
@@ -215,7 +216,7 @@ QUANTILE_LABELS = "nominal level of the quantile", "share of the targets below"
 
 
 def _transform(y: Any, distribution: Any, output: int | None, random_state: Any) -> np.ndarray:
-    """Probability integral transform of one output, shape (n,)."""
+    """Return the probability integral transform of one output, shape (n,)."""
     mean = np.asarray(distribution.mean())
     targets = targets_like(y, mean)
     which = output_index("CoverageDisplay", output, mean.shape)

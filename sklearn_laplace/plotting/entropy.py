@@ -1,10 +1,10 @@
-r"""Predictive entropy of a classifier: fraction of the rows above each entropy, for groups of rows.
+r"""Predictive entropy of a classifier: fraction of the rows whose entropy exceeds a value, for groups of rows.
 
-The entropy of a row is :math:`h_n = -\sum_k p_{nk} \log p_{nk}`, and the curves show :math:`1 - \hat F(h)`, with
-:math:`\hat F` the empirical distribution function (Louizos & Welling 2017, fig. 2). Two pairs of groups are compared:
-rows in and out of distribution, and rows that are classified correctly and incorrectly. The area under the ROC curve
-(AUROC) measures how well the entropy separates a pair. It is the probability that a row of the second group has the
-higher entropy. An entropy that does not separate the groups has an AUROC of one half.
+The entropy of a row is :math:`h_n = -\sum_k p_{nk} \log p_{nk}`. The curves show :math:`1 - \hat F(h)`, where
+:math:`\hat F` is the empirical distribution function (Louizos & Welling 2017, fig. 2). Two pairs of groups are
+compared: rows in and out of distribution, and rows that are classified correctly and incorrectly. The area under the
+ROC curve (AUROC) measures how well the entropy separates a pair. It is the probability that a row of the second group
+has a higher entropy than a row of the first. An entropy that does not separate the groups has an AUROC of one half.
 """
 
 from typing import Any, Self
@@ -162,7 +162,7 @@ class EntropyDisplay:
         return cls(groups, n_classes=n_classes, estimator_name=name).plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class EntropyDisplay:
         return self
 
     def _area(self, low: str, high: str) -> float:
-        """AUROC: probability that a row of the second group has the higher entropy; NaN if a group is missing."""
+        """AUROC: probability that a row of the second group has a higher entropy; NaN if a group is missing."""
         if low not in self.entropies or high not in self.entropies:
             return float("nan")
         first, second = self.entropies[low], self.entropies[high]
@@ -199,14 +199,14 @@ class EntropyDisplay:
 
 
 def _above(entropy: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Step function 1 − F̂ on the interval from 0 to the largest possible entropy."""
+    """Return the step function 1 − F̂ on the interval from 0 to the largest possible entropy."""
     n = len(entropy)
     points = np.concatenate([[0.0], entropy, [max(limit, entropy[-1])]])
     return points, np.concatenate([[1.0], 1 - np.arange(1, n + 1) / n, [0.0]])
 
 
 def _probabilities(name: str, values: Any) -> np.ndarray:
-    """Check class probabilities of shape (n_samples, n_classes)."""
+    """Check and return class probabilities of shape (n_samples, n_classes)."""
     p = numbers(name, values)
     if p.ndim != 2 or p.shape[1] < 2 or (p < 0).any() or not np.allclose(p.sum(1), 1, atol=1e-3):
         raise ValueError(

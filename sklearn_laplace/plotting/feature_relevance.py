@@ -1,8 +1,9 @@
 r"""Relevance of the input columns: by the prior, or by shuffling each column.
 
-Under automatic relevance determination each column has a prior precision, from which ``feature_relevance_`` follows.
-For any other model the relevance of a column is the loss of log density if its values are shuffled among the rows
-(permutation importance; Breiman 2001), :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
+Under automatic relevance determination, each column has a prior precision, from which ``feature_relevance_`` follows.
+For any other model, the relevance of a column is the loss of log density if its values are shuffled among the rows
+(permutation importance; Breiman 2001). It is :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per
+row.
 """
 
 import copy
@@ -28,11 +29,11 @@ BY_PRIOR = "relevance by the prior (share)"
 BY_SHUFFLING = "loss of log density if shuffled (nats per row)"
 """Axis labels of the two measures."""
 LONGEST, LEAST_BARS = 24, 5
-"""Maximum number of characters of a drawn name, and number of bars for which there is room at least."""
+"""Maximum number of characters of a drawn name, and minimum number of bars for which there is room."""
 MOST_PREDICTED, LEAST_ROWS = 60_000, 50
-"""Number of predicted rows above which fewer rows are shuffled, and their minimum number."""
+"""Total of predicted rows above which fewer rows are shuffled, and minimum number of shuffled rows."""
 LEAST_PROBABILITY = 1e-12
-"""Probabilities of true classes are at least this large in a log density."""
+"""Lower bound of the probability of a true class in a log density."""
 
 
 @explained
@@ -48,7 +49,7 @@ class FeatureRelevanceDisplay:
     feature_names : sequence of str of length n_features, optional
         Name of each column; by default "x0", "x1", ….
     max_features : int, default=20
-        Largest number of columns to draw.
+        Maximum number of columns to draw.
     measure : str, default="relevance by the prior (share)"
         Label of the axis.
     estimator_name : str, optional
@@ -123,7 +124,7 @@ class FeatureRelevanceDisplay:
         Raises
         ------
         TypeError, NotFittedError
-            If the last step is not a Laplace estimator, or not fitted.
+            If the innermost estimator is not a Laplace estimator, or not fitted.
         AttributeError
             If the estimator does not have one prior precision per column.
         """
@@ -156,8 +157,9 @@ class FeatureRelevanceDisplay:
     ) -> Self:
         """Compute the display for any model by shuffling each column among the rows, and draw it.
 
-        The relevance of a column is the decrease of the mean log density of y, in nats per row, or zero without one.
-        Columns that carry the same information share their relevance: each looks less relevant than it is alone.
+        The relevance of a column is the decrease of the mean log density of y, in nats per row, or zero if it
+        increases. Columns that carry the same information share their relevance: each looks less relevant than it would
+        be alone.
 
         Parameters
         ----------
@@ -172,8 +174,8 @@ class FeatureRelevanceDisplay:
         n_repeats : int, default=3
             Number of shuffles of each column.
         max_rows : int, default=300
-            Maximum number of rows; a larger X is sampled at random. The number is smaller for hundreds of
-            columns, but at least 50.
+            Maximum number of rows; a larger X is sampled at random. With many columns, fewer rows are used, but at
+            least 50.
         random_state : int, RandomState or None, default=0
             Seed of the shuffles.
         feature_names, max_features, name, ax, **plot_options
@@ -234,7 +236,7 @@ class FeatureRelevanceDisplay:
 
 
 def _names(step: Any, transformations: list[Any], n: int) -> Any:
-    """Input names of the step, or else output names of the steps before it; None if neither is available."""
+    """Return input names of the step, or else output names of the steps before it; None if neither is available."""
     names = getattr(step, "feature_names_in_", None)
     if names is None and transformations:
         try:
@@ -251,7 +253,7 @@ def _short(name: str) -> str:
 def losses_of_permutations(
     estimator: Any, X: Any, y: Any, output: int | None, random_state: Any, n_repeats: int = 3, max_rows: int = 300
 ) -> np.ndarray:
-    """Loss of mean log density by shuffling each of d columns among the rows, shape (d,), at least zero."""
+    """Return the loss of mean log density, at least zero, from shuffling each of d columns; shape (d,)."""
     X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
     if len(np.shape(X)) != 2:
         raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")
@@ -266,7 +268,7 @@ def losses_of_permutations(
 
 
 def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:
-    """Mean log density of targets, or of the true classes, under the predictions of a model."""
+    """Return the mean log density of targets, or of the true classes, under the predictions of a model."""
     display = FeatureRelevanceDisplay.__name__
     if is_classifier(estimator):
         probabilities, classes = classification(display, estimator, X)
@@ -279,7 +281,7 @@ def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:
 
 
 def _shuffled(X: Any, place: int, order: np.ndarray) -> Any:
-    """Copy of X in which the column at ``place`` is permuted: row i gets the value of row ``order[i]``."""
+    """Return a copy of X in which the column at ``place`` is permuted: row i gets the value of row ``order[i]``."""
     if column_names(X) is None:
         rows = np.array(X)
         rows[:, place] = rows[order, place]
@@ -288,5 +290,5 @@ def _shuffled(X: Any, place: int, order: np.ndarray) -> Any:
     insert = getattr(rows := copy.copy(X), "isetitem", None)
     if insert is None:  # polars
         return X.with_columns(values)
-    insert(place, values.array)  # pandas; without its index, by which the rows would return to their places
+    insert(place, values.array)  # pandas; with an index, the values would return to their rows
     return rows

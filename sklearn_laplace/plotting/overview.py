@@ -1,4 +1,4 @@
-"""One figure of a fitted model: predictions, calibration, and relevance of the columns."""
+"""One figure for a fitted model: predictions, calibration, and relevance of the columns."""
 
 from contextlib import suppress
 from typing import Any, Self
@@ -21,7 +21,7 @@ ROOMS = {
     3: ([["predictions", "predictions"], ["calibration", "relevance"]], (10.0, 8.0)),
     2: ([["predictions", "predictions", "calibration"]], (12.0, 4.6)),
 }
-"""Places of the panels, by their number, and size of the figure in inches."""
+"""Layout of the panels and size of the figure in inches, keyed by the number of panels."""
 
 
 class OverviewDisplay:
@@ -96,9 +96,9 @@ class OverviewDisplay:
         confidence_level : float or sequence of float, default=(.5, .8, .95)
             Regressors: levels of the intervals.
         max_rows : int or None, default=100
-            Regressors: largest number of rows with intervals. Calibration and coverage use all rows.
+            Regressors: maximum number of rows with intervals. Calibration and coverage use all rows.
         max_features : int, default=10
-            Largest number of columns in the relevance.
+            Maximum number of columns in the relevance panel.
         random_state : int, RandomState or None, default=0
             Seed of the shuffles of columns, and of the uniform draws for counts.
         name : str, optional
@@ -114,9 +114,9 @@ class OverviewDisplay:
 
         Notes
         -----
-        The relevance is ``feature_relevance_`` under ``prior="ard"``. For any other model it is the loss of log density
-        if a column is shuffled, see :meth:`FeatureRelevanceDisplay.from_permutations`; the axis names the measure. It
-        is omitted if X has a single column or is not a table.
+        The relevance is ``feature_relevance_`` under ``prior="ard"``. For any other model, it is the loss of log
+        density if a column is shuffled, see :meth:`FeatureRelevanceDisplay.from_permutations`. The axis names the
+        measure. Without such a prior, the panel is omitted if X has a single column or is not a table.
         """
         shared = {"output": output, "max_features": max_features, "random_state": random_state, "name": name}
         if is_classifier(estimator):
@@ -149,13 +149,13 @@ class OverviewDisplay:
         Raises
         ------
         ImportError, TypeError, ValueError
-            Without matplotlib, or if ``ax`` or ``figure`` is of another type, or both are given.
+            If matplotlib is not installed, if ``ax`` or ``figure`` is of another type, or if both are given.
         """
         displays = [self.predictions, self.calibration, *([] if self.relevance is None else [self.relevance])]
         self.axes_ = mosaic(type(self).__name__, ax, figure, *ROOMS[len(displays)])
         for display, axes in zip(displays, self.axes_, strict=False):
             display.plot(ax=axes)
-        # bars and points may be anywhere in the first panel
+        # above the axes: bars and points may be anywhere in the first panel
         self.axes_[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="small", frameon=False)
         self.figure_ = self.axes_[0].figure
         return self
@@ -164,7 +164,7 @@ class OverviewDisplay:
 def _relevance(
     estimator: Any, X: Any, y: Any, *, output: int | None, max_features: int, random_state: Any, name: str | None
 ) -> FeatureRelevanceDisplay | None:
-    """Relevance by the prior if there is one for each column, else by shuffling; None for less than two columns."""
+    """Return the relevance by a prior with a precision per column, else by shuffling, or None for one column."""
     with suppress(AttributeError, TypeError):  # another prior, or another kind of model
         return FeatureRelevanceDisplay._of_prior(estimator, None, max_features, name)
     shape = np.shape(X)

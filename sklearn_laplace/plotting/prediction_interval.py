@@ -20,7 +20,7 @@ from ._rows import column, numbers, output_index, regression, sample, target_nam
 LEVELS = (0.5, 0.8, 0.95)
 """Default levels of the intervals."""
 MARGIN = 0.04
-"""Distance by which the grid extends beyond the data on either side, as a fraction of their range."""
+"""Distance by which the grid extends beyond the data on either side, as a fraction of the data range."""
 SHADES = 0.6, 0.22
 """Share of the colour (the rest is white) for the narrowest and the widest interval."""
 WIDTHS = 5.0, 1.5
@@ -144,8 +144,8 @@ class PredictionIntervalDisplay:
         confidence_level : float or sequence of float, default=(.5, .8, .95)
             Levels of the intervals, strictly between 0 and 1.
         feature : int or str, optional
-            Column for the horizontal axis. By default the only column, or with several columns the rank of the
-            predicted mean.
+            Column for the horizontal axis. By default, the only column; with several columns, the rank of the predicted
+            mean.
         grid_resolution : int, default=200
             Number of grid points.
         max_rows : int, optional
@@ -177,7 +177,7 @@ class PredictionIntervalDisplay:
         grid_resolution: int = 200,
         name: str | None = None,
     ) -> Self:
-        """Compute the display for a regressor with its predictive distribution at X, without drawing it."""
+        """Compute the display from the predictive distribution of a regressor at X, without drawing it."""
         levels = fractions("confidence_level", confidence_level)
         where, x_name = _along(X, feature)
         mean = np.asarray(distribution.mean())
@@ -243,7 +243,7 @@ class PredictionIntervalDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ BY_MEAN = "rows in the order of the predicted mean"
 
 
 def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
-    """Values and name of the column for the horizontal axis; values of None for the order of the mean."""
+    """Return values and name of the column for the horizontal axis; None as values for the order of the mean."""
     names = column_names(X)
     table = X if names is not None else np.asarray(X)
     n = table.shape[1] if len(table.shape) == 2 else 0
@@ -316,7 +316,7 @@ def _column(table: Any, place: int) -> np.ndarray:
 
 
 def _is_numeric(values: np.ndarray) -> bool:
-    """True if all values can be converted to floats, and are no times."""
+    """True if all values can be converted to floats and are not times."""
     if values.dtype.kind in "mM":
         return False
     try:
@@ -327,7 +327,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
-    """Grid points over the range of the only column, and the same points in the type of X; None for more columns."""
+    """Return grid points over the only column's range, also in the type of X; None if there are more columns."""
     names = column_names(X)
     if np.shape(X)[1] != 1:
         return None
@@ -338,12 +338,12 @@ def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] 
 
 
 def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
-    """Ends of the central intervals of one output, shape (n, 2, n_levels)."""
+    """Return the ends of the central intervals of one output, shape (n, 2, n_levels)."""
     pairs = [central_interval(distribution, level) for level in levels]
     return np.stack([np.stack([column(np.asarray(end), which) for end in pair], 1) for pair in pairs], 2)
 
 
 def _coverage(targets: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Fraction of the targets (n,) inside intervals (n, 2, n_levels), for each level."""
+    """Return the fraction of the targets (n,) inside intervals (n, 2, n_levels), for each level."""
     inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
     return inside.mean(0)

@@ -14,8 +14,8 @@ SCORES = {
 }
 """Name and axis label of each score."""
 STEEP = 4.0
-"""The vertical axis is cut off at the bottom if the range of all scores exceeds this multiple of the range of their
-upper three quarters. Without the cut, steep ends of a curve would make its top look flat."""
+"""The vertical axis is cut off at the bottom if all scores span more than this multiple of the range of their upper
+three quarters. Without the cut, steep ends of a curve would make its top look flat."""
 
 
 @explained
@@ -40,7 +40,7 @@ class PriorPathDisplay:
     Attributes
     ----------
     prior_precision, scores, chosen
-        As the parameters, as arrays.
+        As the parameters; the grid and the scores are arrays.
     best : dict of str to float
         Prior precision on the grid that maximises each score.
     ax_, axes_, figure_, lines_
@@ -103,7 +103,7 @@ class PriorPathDisplay:
         Raises
         ------
         TypeError, NotFittedError
-            If the last step is not a Laplace estimator, or not fitted.
+            If the innermost estimator is not a Laplace estimator, or not fitted.
         ValueError
             If a score is unknown or not available.
         """
@@ -129,7 +129,7 @@ class PriorPathDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------

@@ -52,7 +52,8 @@ class ReliabilityDisplay:
     band : ndarray of shape (n_nonempty_bins, 2)
         Consistency bars: for each bin, the range that contains the accuracy of a calibrated model with probability .9.
     ax_, histogram_ax_, figure_, line_, bars_
-        Axes, figure, line of the diagram and bars, set by :meth:`plot`; None for a histogram that is not drawn.
+        Axes, figure, line of the diagram and bars, set by :meth:`plot`. Without a histogram, ``histogram_ax_`` and
+        ``bars_`` are None.
 
     Examples
     --------
@@ -118,7 +119,7 @@ class ReliabilityDisplay:
         n_bins, strategy, sample_weight
             As in :class:`ReliabilityDisplay`.
         pos_label : label, optional
-            Class whose probability is evaluated. By default the most probable class of each row.
+            Class whose probability is evaluated. By default, the most probable class of each row.
         name, ax, **plot_options
             Name of the model in the legend, and parameters of :meth:`plot`.
 
@@ -182,7 +183,7 @@ class ReliabilityDisplay:
         name: str | None = None,
         line_kwargs: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------

@@ -43,7 +43,7 @@ class UncertaintyDisplay:
     share_kept : ndarray of shape (n_samples,)
         Fractions of the rows that are kept: 1/n, 2/n, …, 1.
     curves : dict of str to ndarray of shape (n_samples,)
-        Error of the rows that are kept, sorted by "total" variance, by "epistemic" variance or by the loss ("oracle").
+        Error of the rows that are kept, if sorted by "total" variance, "epistemic" variance or the loss ("oracle").
     area : dict of str to float
         Mean of each curve. Smaller values mean that the uncertainty ranks the errors better.
     error : float
@@ -131,8 +131,8 @@ class UncertaintyDisplay:
         Raises
         ------
         TypeError, NotFittedError
-            If the last step is not a Laplace estimator, or not fitted. Other estimators do not provide the parts of the
-            variance.
+            If the innermost estimator is not a Laplace estimator, or not fitted. Other estimators do not provide the
+            parts of the variance.
         ValueError
             If a parameter is invalid, or the shapes do not match.
         """
@@ -183,7 +183,7 @@ class UncertaintyDisplay:
     def plot(
         self, ax: Any = None, *, shares: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class UncertaintyDisplay:
 
 
 def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Losses in ascending order of another quantity; rows with equal values get their mean loss."""
+    """Return losses in ascending order of the quantity ``by``; rows with equal values of it get their mean loss."""
     _, group, sizes = np.unique(by, return_inverse=True, return_counts=True)
     means = np.bincount(group, loss) / sizes
     return np.repeat(means, sizes)
