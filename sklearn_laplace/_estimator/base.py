@@ -108,8 +108,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             Targets, or class labels of any type. For a path, Dataset or collection as X: the names of its target
             columns.
         sample_weight : array-like of shape (n_samples,), or str, optional
-            Non-negative row weights. A weight of k is equivalent to k copies of the row. Many fits rescale the weights,
-            see Notes.
+            Non-negative row weights. A weight of k is equivalent to k copies of the row. Weights may be rescaled, see
+            Notes.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
             of a row is σ²·v: ``sigma_noise=1.0`` uses v itself, and a rule estimates the common factor σ². Only for
@@ -493,7 +493,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
 
     def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
-        """Return how all rows of a source are prepared, and the sums of weights of the sample and of all rows."""
+        """Return how to prepare the rows of a source, with the total weight of the sample and of all rows."""
         weights = sample.rows.sample_weight
         of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
         return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)

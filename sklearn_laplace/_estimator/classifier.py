@@ -37,8 +37,8 @@ OF_CLASSES = "Only LaplaceRegressor has it; for classes use predict_proba(X), pr
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     """Classification by a neural network, with probabilities that account for the uncertainty of its weights.
 
-    The fit is that of :class:`LaplaceRegressor`. The Gaussian over the logits moderates the probabilities: far from the
-    data, they approach the uniform distribution.
+    Works like :class:`LaplaceRegressor`. The Gaussian over the logits moderates the probabilities: far from the data,
+    they approach the uniform distribution.
 
     Parameters
     ----------
@@ -628,9 +628,10 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         Report
-            Printed as text. The log density is in nats per row. Class frequencies have ranges that jointly contain
-            those of a calibrated model with probability .95, and so have the accuracies of groups. An arrow marks
-            values outside their range. Groups are quarters of the numeric columns and frequent categories.
+            Printed as text. The log density is in nats per row. Each class frequency and group accuracy has a range.
+            The ranges of all classes jointly contain the frequencies of a calibrated model with probability .95, as do
+            those of all groups. An arrow marks a value outside its range. Groups are quarters of the numeric columns
+            and frequent categories.
 
         Raises
         ------

@@ -172,7 +172,7 @@ class FittedModel(ABC):
         return columns
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
-        """Predictive distribution of each row as a mixture, in the network's units; ``merged``: moments suffice."""
+        """Predictive distribution of each row as a mixture, in the network's units; ``merged`` if moments suffice."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options, merged=merged)
 
@@ -256,9 +256,9 @@ class FittedModel(ABC):
 
     @property
     def subset_(self) -> dict[str, np.ndarray]:
-        """Masks of the random weights, as a valid value of ``subset_of_weights``.
+        """Masks of the weights that the posterior covers, as a valid value of ``subset_of_weights``.
 
-        A dict that maps the name of each parameter tensor with random weights to a boolean array of the same shape.
+        A dict that maps the name of each parameter tensor with such weights to a boolean array of the same shape.
 
         Examples
         --------
@@ -274,7 +274,7 @@ class FittedModel(ABC):
 
     @property
     def feature_relevance_(self) -> np.ndarray:
-        """Relevance of each column of X under ``prior="ard"``, summing to one.
+        """Relevance of each column of X under ``prior="ard"``; the sum is one.
 
         Relevance is proportional to the prior variance of the column's weights in the first layer, times the fraction
         of these weights that the data determine. At the maximum of the evidence, this product is the mean square of the

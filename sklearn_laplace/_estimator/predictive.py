@@ -46,7 +46,7 @@ class NumericPredictive(FittedModel):
 
         With ``sample_noise_variance``, new rows are predicted with this noise level. If the noise varies with X,
         ``predict_std(X, kind="aleatoric")`` returns the noise level of each row. For an ensemble, the members' noise
-        variances are averaged with the member weights; the value is the square root.
+        variances are averaged with the member weights; the value is the square root of this mean.
 
         Raises
         ------
@@ -136,9 +136,9 @@ class NumericPredictive(FittedModel):
         -----
         A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
         likelihood; for counts, it is one Newton step. The mean needs the exact curvature of the random weights. The fit
-        has this curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; otherwise it takes
-        one more pass over the rows. The standard deviation uses the fitted structure minus the row, with
-        ``damping="exact"``. Weights that are not random keep their values.
+        has this curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; otherwise, computing
+        it takes one more pass over the rows. The standard deviation uses the fitted curvature without the row, and
+        ``damping="exact"``. Weights outside ``subset_of_weights`` keep their values.
 
         Examples
         --------

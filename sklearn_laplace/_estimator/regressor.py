@@ -75,7 +75,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
     n_members : "auto", int or Members, default="auto"
-        Number of members. "auto": several in default fits of enough rows.
+        Number of members. "auto": several in default fits with enough rows.
     [Training]
     max_time : float or None, default=None
         Time limit of a default fit in seconds, after reading the table; other fits may take longer.
@@ -494,7 +494,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         is uncertain. ``target_transform`` gives a :class:`~sklearn_laplace.distributions.TransformedMixture`.
 
         A single net for counts gives a :class:`~sklearn_laplace.distributions.PoissonLogNormal` or
-        :class:`~sklearn_laplace.distributions.NegativeBinomialLogNormal`, an ensemble gives a
+        :class:`~sklearn_laplace.distributions.NegativeBinomialLogNormal`; an ensemble gives a
         :class:`~sklearn_laplace.distributions.CountMixture`. :meth:`sample_y` draws jointly over the rows.
 
         Examples

@@ -33,7 +33,7 @@ LEAST_ROWS, MOST_GROUPS, MOST_LISTED = 20, 4, 3
 """Minimum number of rows in a group; maximum numbers of groups per column and per report."""
 
 LEAST_BELOW = 0.01
-"""Share of intervals that reach below zero, above which a report on positive targets has a note."""
+"""A report on positive targets has a note if more than this share of intervals reaches below zero."""
 BELOW_ZERO = (
     "all targets are positive, but {:.0%} of the {:.0%} intervals reach below zero: target_transform='log' keeps "
     "them above."
@@ -43,7 +43,7 @@ OUTSIDE = (
     "outside(X) returns the distances."
 )
 LEAST_OUTSIDE = 0.05
-"""Share of rows with values outside the training ranges, from which a report has a note."""
+"""A report has a note if at least this share of rows has values outside the training ranges."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Report:
     scores: dict[str, float]  # by name; "log density" in nats per row
     coverage: tuple[Frequency, ...]  # targets inside central intervals; for classes, rows of each class
     groups: tuple[Frequency, ...]  # groups of rows furthest from the expected frequency, worst first
-    pit_pvalue: float | None = None  # of the test for a uniform PIT; None for classes
+    pit_pvalue: float | None = None  # p-value of the test for a uniform PIT; None for classes
     notes: tuple[str, ...] = ()  # advice to the user
 
     def __str__(self) -> str:
@@ -193,7 +193,7 @@ def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tupl
 
 
 def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield groups of rows for each column: quarters of the numbers, or most frequent values; and missing values."""
+    """Yield name and mask of groups for each column: quarters of numbers or frequent values, and missing values."""
     for name, values, is_time in named_columns(X):
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":

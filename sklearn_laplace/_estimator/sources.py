@@ -130,8 +130,9 @@ def _fit_rank(
 def _keep_memory() -> None:
     """Let glibc keep the memory of freed tensors, which each training step needs again.
 
-    A worker of dask sets the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests the memory of
-    each tensor of more than 128 kB from the system and returns it afterwards. Training then takes several times longer.
+    A worker of dask runs with the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests the memory
+    of each tensor of more than 128 kB from the system and returns it afterwards. Training then takes several times
+    longer.
     """
     with suppress(OSError, AttributeError):  # no glibc
         libc = ctypes.CDLL("libc.so.6")
@@ -176,7 +177,10 @@ def check_options(**arguments: Any) -> None:
 
 
 def by_block(method: F) -> F:
-    """Decorate a prediction to read a source by block, with the columns of the fit; lazily for dask collections."""
+    """Decorate a prediction method, so that it reads the rows of a source block by block.
+
+    Only the columns of the fit are read. For a collection of dask, the result is a lazy array.
+    """
 
     @wraps(method)
     def call(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
@@ -257,7 +261,7 @@ def fit_source(estimator: Any, source: RowSource) -> None:
 
 def stream_of(estimator: Any, sample: Sample, data: PreparedData) -> RowStream:
     """Return a stream of all rows of a sampled source; ``data`` are the prepared rows of the sample."""
-    reader = type(estimator)(**estimator.get_params(deep=False))  # a copy, as a failed fit restores the original
+    reader = type(estimator)(**estimator.get_params(deep=False))  # a copy: a failed fit may restore the original
     reader._take(estimator)
     reading = reader._reading(sample, data.scale)
     unit = data.total_weight / reading.of_sample

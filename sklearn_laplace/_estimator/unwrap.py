@@ -88,7 +88,8 @@ def predictive(estimator: Any, X: Any) -> Any:
     TypeError
         If the estimator only makes point predictions.
     ValueError
-        If the standard deviation of another regressor is not positive and finite; otherwise as in :func:`predict_std`.
+        If the standard deviation of another regressor is not positive and finite, and in the cases of
+        :func:`predict_std`.
     NotFittedError
         If the estimator or one of its wrappers is not fitted.
 
@@ -178,7 +179,7 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
     Raises
     ------
     TypeError, ValueError, NotFittedError
-        As in :func:`predict_std`, and for a classifier.
+        As in :func:`predict_std`. Also a ``TypeError`` for a classifier.
 
     Examples
     --------

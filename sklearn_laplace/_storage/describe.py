@@ -109,7 +109,7 @@ class Describer:
         return next(place for place, known_thing in enumerate(self.own) if known_thing is thing)
 
     def _refused(self, value: Any, path: str) -> Any:
-        """Handle an object without a description: a pickle refers to it by number; a file raises a NotStorableError."""
+        """Refer to an object without a description by number, in a pickle; otherwise raise a NotStorableError."""
         if self.takes_objects:
             self.own.append(value)
             return ["named", len(self.own) - 1]

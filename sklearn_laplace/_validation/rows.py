@@ -353,7 +353,7 @@ def _is_text(labels: np.ndarray) -> bool:
 
 
 def _cells(y: Any, mixed: str) -> np.ndarray:
-    """Convert targets to an array; a list whose dtype kind is in ``mixed`` becomes an object array with its types."""
+    """Convert targets to an array; a list whose dtype kind is in ``mixed`` becomes an object array, to keep types."""
     try:
         cells = np.asarray(y)
     except ValueError:  # ragged

@@ -119,7 +119,7 @@ def for_counts(likelihood: object) -> bool:
 
 
 def are_rates(likelihood: Likelihood, targets: np.ndarray) -> bool:
-    """True if targets of counts are rates with exposures as weights: then not all targets are whole numbers."""
+    """True if targets of a count likelihood include fractions: then they are rates, and weights are exposures."""
     return likelihood.least_target == 0 and bool((targets != np.floor(targets)).any())
 
 

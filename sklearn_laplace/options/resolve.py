@@ -45,7 +45,7 @@ def is_plain_subset(value: object) -> bool:
 
 
 def _subset(parameters: Mapping[str, Any]) -> Subset:
-    """Make the subset from a rule, a list of names or a dict of masks; the traced net is searched for names later."""
+    """Make the subset from a rule, a list of names or a dict of masks; the traced net resolves names later."""
     value = parameters["subset_of_weights"]
     score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
     scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed=0)
@@ -187,7 +187,7 @@ def _extrapolates(parameters: Mapping[str, Any], likelihood: Likelihood) -> bool
 
 
 def _map_precision(value: object, net: object) -> float:
-    """Return the prior precision of the training; 0, for a net with its own epochs, means no penalty."""
+    """Return the prior precision of the training; 0 means no penalty, and needs a net with its own epochs."""
     if isinstance(value, Number) and value == 0 and not isinstance(value, bool):
         if has_own_epochs(net):
             return 0.0

@@ -70,7 +70,7 @@ class Options:
     temperature: float | dict[str, float]  # one value, or a dict keyed by layers or tensors
     device: torch.device
     dtype: torch.dtype | None  # precision of the net; None if the number of rows selects it
-    memory: MemoryBudget  # for the posterior and the rows in work
+    memory: MemoryBudget  # for the posterior and the rows that are processed
     n_jobs: int | None
     categorical: Categorical
     standardises: bool | None = None  # linear layers of a given net standardise X; None: only if X is not standardised

@@ -146,7 +146,7 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
 
 
 def number_of_members(value: object) -> int:
-    """Return the number of nets that are trained alone, 1 for "auto"; ``ValueError`` for an invalid value."""
+    """Return the number of nets that are trained separately, 1 for "auto"; ``ValueError`` for an invalid value."""
     if isinstance(value, str):
         return lookup("n_members", value, {AUTO: 1}, "a whole number of at least 1")
     return count("n_members", value)

@@ -1,9 +1,8 @@
 r"""Relevance of the input columns: by the prior, or by shuffling each column.
 
 Under automatic relevance determination, each column has a prior precision, from which ``feature_relevance_`` follows.
-For any other model, the relevance of a column is the loss of log density if its values are shuffled among the rows
-(permutation importance; Breiman 2001). It is :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per
-row.
+For any other model, the relevance of a column is the loss of log density if its values are shuffled (permutation
+importance; Breiman 2001). It is :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
 """
 
 import copy
@@ -205,7 +204,7 @@ class FeatureRelevanceDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, bar_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw the display; raises an ImportError if matplotlib is not installed.
+        """Draw the display. An ImportError is raised if matplotlib is not installed.
 
         Parameters
         ----------

@@ -327,7 +327,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
-    """Return grid points over the only column's range, also in the type of X; None if there are more columns."""
+    """Return grid points over the range of the only column, also in the type of X; None for more columns."""
     names = column_names(X)
     if np.shape(X)[1] != 1:
         return None

@@ -1,7 +1,7 @@
 """Calibration of a classifier: reliability diagram and histogram of the confidence.
 
 Consistency bars show the range of accuracies to expect in each bin for a calibrated model (Bröcker & Smith 2007). They
-are quantiles of the binomial distribution for the number of rows in the bin and their mean confidence.
+are quantiles of the binomial distribution for the number of rows in the bin and the mean confidence of these rows.
 """
 
 from typing import Any, Self
