@@ -5,10 +5,10 @@ r"""Laplace approximation of the log evidence, its gradient and its Hessian. Pur
     \log p(D) \approx \sum_n w_n \log p(y_n | \theta^*) - \tfrac12 \big[ \log|P| - \log|P_0|
         + (\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0) \big], \qquad P_0 = \mathrm{diag}(\delta)
 
-(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ* it is concave in the logarithms of the group precisions
+(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ*, it is concave in the logarithms of the group precisions
 and of the dispersion φ. Let :math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
 :math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2` and :math:`\gamma = P - \sum_g t_g`, and let the
-curvature scale with :math:`\varphi^{-p}`. The derivatives are (those in φ only for likelihoods with a dispersion):
+curvature scale with :math:`\varphi^{-p}`. For a likelihood with a dispersion, the derivatives are
 
 .. math::
 
@@ -56,7 +56,7 @@ class EvidenceDerivatives:
     """Gradient and Hessian of the log evidence with respect to (log δ_1, …, log δ_G, log φ)."""
 
     gradient: Tensor  # (G + 1,)
-    hessian: Tensor  # (G + 1, G + 1), ≤ 0; else the diagonal, (G + 1,)
+    hessian: Tensor  # (G + 1, G + 1), negative semi-definite; or a diagonal, (G + 1,)
 
 
 def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
@@ -73,7 +73,7 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
 
 
 def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
-    r"""Exact gradient, and a bound on the diagonal of the Hessian that does not need S; for many groups.
+    r"""Exact gradient, and for many groups a bound on the Hessian's diagonal that does not need S.
 
     Each entry is at least as large in magnitude as that of the Hessian, by :math:`S_{gg} \ge t_g^2/n_g` (equal if every
     weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one ``shrinkage``.
@@ -96,7 +96,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Statistics t (G,) and S (G, G) of the module's formulas; of a single precision from the spectrum, if any."""
+    """Statistics t (G,) and S (G, G) of the module's formulas, from the spectrum of H if there is one precision."""
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
@@ -118,7 +118,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
 
 
 def mackay_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """Update only φ as in :func:`mackay_fixed_point`, which needs the γ of all weights but not of each group."""
+    """Update only φ, as in :func:`mackay_fixed_point`. This needs the γ of all weights, but not of each group."""
     gamma = effective_parameters(fit, hyper, fit.posterior(hyper, spectral=False))
     return replace(hyper, dispersion=_mackay_dispersion(fit, hyper, max(gamma, 1e-10)))
 

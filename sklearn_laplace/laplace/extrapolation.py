@@ -1,12 +1,12 @@
 r"""Variance of the outputs outside the range of the training rows.
 
-A net continues its function beyond the data in a way that the prior over its weights chose, not the data. Further
-features therefore represent functions that the net does not: they are zero on the range of the training rows, so their
-posterior is their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let e be how far column j lies beyond its
-range on side ±, in widths of the range. Each output gets
+Beyond the data, the prior over a net's weights determines its function, not the data. Additional features therefore
+represent functions that the net does not. They are zero on the range of the training rows, so their posterior equals
+their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j beyond
+end ± of its range, in widths of the range. Added to each output is
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
-          \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
+          \qquad \text{with variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 FARTHEST = 1e30
-"""Largest e. The variance of larger ones would leave no digits for other numbers in sums."""
+"""Largest e. In a sum with a larger variance, other terms would lose all their digits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Extrapolation:
         return torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
 
     def drawn(self, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Draws of the functions, a map from rows (n, d) to outputs (n, C, s); the generator is not advanced."""
+        """Draw s functions: a map from rows (n, d) to outputs (n, C, s). The generator is not advanced."""
         ahead = torch.Generator().set_state(generator.get_state())
         ahead = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=ahead)))
         shape = 2 * len(self.low), len(self.scale), n_samples

@@ -1,8 +1,8 @@
 r"""Laplace approximation of one trained network: the entry point of the engine.
 
-:func:`fit_laplace` makes a single pass over the data. It sums the curvature H (at unit dispersion, without the prior),
-the negative log-likelihood and its gradient at the weights θ*. Everything else is a function of the resulting
-:class:`LaplaceFit` and of a :class:`Hyper`. Hyperparameter selection can therefore change a :class:`Hyper` without
+:func:`fit_laplace` makes one pass over the data (two for some structures). It sums the curvature H (at unit dispersion,
+without the prior), the negative log-likelihood and its gradient at the weights θ*. All other results are functions of a
+:class:`LaplaceFit` and a :class:`Hyper`. Hyperparameter selection can therefore change the :class:`Hyper` without
 another pass over the data:
 
 .. math:: P = \frac{1}{T \varphi^p} H + \mathrm{diag}(\delta), \qquad q(\theta) = N(\theta^*, P^{-1}).
@@ -55,7 +55,7 @@ class Hyper:
 
 @dataclass(frozen=True)
 class LaplaceFit:
-    """Sums of one pass over the data, at unit dispersion, with the network at which they were taken."""
+    """Sums over the data at unit dispersion, with the network at which they were computed."""
 
     network: Network  # with weights θ*
     likelihood: Likelihood
@@ -80,7 +80,7 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Loss Σ w·nll + gᵀd + ½ dᵀHd and gradient g + H d of the rows at unit dispersion, expanded around θ to θ + d.
+        """Loss Σ w·nll + gᵀd + ½ dᵀHd and gradient g + H d at θ + d, from an expansion at θ, at unit dispersion.
 
         ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
         """
@@ -113,8 +113,8 @@ class LaplaceFit:
         .. math:: \log q(\theta') = \tfrac12 \log|P| - \tfrac12 d^\top P d - \tfrac P2 \log 2\pi, \qquad
             d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
 
-        Here d is the distance from the posterior mean and P is the posterior precision (in the last term, the number of
-        weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T.
+        Here d is the deviation from the posterior mean, and P is the posterior precision (in the last term, the number
+        of weights). If T is a tensor, S = T^(−½). Otherwise S = 1, and s includes T.
         """
         mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
         if theta.shape[-1:] != mean.shape:
@@ -165,12 +165,12 @@ def fit_laplace(
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64 accuracy.
 
-    ``like`` is a curvature with which the result will be merged, in place of ``structure`` and the ``options`` of its
-    ``zero``. With ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w
-    Jᵀ r, if known; ``past`` a fit of earlier rows, added by its quadratic model (Ritter et al. 2018b).
+    ``like`` is a curvature with which the result will be merged. It replaces ``structure`` and its ``options``. With
+    ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
+    ``past`` is a fit of earlier rows, added as its quadratic model (Ritter et al. 2018b).
 
-    Raises ``NonFiniteError``, which names layer and rows, and ``ValueError`` for a second pass over other rows. Sums
-    are checked at the end of the pass, so that a GPU never has to synchronise within it.
+    Raises ``NonFiniteError``, which names layer and rows, and ``ValueError`` if a second pass has another number of
+    rows. Sums are checked at the end of the pass, so that a GPU never has to synchronise within it.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN
@@ -260,13 +260,13 @@ CHUNK = 512
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows of a training: inputs, targets and weights, with known noise variances."""
+    """Rows used in training: inputs, targets and weights, with known noise variances."""
 
     inputs: Tensor  # (n, d)
     targets: Tensor  # (n, C), standardised, or class indices (n,)
     weights: Tensor  # (n,)
     noise: Tensor | None = None  # (n, C), known noise variances, in units of φ
-    n_logits: int = 0  # outputs of the net for classes
+    n_logits: int = 0  # outputs of the net for classes, else 0
 
     @cached_property
     def observed(self) -> Tensor:
@@ -278,7 +278,7 @@ class TrainingRows:
 
     @property
     def n_outputs(self) -> int:
-        """Outputs of the net."""
+        """Number of outputs of the net."""
         return self.n_logits or self.targets.shape[1]
 
     @cached_property
@@ -293,7 +293,7 @@ class TrainingRows:
         return TrainingRows(self.inputs.to(dtype), targets, self.weights.to(dtype), noise, self.n_logits)
 
     def taken(self, index: Tensor) -> TrainingRows:
-        """Rows of an index."""
+        """Rows at the positions in ``index``."""
         noise = None if self.noise is None else self.noise[index]
         return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise, self.n_logits)
 
@@ -304,5 +304,5 @@ class TrainingRows:
 
 
 def some_rows(n_rows: int, most: int) -> Tensor:
-    """Sorted indices of all rows, or of a random sample of at most ``most`` rows, with a fixed seed."""
+    """Sorted indices of a random sample of at most ``most`` rows, with a fixed seed."""
     return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values

@@ -15,7 +15,7 @@ class LatentGaussian:
 
     mean: Tensor  # at the MAP, (n, C)
     covariance: Tensor  # epistemic, (n, C, C)
-    samples: Tensor | None = None  # behind the moments, (S, n, C)
+    samples: Tensor | None = None  # from which the moments were computed, (S, n, C)
 
     @property
     def variance(self) -> Tensor:
@@ -25,10 +25,10 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class Predictive:
-    """Moments of the targets y at new inputs; of class indicators, both variances sum to p (1 − p)."""
+    """Moments of the targets y at new inputs. For class indicators, the two variances sum to p (1 − p)."""
 
     mean: Tensor  # (n, C)
-    epistemic_variance: Tensor  # which more data would reduce, (n, C)
+    epistemic_variance: Tensor  # the part that more data would reduce, (n, C)
     aleatoric_variance: Tensor  # of the observation noise, (n, C)
 
     @property

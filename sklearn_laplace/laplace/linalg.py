@@ -2,9 +2,9 @@ r"""Numerics of the engine: factorisations and solves with one policy for jitter
 
 Every Cholesky and eigendecomposition of a large matrix uses this module. All matrices are float64.
 
-:func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. There the
-sum of n values is split as in Rump, Ogita & Oishi (2008), algorithm 3.2: with :math:`\sigma = 2^{\lceil \log_2 (n + 2)
-\rceil} 2^e` and :math:`\max |x| < 2^e`,
+:func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. On such
+GPUs, the sum of n values is split as in Rump, Ogita & Oishi (2008), algorithm 3.2. With :math:`\sigma = 2^{\lceil
+\log_2 (n + 2) \rceil} 2^e` and :math:`\max |x| < 2^e`,
 
 .. math:: q_i = (\sigma + x_i) - \sigma, \qquad r_i = x_i - q_i .
 
@@ -36,14 +36,15 @@ STRIP = 64
 WIDE_STRIP = 128
 """Columns per strip when each strip is discarded after use."""
 TOLERANCE, MAX_ITERATIONS = 1e-13, 500
-"""Stopping rule of conjugate gradients: residual relative to the initial one, in the preconditioner's norm."""
+"""Conjugate gradients stop at this relative residual, in the preconditioner's norm, or after so many iterations."""
 
 
 def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor L (p, p) of a symmetric positive definite matrix, read from its lower triangle.
 
-    Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix: with
-    the largest jitter, negative eigenvalues of the rest are set to zero. Otherwise raises NotPositiveDefiniteError.
+    Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix. If no
+    jitter suffices, small negative eigenvalues of the rest are set to zero. If this fails as well, raises
+    NotPositiveDefiniteError.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
@@ -79,7 +80,7 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p); a warning unless ``semidefinite``."""
+    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p). Clipping is silent only if ``semidefinite``."""
     _require_finite(matrix)
     values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
     return values.clamp_min(0.0) if semidefinite else clipped(values), vectors
@@ -103,7 +104,7 @@ def eigvalsh(matrix: Tensor) -> Tensor:
 
 
 def clipped(values: Tensor) -> Tensor:
-    """Set negative eigenvalues (p,) of a curvature to zero; a ClippedWarning beyond float32 rounding errors."""
+    """Set negative eigenvalues (p,) of a curvature to zero. Issue a ClippedWarning if any exceed rounding errors."""
     size = float(values.abs().max()) if len(values) else 0.0
     negative = values < -CLIP_ROUNDING * size
     if bool(negative.any()):
@@ -177,12 +178,12 @@ def trace_of_inverse(factor: Tensor) -> Tensor:
 
 
 def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
-    r"""Covariance after removing one site's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
+    r"""Covariance after removing one row's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
 
-    Equal to :math:`(q^{-1} - S S^\top)^{-1}`, and defined for a singular q (…, C, C) too. If the leverages, the
-    eigenvalues of :math:`S^\top q S` for S (…, C, K), reach 1, the bound :math:`q_- \preceq` ``most`` (the prior
-    covariance) replaces them: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S u` for
-    every unit vector u.
+    It equals :math:`(q^{-1} - S S^\top)^{-1}`, and is defined for a singular q (…, C, C) too. The leverages are the
+    eigenvalues of :math:`S^\top q S` for S (…, C, K). Near 1, the bound :math:`q_- \preceq` ``most`` (the prior
+    covariance) limits their effect: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S u`
+    for every unit vector u.
     """
     cross = covariance @ factor
     leverage, free = factor.mT @ cross, factor.mT @ most @ factor
@@ -202,7 +203,7 @@ def conjugate_gradients(
     precondition: Callable[[Tensor], Tensor],
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Solve a symmetric positive definite system (P,) (Nocedal & Wright 2006, algorithm 5.3) to a relative residual."""
+    """Solve a symmetric positive definite system (P,) up to a relative residual (Nocedal & Wright 2006, alg. 5.3)."""
     solution, residual = torch.zeros_like(right), right
     solved = precondition(residual)
     direction, size = solved, float(residual @ solved)
@@ -224,7 +225,7 @@ LEVELS = 3
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
-    """Sum of values (n,), a 0-d tensor, float64; on a slow GPU float32 values are summed by :func:`compensated`."""
+    """Sum of values (n,), 0-d, float64. GPUs that are slow at float64 sum float32 values by :func:`compensated`."""
     if values.dtype == torch.float32 and is_slow_at_float64(values.device):
         return compensated(values)
     return values.double().sum()
@@ -247,10 +248,10 @@ def compensated(values: Tensor) -> Tensor:
 def pulled_back(
     outputs: Tensor, inputs: Sequence[Tensor], cotangent: Tensor, *, keeps: bool = False, differentiable: bool = False
 ) -> tuple[Tensor, ...]:
-    """Gradients of Σ outputs · cotangent with respect to tensors, zero for those that are not used.
+    """Gradients of Σ outputs · cotangent with respect to ``inputs``, zero for those that are not used.
 
-    A cotangent as an argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second; so it becomes
-    a factor, unless it has a graph of its own.
+    A cotangent as an argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second. Therefore the
+    outputs are multiplied with the cotangent, unless it requires a gradient itself.
     """
     given = None
     if cotangent.requires_grad:

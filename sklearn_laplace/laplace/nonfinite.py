@@ -1,4 +1,4 @@
-"""Locate the source of NaN and infinite values, in a slow pass over the rows after a sum was not finite.
+"""Locate the source of NaN and infinite values, in a slow pass over the rows, once a sum is not finite.
 
 Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights.
 """
@@ -23,7 +23,7 @@ ADVICE = "Scale the inputs, avoid points where an operation or its derivative is
 def not_finite(
     network: Network, batches: Iterable[tuple[Tensor, ...]], likelihood: Likelihood | None = None
 ) -> NonFiniteError:
-    """Error that names the first quantity that is not finite in batches (inputs, targets, weights), or (inputs,)."""
+    """Error that names the first non-finite quantity, from batches of (inputs, targets, weights) or of (inputs,)."""
     if what := _weights(network.module):
         return NonFiniteError(f"{what}. Train the net again, or give it other weights.")
     for inputs, *rest in batches:

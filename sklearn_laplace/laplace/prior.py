@@ -1,6 +1,6 @@
 r"""Prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-1})`, with δ shared within groups.
 
-Owns the mean and the map from G group precisions to one precision per parameter.
+:class:`Prior` holds the mean and maps G group precisions to one precision per parameter.
 """
 
 from dataclasses import dataclass

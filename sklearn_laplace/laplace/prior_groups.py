@@ -1,8 +1,8 @@
 """Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
 A grouping defines which weights share a prior precision: all weights, or those of a layer, a tensor or an input column
-of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). The finest gives each weight its own. A
-grouping depends on the traced network only.
+of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). In the finest grouping, each weight has
+its own precision. A grouping depends on the traced network only.
 """
 
 import itertools
@@ -53,10 +53,10 @@ class Grouping:
 
 
 class ColumnsModule(nn.Module):
-    """A module that maps the inputs of its first weights to columns of a table."""
+    """A module that assigns the inputs of its first layer to the columns of a table."""
 
     column_of: Mapping[str, tuple[int, ...]]  # by tensor, the column of each of its inputs
-    apart: tuple[str, ...]  # embeddings, each with its own precision and the unknown level last
+    apart: tuple[str, ...]  # embeddings with their own precision; the unknown level is last
 
 
 def _one(shape: torch.Size, group: str) -> tuple[Tensor, Sequence[str]]:
@@ -114,7 +114,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs per row of each of :func:`input_columns` (d,): 1, 2 with an indicator, (V + 1) / V for V levels."""
+    """Inputs (d,) of each of :func:`input_columns` in a row: 1, 2 with an indicator, (V + 1) / V for V levels."""
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1
@@ -149,7 +149,7 @@ GROUPINGS = {
 
 
 def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
-    """Prior means μ₀ (P,), float64, from tensors by name; zero for others. Buffers and fixed parameters are ignored."""
+    """Prior means μ₀ (P,), float64, from tensors by name, else zero. Buffers and fixed parameters are ignored."""
     layout = network.layout
     buffers = dict(network.module.named_buffers())
     if unknown := [name for name in values if name not in layout.aliases and name not in buffers]:

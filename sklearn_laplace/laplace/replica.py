@@ -1,4 +1,4 @@
-"""Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them."""
+"""Replicas of a module (copies that share its tensors but not its hooks), and forward passes recorded on replicas."""
 
 import copy
 from collections import OrderedDict
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """Copy of a module with separate hooks that shares all tensors except those in ``replaced``, by any name.
+    """Copy of a module with separate hooks. It shares all tensors except those in ``replaced``, by any of their names.
 
-    A ``shallow`` copy contains only the tree of registered modules, otherwise every attribute.
+    A ``shallow`` copy duplicates only the tree of registered modules. Otherwise all attributes are copied.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})
@@ -48,7 +48,7 @@ def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
 
 
 class Tape:
-    """One recorded forward pass on a temporary replica of a module, whose hooks are not removed."""
+    """Record of one forward pass on a temporary replica of a module. The replica's hooks are not removed."""
 
     def __init__(self, replica: nn.Module, names: Sequence[str]) -> None:
         self.replica = replica
@@ -67,7 +67,8 @@ class Tape:
     def run(self, x: Tensor) -> Tensor:
         """Run the forward pass once and record inputs, outputs, number and order of the calls.
 
-        The hooks refer to the tape, so it drops the replica: a cycle would keep the tensors until a garbage collection.
+        The hooks refer to the tape, so the tape drops the replica. A reference cycle would keep the tensors until a
+        garbage collection.
         """
         replica = self.replica
         del self.replica

@@ -1,9 +1,9 @@
 """Settings of torch during a call (threads, gradients, kind of tensors), and the devices of this machine.
 
-Small problems use one thread: matrix products of a few hundred rows gain nothing from a second, and lose much on a busy
-machine. Forked processes use one as well: OpenMP's pool still lists worker threads that do not exist there, and a
-parallel region would wait for them forever. Public methods of an estimator leave ``torch.inference_mode()``, whose
-tensors can never take part in a gradient.
+Small problems use one thread. Matrix products of a few hundred rows gain nothing from a second thread, and lose much on
+a busy machine. Forked processes use one thread as well: OpenMP's pool still lists worker threads that a fork does not
+have, and a parallel region would wait for them forever. Public methods of an estimator leave
+``torch.inference_mode()``, whose tensors can never take part in a gradient.
 """
 
 import os
@@ -50,7 +50,7 @@ AVAILABLE: dict[str, Callable[[], bool]] = {
     "mps": lambda: torch.backends.mps.is_available(),
     "xpu": lambda: torch.xpu.is_available(),
 }
-"""Whether a device of each kind is available."""
+"""Functions that return True if a device of their kind is available."""
 
 
 def present_device(name: str) -> torch.device:
@@ -62,7 +62,7 @@ def present_device(name: str) -> torch.device:
 
 
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
-"""Compute capabilities of the data-centre GPUs, whose float64 rate is half of their float32 rate."""
+"""Compute capabilities of data-centre GPUs, whose float64 rate is half of their float32 rate."""
 
 
 def is_slow_at_float64(device: torch.device) -> bool:

@@ -3,15 +3,15 @@ r"""Add and remove rows after training, without retraining: update the curvature
 The network is replaced by its linearisation at θ*, the mode of the training rows. The current Gaussian posterior
 :math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998, Bayesian online learning; Ritter et al.
 2018b, here with a fixed point of linearisation). Let the new rows have gradient g at θ and exact curvature :math:`\hat
-H`, without the approximation of any structure. They move the mean by the minimiser d of
+H`, without the approximation of any structure. The new rows move the mean by the minimiser d of
 
 .. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
           (P + \hat H/\varphi^p)\, d = -g/\varphi ,
 
 with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation of
 :math:`\hat H` is added to the curvature. Conjugate gradients, preconditioned by the posterior of all rows, solve the
-system; an exact structure needs one step. Removing rows reverses the equation: :math:`d = P^{-1} g/\varphi`, with P
-without these rows and g their gradient at the mean with them.
+system; an exact structure needs one step. Removing rows reverses the equation: :math:`d = P^{-1} g/\varphi`, where P
+excludes these rows, and g is their gradient at the mean before the removal.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
 remaining rows, in any order of updates. With any structure, removing the rows added last restores the previous
@@ -38,11 +38,11 @@ class PreviousPosterior:
     module: nn.Module  # the trained net
 
     def dual_rows(self, n_columns: int) -> int:
-        """Dual rows (rows × output-factor columns) of the earlier fit in a dual form; 0 for any other structure."""
+        """Number of dual rows (rows × columns of S) of the earlier fit if its structure is ``Functional``, else 0."""
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit, with its curvature converted to ``Full`` unless it has this structure already. Costs P products."""
+        """The fit, with its curvature converted to ``Full`` by P products unless it already has this structure."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta
@@ -56,7 +56,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a dual fit to ``full`` if, with ``n_dual`` new dual rows, it would have more dual rows than weights."""
+    """Convert a dual fit to ``full`` if ``n_dual`` new dual rows would make it have more dual rows than weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit
@@ -66,7 +66,7 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
     """Add rows to a fit and move its mean; the temperature is ignored.
 
-    ``rows`` is a pass over the new rows at θ*, with the network, structure and prior of ``fit``, and ``exact`` their
+    ``rows`` is a fit of the new rows at θ*, with the network, structure and prior of ``fit``. ``exact`` is their
     curvature in an exact structure.
     """
     curvature = fit.curvature.merge(rows.curvature)

@@ -1,4 +1,4 @@
-"""Registry of curvature rules, the contribution of one row. One file per variant; the file name is the key."""
+"""Registry of curvature rules, which define the contribution of one row. The file name is the key."""
 
 from ._base import CurvatureRule
 from .empirical_fisher import EmpiricalFisher

@@ -1,4 +1,4 @@
-"""Base class of curvature rules. A rule defines only the output factor S, independent of structures and priors."""
+"""Base class of curvature rules. A rule defines a row's contribution, independently of structures and priors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..network.network import Linearisation
 
 
 class CurvatureRule(ABC):
-    """Rule by which row n contributes Jₙᵀ Sₙ Sₙᵀ Jₙ to the curvature; plain data, so that equal rules agree."""
+    """Rule for the contribution Jₙᵀ Sₙ Sₙᵀ Jₙ of row n to the curvature. Rules with the same options are equal."""
 
     provides: ClassVar[frozenset[str]]
     """Forms in which the contribution is available: "rows", "layers", "matrix"."""
@@ -22,11 +22,11 @@ class CurvatureRule(ABC):
 
     @abstractmethod
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """Weighted SᵀJ of a batch. The factor √w enters S here and nowhere else."""
+        """Contribution of a batch. The factor √w enters S here and nowhere else."""
 
     @abstractmethod
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of columns K of S: the backward passes, and the dense rows, per data row."""
+        """Number of columns K of S, which is the number of backward passes and of dense rows per data row."""
 
     def memory(self, n_parameters: int) -> int:
         """Bytes of one contribution, not counting the structure; zero for rows, which are processed in chunks."""

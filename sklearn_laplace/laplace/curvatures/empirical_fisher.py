@@ -1,8 +1,8 @@
 r"""Empirical Fisher: :math:`H = \sum_n w_n g_n g_n^\top` with :math:`g_n = J_n^\top r_n` the gradient of −log p(yₙ).
 
-At dispersion φ the gradient is :math:`g_n/\varphi`, so this curvature scales with :math:`1/\varphi^2`, the others with
-1/φ. Rows with a good fit contribute little. It is therefore no approximation of the Hessian at a mode (Kunstner, Balles
-& Hennig 2019).
+At dispersion φ the gradient is :math:`g_n/\varphi`. This curvature therefore scales with :math:`1/\varphi^2`; the other
+rules scale with 1/φ. Rows that are fitted well contribute little, so the empirical Fisher does not approximate the
+Hessian at a mode (Kunstner, Balles & Hennig 2019).
 """
 
 from dataclasses import dataclass

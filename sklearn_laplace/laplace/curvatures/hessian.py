@@ -17,7 +17,7 @@ from ._base import CurvatureRule
 
 @dataclass(frozen=True)
 class Hessian(CurvatureRule):
-    """Exact Hessian of a batch as a P × P matrix by autodiff, O(n P²) time and P² memory.
+    """Exact Hessian of a batch as a P × P matrix, by automatic differentiation; O(n P²) time and P² memory.
 
     >>> sorted(Hessian.provides), Hessian.dispersion_power
     (['matrix'], 1)
@@ -33,7 +33,7 @@ class Hessian(CurvatureRule):
         return Batch(line.pullback(no_columns), line.outputs, weights, matrix)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Effective number of columns, 4: a pass through the gradient costs about 4 P multiply-adds per weight."""
+        """Effective number of columns, 4: a pass through the gradient, per weight, costs about 4 P multiply-adds."""
         return 4
 
     def memory(self, n_parameters: int) -> int:

@@ -1,11 +1,11 @@
-r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}^\top J_n`, labels drawn from the model.
+r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}^\top J_n`.
 
 :math:`r_{ns}` is the residual of a target drawn from p(y given f) at unit dispersion. The expectation of its outer
 product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectation. The cost is S backward passes per row
 instead of one per output (Martens & Grosse 2015, section 5).
 
-The draws of a row are a function of its inputs and the seed only. Each row is hashed, bit by bit of its inputs, by the
-mixing function of SplitMix64 (Steele, Lea & Flood 2014). The draws are the following values of that generator.
+The draws of a row are a function of its inputs and the seed only. The bits of the inputs are hashed by the mixing
+function of SplitMix64 (Steele, Lea & Flood 2014). The hash is the generator's state, and the draws are its next values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MCFisher(CurvatureRule):
     dispersion_power: ClassVar[int] = 1
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ of the sampled residuals. Only the known noise in the targets is used."""
+        """Contribution of sampled residuals. Of ``targets``, only the known noise is used."""
         n, n_outputs = line.outputs.shape
         uniforms = row_uniforms(line.inputs, self.n_samples * n_outputs, self.seed).view(n, self.n_samples, n_outputs)
         drawn = (likelihood.sample(line.outputs, column, targets) for column in uniforms.unbind(1))

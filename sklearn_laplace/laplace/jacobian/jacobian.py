@@ -110,10 +110,10 @@ class LayerFactor(_LinearFactor):
         return LayerFactor(self.inputs.double(), self.cotangents.double())
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
-        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64; for a layer with itself its lower triangle.
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64; for a layer with itself, at least the lower triangle.
 
-        It is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two layers, at a cost independent of
-        K.
+        The sum is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two layers. Its cost hardly
+        depends on K.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:
@@ -215,7 +215,7 @@ class SharedFactor(_LinearFactor):
         return self.dense.transposed_times(vectors)
 
     def reduced(self) -> LayerFactor:
-        """Mean of the inputs and sum of the cotangents over positions; exact if either is constant over them."""
+        """Mean of the inputs and sum of the cotangents over positions; exact if one of the two is constant."""
         return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
@@ -236,7 +236,7 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
 
 
 def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
-    """Split the part of [W | b] into those of W and b. The bias part is the cotangents, summed over positions."""
+    """Split the part of [W | b] into one of W and one of b, which is the sum of the cotangents over positions."""
     inputs = factor.inputs[..., :-1]
     if isinstance(factor, SharedFactor):
         return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))
@@ -260,7 +260,7 @@ class ParameterBlock:
     outputs: int
     inputs: int
     factored: bool
-    positions: int = 1  # at which a factored layer is applied in each row
+    positions: int = 1  # number of positions in each row at which a factored layer is applied
 
     @property
     def size(self) -> int:
@@ -268,7 +268,7 @@ class ParameterBlock:
         return self.outputs * self.inputs
 
     def width(self, n_columns: int) -> int:
-        """Elements per row of the block's part with K columns. A layer at several positions includes its dense form."""
+        """Elements per row of the block's part with K columns, including the dense form if ``positions`` > 1."""
         if not self.factored:
             return n_columns * self.size
         factors = self.positions * (self.inputs + n_columns * self.outputs)
@@ -277,7 +277,7 @@ class ParameterBlock:
 
 @dataclass(frozen=True)
 class FactoredJacobian:
-    """Matrix SᵀJ of a batch of n rows, as one factor per block: J the Jacobian of the outputs, SSᵀ their Hessian."""
+    """Matrix SᵀJ of a batch of n rows, as one factor per block (symbols of the module docstring)."""
 
     factors: tuple[Factor, ...]  # in the order of the parameters
 

@@ -10,7 +10,7 @@ from ..linalg import lower_gram, mirror_lower
 PAIR_BUDGET = 2**21
 """Maximum number of elements of a Khatri–Rao panel (rows × pairs) formed at once, 16 MB in float64."""
 FEW_PAIRS = 128
-"""With fewer pairs of outputs, a layer's block is computed as one Gram matrix per pair instead of one product."""
+"""A layer with fewer pairs of outputs and more pairs of inputs is summed as one Gram matrix per pair of outputs."""
 
 
 def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Tensor], total: Tensor) -> None:
@@ -28,7 +28,7 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost."""
+    """Add a layer's diagonal block to a matrix (O·I, O·I), at a quarter of the cost of :func:`add_khatri_rao_`."""
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)

@@ -1,6 +1,6 @@
 """Registry of layers: how each kind yields its part of the Jacobian. One file per variant; the file name is the key.
 
-Modules that own parameters are matched against ``FACTORED`` in order; all others are ``generic``.
+A module that owns parameters is described by the first class in ``FACTORED`` that handles it, else by ``generic``.
 """
 
 from ._base import FactoredLayer

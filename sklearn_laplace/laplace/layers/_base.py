@@ -1,8 +1,8 @@
 r"""Base class of layers with a closed-form Jacobian.
 
-The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is a product of features,
-which depend on the layer's inputs (once per batch), and cotangents, the gradients at its outputs (once per output
-factor S).
+The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is a product of features and
+cotangents. Features are computed from the layer's inputs, once per batch. Cotangents are gradients at its outputs,
+computed for each output factor S.
 """
 
 from abc import ABC, abstractmethod
@@ -20,17 +20,17 @@ class FactoredLayer(ABC):
 
     name: str  # dotted name of the layer in the module
     weight: int  # columns of the weight in the layer's block; 0 if it is not selected
-    bias: int  # the same of the bias
+    bias: int  # likewise for the bias
 
     @staticmethod
     @abstractmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True if this class describes ``layer``; not for subclasses of torch's layers, which may override anything."""
+        """True if this class describes ``layer``. Subclasses by users are refused, as they may override anything."""
 
     @classmethod
     @abstractmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """Describe a layer. ``selected`` holds the short names of its tensors that are random."""
+        """Describe a layer. ``selected`` holds the short names of its random tensors."""
 
     @property
     @abstractmethod
@@ -39,7 +39,7 @@ class FactoredLayer(ABC):
 
     @property
     def columns(self) -> tuple[tuple[str, int], ...]:
-        """Names of the tensors side by side in the block, with their numbers of columns."""
+        """Names of the tensors in the block, from left to right, with their numbers of columns."""
         parts = ((f"{self.name}.weight", self.weight), (f"{self.name}.bias", self.bias))
         return tuple((name.lstrip("."), width) for name, width in parts if width)
 
@@ -56,11 +56,11 @@ class FactoredLayer(ABC):
 
     @abstractmethod
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
-        """The layer's part of SᵀJ from its features and the cotangents (n, K, …), shaped like the outputs of a row."""
+        """The layer's part of SᵀJ, from features and cotangents (n, K, …) with the axes of a row's outputs last."""
 
 
 def shared_factor(inputs: Tensor, cotangents: Tensor, positions: int) -> LayerFactor | SharedFactor:
-    """Factor of a layer from inputs (n, L, I), cotangents (n, K, L, O): a LayerFactor if L was 1 when traced."""
+    """Factor from inputs (n, L, I) and cotangents (n, K, L, O); a LayerFactor if the traced layer has one position."""
     if positions > 1:
         return SharedFactor(inputs, cotangents)
     return LayerFactor(inputs.squeeze(1), cotangents.squeeze(2))

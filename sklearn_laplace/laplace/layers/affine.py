@@ -69,7 +69,7 @@ class Affine(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True for a normalisation layer without interaction between rows; batch norm needs running statistics."""
+        """True for a normalisation layer without interaction between rows, so batch norm needs running statistics."""
         kind = type(layer)
         if kind in BY_ELEMENT:
             assert isinstance(layer, nn.LayerNorm | nn.RMSNorm)

@@ -2,7 +2,7 @@ r"""Convolutions: one linear map at every position, applied to patches of the pa
 
 Let :math:`a_{nl}` be the patches of row n, and :math:`g_{nkl}` the cotangents at the output positions l. The part is
 :math:`\sum_l g_{nkl} \otimes [a_{nl}, 1]`, as for a linear layer at several positions. A grouped convolution is one
-such map per group. It has no single input, so its part is stored dense.
+such map per group. It has no single input, so its part is stored densely.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from ._base import FactoredLayer, shared_factor
 AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4}
 """Supported convolutions, and the ``ndim`` of their input including the rows."""
 BY_NAME = {"valid": 0, "same": 1}
-"""Paddings given as a string, as multiples of the kernel's extent beyond its first element."""
+"""Paddings given as strings, in multiples of dilation · (kernel size − 1)."""
 FILLS = {"zeros": "constant"}
-"""Padding modes with another name in ``torch.nn.functional.pad`` than in a layer."""
+"""Padding modes that ``torch.nn.functional.pad`` and a layer name differently."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Conv(FactoredLayer):
 
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
-    """Inputs of each output position, channel by channel, shape (n, C·kernel, L); 1-D inputs are 2-D of height one."""
+    """Inputs of each output position, channel by channel, shape (n, C·kernel, L). 1-D inputs get a height of one."""
     padded = F.pad(inputs, _margins(layer), FILLS.get(layer.padding_mode, layer.padding_mode))
     if padded.ndim == 3:
         padded = padded[:, :, None]

@@ -1,6 +1,4 @@
-r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one backward pass per row, batched by
-``vmap``.
-"""
+r"""Any module: dense rows :math:`S_n^\top J_n` from ``torch.func``, by one backward pass per row and column of S."""
 
 from dataclasses import dataclass
 

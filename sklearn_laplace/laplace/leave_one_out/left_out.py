@@ -9,11 +9,11 @@ gives
           q_{-n} = q_n + q_n S_n (I - S_n^\top q_n S_n)^{-1} S_n^\top q_n
 
 (Cook & Weisberg 1982 for least squares; Rad & Maleki 2020 for other losses). For a Gaussian likelihood this equals the
-refit without the row. For others the error is of second order in the leverage, from the changed curvature of the
-*other* rows.
+refit without the row. For other likelihoods the error is of second order in the leverage, because the curvature of the
+*other* rows changes.
 
-The left-out mean is that of the refit, with :math:`q_n` from an exact structure (``exact``). The left-out covariance is
-that of the fit's own structure without the row (``left_out_covariance`` in ``structures/``).
+The left-out mean uses :math:`q_n` from an exact structure (``exact``). The left-out covariance uses the fit's own
+structure without the row (``left_out_covariance`` in ``structures/``).
 """
 
 import math
@@ -32,8 +32,9 @@ from .rows import Density, linear_rows, one_temperature
 def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:
     """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, under the model of all other rows.
 
-    Structure and rule of ``fit`` determine the covariance; ``exact``, a fit of the same rows with ``GGN`` and an exact
-    structure, the mean. A row of weight zero has the ordinary prediction. The temperature affects only the covariance.
+    The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
+    exact structure, determines the mean. A row of weight zero gets the ordinary prediction. The temperature affects
+    only the covariance.
     """
     one_temperature(hyper)
     all_rows = linear_rows(fit.network, batches)
@@ -60,7 +61,7 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 def loo_log_density(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
 ) -> float:
-    """Leave-one-out log density Σ w log p(yₙ | other rows), nats, of rows by :meth:`Likelihood.scored`."""
+    """Leave-one-out log density Σ w log p(yₙ | other rows) in nats; :meth:`Likelihood.scored` defines y and w."""
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))

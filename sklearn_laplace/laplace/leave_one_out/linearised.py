@@ -14,13 +14,13 @@ from ..structures._base import Curvature
 from .rows import LinearRows, linear_rows
 
 MAX_STEPS, MAX_HALVINGS = 50, 25
-"""Maximum number of Newton steps, and of step sizes tried in the line search of each."""
+"""Maximum number of Newton steps, and of step sizes in each line search."""
 DECREMENT = 1e-10
 """Convergence criterion: Newton decrement, in posterior standard deviations."""
 ROUNDING = 1e-14
-"""Changes of the objective up to this, relative to its value, are rounding errors."""
+"""Relative changes of the objective up to this size are treated as rounding errors."""
 LOOSE = 0.01
-"""Largest tolerance of the linear solve in a Newton step. Near the mode the decrement is used, for fast convergence."""
+"""Largest tolerance of the linear solve in a Newton step. Below it, the Newton decrement is the tolerance."""
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
@@ -29,7 +29,8 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     .. math:: \sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
               \mathrm{diag}(\delta)(\theta - \mu_0)
 
-    It has ``shift`` = θ − θ*, and loss, gradient and curvature at θ; the rule "hessian" keeps the Hessian at θ*.
+    The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ. The rule "hessian" keeps its Hessian at
+    θ*.
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
 
@@ -68,7 +69,7 @@ def _check_weight(fit: LaplaceFit, rows: Iterable[LinearRows]) -> None:
 
 
 def _at(fit: LaplaceFit, rows: Iterable[LinearRows], shift: Tensor) -> LaplaceFit:
-    """Fit with loss and gradient of the linearised network at a shift; the curvature is not updated."""
+    """Return the fit with loss and gradient of the linearised network at ``shift``; its curvature is not updated."""
     gradient, nll = torch.zeros_like(shift), torch.zeros((), dtype=torch.float64, device=shift.device)
     for part in rows:
         outputs = part.at(shift)
@@ -97,7 +98,7 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """First fit along step, step/2, … that lowers the objective, or None; and True if within rounding errors."""
+    """Return the first fit along step, step/2, … that lowers the objective, and whether only by rounding; or None."""
     assert fit.shift is not None
     value = fit.objective(hyper)
     rounding = ROUNDING * (abs(value) + 1.0)
@@ -111,7 +112,7 @@ def _descend(
 
 
 def _curvature_at(fit: LaplaceFit, batches: Iterable[Rows], shift: Tensor | None) -> Curvature:
-    """Curvature at another shift (P,) of the linearised network. Costs one pass if the curvature depends on it."""
+    """Curvature at ``shift`` (P,) of the linearised network; takes one pass if the curvature depends on the shift."""
     constant = fit.likelihood.quadratic and isinstance(fit.rule, GGN)
     if constant or shift is fit.shift or "rows" not in fit.rule.provides:
         return fit.curvature

@@ -14,11 +14,11 @@ from ..latent import LatentGaussian, Predictive
 from ..links._base import Link
 
 LOGIT_OUTSIDE = 40.0
-"""Standard deviation of the difference between two logits, one width outside the range of the data."""
+"""Standard deviation of the difference between two logits, at one width of the data's range outside it."""
 
 
 class Likelihood(ABC):
-    """p(y given f) at unit dispersion. At φ a row has −log p = ``nll / φ + log_normaliser(φ) + log_noise``."""
+    """p(y given f). At dispersion φ, −log p of a row is ``nll / φ + log_normaliser(φ) + log_noise``."""
 
     has_dispersion: ClassVar[bool]
     """True if φ (the noise variance) is a free hyperparameter; otherwise it is fixed at 1."""
@@ -31,7 +31,7 @@ class Likelihood(ABC):
     least_target: ClassVar[float] = -math.inf
     """Smallest valid target."""
     is_overdispersed: ClassVar[bool] = False
-    """True for counts with an overdispersion, which is selected in the fit. Their targets must be whole numbers."""
+    """True for counts whose overdispersion is selected during the fit. Such targets must be whole numbers."""
     takes_known_noise: ClassVar[bool] = False
     """True if targets may have shape (n, 2 C): the targets, then their noise variances v in units of φ.
 
@@ -40,12 +40,12 @@ class Likelihood(ABC):
 
     @classmethod
     def key(cls) -> str:
-        """Name in the registry, which is that of the file."""
+        """Name in the registry, equal to the file name."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     @property
     def scale_outside(self) -> float:
-        """Scale of the functions outside the range of the data; for numbers, in standard deviations of the targets."""
+        """Scale of the functions outside the data range; for numeric targets, in standard deviations of the targets."""
         return 1.0
 
     @property
@@ -59,7 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Likelihood for a mean target variance, and C known noise variances of an average row in units of φ."""
+        """Likelihood for a mean target variance, and for C known noise variances of an average row in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -67,11 +67,11 @@ class Likelihood(ABC):
         return None
 
     def score_weights(self, weights: Tensor) -> Tensor:
-        """Weights (n,) of the log densities of :meth:`scored` held-out rows."""
+        """Weights (n,) of held-out rows in a sum of log densities, see :meth:`scored`."""
         return weights
 
     def scored(self, latent: LatentGaussian, targets: Tensor, weights: Tensor) -> tuple[LatentGaussian, Tensor]:
-        """Outputs and targets of held-out rows with weights (n,), in the form whose log density scores them."""
+        """Outputs and targets of held-out rows with weights (n,), in the form whose log density is the score."""
         return latent, targets
 
     @abstractmethod
@@ -88,10 +88,10 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets in the form of ``nll``, with their known noise, by the quantile function of ``uniforms`` (n, C)."""
+        """Targets for ``nll``, with their known noise, drawn by the quantile function from ``uniforms`` (n, C)."""
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Term to add to ``nll / φ`` for a negative log density, per row of weight 1; zero if ``nll`` is complete."""
+        """Term that ``nll / φ`` lacks as a negative log density, per row of weight 1; zero if ``nll`` is complete."""
         return 0.0
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:

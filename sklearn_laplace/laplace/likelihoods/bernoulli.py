@@ -30,7 +30,7 @@ class Bernoulli(Likelihood):
         return LOGIT_OUTSIDE
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return -logsigmoid((2 * targets - 1) * outputs[:, 0])  # softplus(f) - y f would cancel digits at large f
+        return -logsigmoid((2 * targets - 1) * outputs[:, 0])  # softplus(f) - y f would lose digits at large f
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         sign = (1 - 2 * targets)[:, None]

@@ -27,7 +27,7 @@ class Gaussian(Likelihood):
     """Normal targets with one noise variance, or with noise variances in known ratios.
 
     ``target_variance``, the mean over the outputs, sets the scale of the search for φ. ``noise`` has the C known noise
-    variances of new rows in units of φ; without it they are φ.
+    variances of new rows in units of φ; if it is empty, each is φ.
 
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     tensor([2.])
@@ -89,7 +89,7 @@ class Gaussian(Likelihood):
         return noise * noise.new_tensor(self.noise) if self.noise else noise
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        """Mean f, epistemic variance of f, and as aleatoric variance the noise of an average row."""
+        """Mean f. The epistemic variance is that of f, and the aleatoric variance the noise of an average row."""
         variance = latent.variance
         noise = self.noise_variance(dispersion, variance.shape[1], variance.device).to(variance)
         return Predictive(latent.mean, variance, noise.expand_as(variance))

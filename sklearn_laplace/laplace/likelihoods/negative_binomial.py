@@ -28,7 +28,7 @@ from .poisson import Poisson
 BITS = 2.0**26
 """A uniform draw of 52 bits is split into two of 26 bits, for the gamma-distributed rate and for the count."""
 HALVINGS = 36
-"""Bisection steps to the logarithm of a gamma draw, for the resolution of 26 bits."""
+"""Bisection steps that resolve the logarithm of a gamma draw to 26 bits."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class NegativeBinomial(Poisson):
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         alpha, t = self._shifted(outputs)
-        size, y = 1 / self._alpha(targets.double()), targets.double()  # the difference of lgamma cancels digits
+        size, y = 1 / self._alpha(targets.double()), targets.double()  # lgamma differences lose digits
         constants = torch.lgamma(size) + torch.lgamma(y + 1) - torch.lgamma(y + size)
         return (targets * softplus(-t) + softplus(t) / alpha + constants.to(outputs)).sum(-1)
 
@@ -58,7 +58,7 @@ class NegativeBinomial(Poisson):
         return torch.diag_embed((0.5 * (logsigmoid(t) - alpha.log())).exp())
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """A Poisson count whose rate is a gamma draw, both by their quantile functions, shape (n, C)."""
+        """A Poisson count whose rate is a gamma draw, both drawn by quantile functions, shape (n, C)."""
         scaled = uniforms * BITS
         whole = scaled.floor()
         first, second = (whole + 0.5) / BITS, (scaled - whole).clamp(0.5 / BITS, 1 - 0.5 / BITS)

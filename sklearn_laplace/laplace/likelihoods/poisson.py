@@ -27,12 +27,12 @@ class Poisson(Likelihood):
     """Counts, given their log rates. Targets (n, C) are non-negative numbers: counts, or counts divided by their
     exposures.
 
-    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w: its log rate is f + log w, and its
+    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w. Its log rate is f + log w, and its
     score is log p(w y) instead of w log p(y).
 
-    A Gaussian with mean m and variance v at the mode of a log rate corresponds to a gamma distribution of the rate,
-    with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore the logarithm of a rate is normal with mean m − v/2 and
-    variance v. Predictions then sum to the observed total; means of :math:`e^{m + v/2}` would not.
+    A Laplace approximation of a log rate, with mode m and variance v, corresponds to a gamma distribution of the rate,
+    with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore predictions take the log rate as normal with mean
+    m − v/2 and variance v. They then sum to the observed total; means of :math:`e^{m + v/2}` would not.
 
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])
@@ -48,7 +48,7 @@ class Poisson(Likelihood):
         return ((weights @ targets + 0.5) / weights.sum()).log()
 
     def score_weights(self, weights: Tensor) -> Tensor:
-        """1 for each count if the targets are rates; a row of weight 0 has no count."""
+        """1 for each row if the targets are rates, or 0 for a row of weight 0; otherwise the weights."""
         return (weights > 0).to(weights) if self.of_rates else weights
 
     def scored(self, latent: LatentGaussian, targets: Tensor, weights: Tensor) -> tuple[LatentGaussian, Tensor]:

@@ -1,4 +1,4 @@
-"""Base class of links, softmax samples, and the pairwise coupling of the moderated links.
+"""Base class of links, softmax samples, and the pairwise coupling of the links "probit" and "moderated".
 
 The normal draws are shared by all rows, so a prediction does not depend on the other rows. They are scrambled Sobol
 points mapped through the normal quantile function.
@@ -22,7 +22,7 @@ class Link(ABC):
 
     @classmethod
     def drawn(cls, n_samples: int, n_outputs: int, seed: int) -> Self:
-        """Link for this number of outputs of a net, with its draws."""
+        """Link with its draws, for a net with ``n_outputs`` outputs."""
         return cls(standard_normals(n_samples, max(n_outputs, 2), seed))
 
     @abstractmethod
@@ -49,7 +49,7 @@ def centred(latent: LatentGaussian) -> LatentGaussian:
 
 
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s) for each draw, or each sample of the latent, shape (S, n, C). The covariance may be singular."""
+    """softmax(f_s) for each draw, or for each sample of ``latent`` if given, (S, n, C). Singular covariances work."""
     if latent.samples is not None:
         return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)
@@ -59,7 +59,7 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
 
 
 def _signs(vectors: Tensor) -> Tensor:
-    """Signs (n, C) of eigenvectors (n, C, C): the first component of half the largest size becomes negative."""
+    """Signs (n, C) that make the first component above half the largest magnitude of each eigenvector negative."""
     magnitudes = vectors.abs()
     first = (magnitudes > 0.5 * magnitudes.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
     return -vectors.gather(1, first)[:, 0].sign()

@@ -6,8 +6,8 @@ For logits that sum to zero, Laplace's approximation of a Dirichlet with concent
 
 .. math:: \alpha_c = \frac{1}{\Sigma_{cc}} \Big(1 - \frac{2}{C} + \frac{e^{\mu_c}}{C^2} \sum_j e^{-\mu_j}\Big).
 
-The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with :math:`M = I -
-11^\top/C`, which keeps the distribution of the probabilities.
+The constant common to all logits is first removed: the mean becomes :math:`\mu - \bar\mu 1` and the covariance
+:math:`M \Sigma M`, with :math:`M = I - 11^\top/C`. The distribution of the probabilities stays the same.
 """
 
 import math
@@ -33,12 +33,12 @@ class Bridge(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """α / Σα, shape (n, C); with an infinite α (a class of zero variance) the softmax of the mean logits."""
+        """α / Σα, shape (n, C), or the softmax of the mean logits if an α is infinite (a class of zero variance)."""
         log_alpha, degenerate = _log_concentration(latent)
         return torch.where(degenerate, latent.mean, log_alpha).softmax(-1)
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """p (1 − p) / (1 + Σα), shape (n, C); the variance over the draws in rows with a class of zero variance."""
+        """p (1 − p) / (1 + Σα), shape (n, C), or the variance over the draws if a class has zero variance."""
         log_alpha, degenerate = _log_concentration(latent)
         p = log_alpha.softmax(-1)
         dirichlet = p * (1 - p) * (-log_alpha.logsumexp(-1, keepdim=True)).sigmoid()

@@ -6,12 +6,12 @@ r"""Moderated link, the default: the probit link with a constant that depends on
 Here :math:`e_q` is the expected maximum of q standard normals. The effective number of classes q is computed from the
 probabilities of the probit link and is at least two.
 
-The constant :math:`k_q` matches the exact integral for q independent logits of large variance s². There the softmax is
-an arg max. The probability of class c grows with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max z)]/s =
-e_q/(q s)`. In the formula it grows at the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`. With :math:`k_q` the two rates are
-equal.
+The constant :math:`k_q` matches the exact integral for q independent logits of large variance s². In this limit the
+softmax is an arg max. The probability of class c grows with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max
+z)]/s = e_q/(q s)`. Under the formula it grows at the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`. The constant makes both
+rates equal.
 
-For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, MacKay's (1992) moderated logistic.
+For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, which is MacKay's (1992) moderated logistic.
 """
 
 import math
@@ -22,7 +22,7 @@ from ..latent import LatentGaussian
 from ._base import Link, differences, log_coupled
 
 INVERSE = 8 / math.pi, 1.5413, 0.3491, -0.01867
-"""Coefficients of 1/k_q in powers of log(q/2): error below 0.8 % up to 10,000 classes, exact for two."""
+"""Coefficients of 1/k_q in powers of log(q/2). The error is below 0.8 % for up to 10,000 classes, and zero for two."""
 
 
 class Moderated(Link):

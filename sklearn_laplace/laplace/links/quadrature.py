@@ -1,6 +1,6 @@
-r"""Quadrature link: the integral of the softmax on a grid, the reference for all other links up to five classes.
+r"""Quadrature link: the integral of the softmax on a grid, the reference for all other links with up to five classes.
 
-With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M as in :func:`~sklearn_laplace.laplace.links._base.centred`,
+With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M from :mod:`~sklearn_laplace.laplace.links.bridge`,
 
 .. math:: E[\mathrm{softmax}(f)] = \int \mathrm{softmax}\Big(\mu + \sum_i s_i z_i v_i\Big) \prod_i \phi(z_i)\,dz_i
 
@@ -25,7 +25,8 @@ ACCURACY = 27.0
 LONGEST_STEP, SHORTEST_REACH = 1.2, 5.0
 """Upper bound of the step and lower bound of the grid's half-width, in standard deviations: at least 10 points.
 
-At the longest step a normal density integrates to one with an error of 2e-6; 6e-7 of its mass lies beyond the reach.
+With the longest step, a normal density integrates to one with an error of 2e-6. At the shortest reach, 6e-7 of its mass
+lies outside the grid.
 """
 
 
@@ -87,7 +88,8 @@ def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
 def _counts(spread: Tensor, accuracy: float) -> Tensor:
     """Number of nodes in each direction for an error of about exp(−accuracy), shape (d,).
 
-    Shifting the contour by a gains 2πa/h and costs a²/2; a goes up to the pole or, if nearer, to its optimum.
+    Shifting the contour of integration by a changes −log of the error by 2πa/h − a²/2. The shift is the distance to the
+    pole, or the optimal shift if that is smaller.
     """
     shift = (math.pi / (2**0.5 * spread)).clamp_max((2 * accuracy) ** 0.5)
     steps = (2 * math.pi * shift / (accuracy + shift.square() / 2)).clamp_max(LONGEST_STEP)

@@ -1,13 +1,13 @@
 r"""Alternating optimisation of weights and hyperparameters (MacKay 1992; Immer et al. 2021).
 
 The objective is the evidence at converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta,
-\varphi), \delta, \varphi)`. The weights first settle: damped Gauss–Newton steps, with the dispersion re-estimated along
-the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after the weights have
-settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common factor up or down.
-The factor shrinks until no move helps.
+\varphi), \delta, \varphi)`. The weights first settle (converge) by damped Gauss–Newton steps, and the dispersion is
+re-estimated along the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after
+the weights have settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common
+factor up or down. The factor shrinks until no move helps.
 
-MacKay's fixed point alone overshoots: it ignores how the curvature changes with the weights. Only settled states are
-compared, since at other weights the formula is not the evidence and can exceed its value at the mode.
+MacKay's fixed point alone overshoots, because it ignores how the curvature changes with the weights. Only settled
+states are compared: at other weights, the formula is not the evidence and can exceed its value at the mode.
 """
 
 import math
@@ -23,7 +23,7 @@ from .problem import Mode, Problem, gauss_newton_step, refine
 START_DAMPING = 1.0
 """Initial damping of Gauss–Newton."""
 FIRST_RATIO, LAST_RATIO = 2.0, 1.3
-"""First and last common factor by which the prior precisions are moved."""
+"""First common factor by which the prior precisions are moved, and the factor at which the search stops."""
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
 """Fraction of the way to MacKay's fixed point, and the longest step of a log precision or log dispersion."""
 LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
@@ -54,11 +54,11 @@ def alternate(
     max_steps: int,
     short: bool = False,
 ) -> Mode:
-    """Train weights, prior precisions and dispersion jointly. Returns the settled state with the best evidence.
+    """Train weights, prior precisions and dispersion jointly. Return the settled state with the best evidence.
 
     ``fit`` is a pass over the data at the initial weights. At most half of the ``max_steps`` Gauss–Newton steps precede
-    the first move of a free prior, and at most a sixth follow each move. ``short`` is for weights near a mode: fewer
-    L-BFGS and dispersion updates.
+    the first move of a free prior, and at most a sixth follow each move. ``short``, for weights near a mode, reduces
+    the numbers of L-BFGS steps and dispersion updates.
     """
     start_steps, move_steps = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(
@@ -137,7 +137,7 @@ def _moves(state: Mode, ratio: float) -> list[Hyper]:
 
 
 def _updated(hyper: Hyper, proposal: Hyper) -> tuple[Hyper, bool]:
-    """Move the dispersion towards a proposal, damped and limited; return True as well if the move is small."""
+    """Move the dispersion towards a proposal by a damped, limited step. Also return whether the step is small."""
     move = MACKAY_DAMPING * math.log(proposal.dispersion / hyper.dispersion)
     move = min(max(move, -LONGEST_MOVE), LONGEST_MOVE)
     return replace(hyper, dispersion=hyper.dispersion * math.exp(move)), abs(move) < NEAR_DISPERSION

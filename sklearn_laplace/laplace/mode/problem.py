@@ -10,9 +10,9 @@ The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tf
   inverse Hessian, near the mode. It needs gradients only, and converges superlinearly where Gauss–Newton is slow
   (large residuals).
 
-For a linear network and a Gaussian likelihood, either reaches the exact mode in its first step. The remaining distance
-is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the weights to the mode of the
-linearised model, in posterior standard deviations.
+For a linear network, a Gaussian likelihood and an exact structure, the first undamped step of either method reaches the
+mode. The remaining distance is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the
+weights to the mode of the linearised model, in posterior standard deviations.
 
 Searches evaluate the loss of the rows and its gradient on one replica of the module (:class:`DataLoss`). If the rows
 form one batch, the gradient reuses the graph of the preceding forward pass.
@@ -35,7 +35,7 @@ from ..structures._base import Posterior
 
 
 class DataLoss:
-    """Loss Σ w·nll of the rows at unit dispersion, plus the model of ``past``, as a function of the weights."""
+    """Loss Σ w·nll of the rows at unit dispersion, plus the quadratic model of ``past``, for given weights."""
 
     def __init__(
         self, network: Network, likelihood: Likelihood, batches: Sequence[Rows], past: LaplaceFit | None = None
@@ -123,7 +123,7 @@ class Problem:
 
 
 MAX_CORRECTION = 2.0
-"""The evidence is corrected for weights that have not quite settled by ½ decrement², with the decrement capped here."""
+"""Largest decrement d in the correction ½ d² of the evidence for weights that have not quite settled."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Step:
 
 
 def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: float) -> Step:
-    """Damped Gauss–Newton step that lowers the objective; the damping μ ≥ 0 is increased until it does."""
+    """Damped Gauss–Newton step. The damping μ ≥ 0 is increased until the step lowers the objective."""
     gradient, value = fit.objective_gradient(hyper), fit.objective(hyper)
     objective = _Objective(problem, fit, hyper)
     decrement = 0.0
@@ -219,7 +219,7 @@ def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: 
 
 
 def _next_damping(damping: float, gain: float) -> float:
-    """Damping for the next step: smaller after a gain near the quadratic model's, and zero once negligible."""
+    """Damping for the next step: smaller if the quadratic model predicted the gain well, larger if badly."""
     if gain > 0.75:
         damping /= 5.0
     elif gain < 0.25:
@@ -242,8 +242,8 @@ def refine(
 ) -> Mode:
     """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
 
-    The posterior of ``fit`` is the metric. It has damping μ if ``is_far``, or if the undamped first step does not lower
-    the objective.
+    The posterior of ``fit`` is the metric. It is damped by μ if ``is_far``, or if the undamped first step does not
+    lower the objective.
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
@@ -279,7 +279,7 @@ def refine(
 def _metric(
     objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
 ) -> tuple[Posterior, Tensor]:
-    """Posterior that serves as the metric, and the solve P⁻¹ ∇L (P,); damped if the full step raises the objective."""
+    """Posterior that serves as the metric, and P⁻¹ ∇L (P,). It is damped if the full step raises the objective."""
     exact = _posterior(fit, hyper)
     solved = exact.solve(gradient)
     if damping == 0.0:
@@ -294,7 +294,7 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """First of the step sizes s, s/2, … with a sufficient decrease: weights (P,), objective and size there, or None."""
+    """Weights (P,), objective and step size for the first of s, s/2, … with a sufficient decrease; or None."""
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
         theta = objective.held(start + size * direction)

@@ -18,6 +18,6 @@ def row_gradients(values: Tensor, x: Tensor) -> Tensor:
 
 
 def root_gradients(values: Tensor, x: Tensor) -> Tensor:
-    """Derivative of √values with respect to each row, as :func:`row_gradients`; zero where a value is zero."""
+    """Derivative of √values with respect to each row, like :func:`row_gradients`; zero where a value is zero."""
     root = values.detach().double().clamp_min(0.0).sqrt()[:, None]
     return torch.where(root > 0, row_gradients(values, x) / (2 * root), 0.0)

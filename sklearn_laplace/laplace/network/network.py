@@ -1,7 +1,7 @@
 r"""The trained module as a function of its selected weights, with factored Jacobians.
 
-Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm), without gradients, and
-the layout of the selected parameters: their order and shapes, in blocks as in
+A :class:`Network` owns a private copy of the module in eval mode (no dropout, running statistics in batch norm),
+without gradients. It also owns the layout of the selected parameters: their order and shapes, in the blocks of
 :mod:`~sklearn_laplace.laplace.jacobian.jacobian`.
 """
 
@@ -27,7 +27,7 @@ from ..replica import Tape, replicate
 ASYMMETRY = 1e-3
 """Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below."""
 HESSIAN_BUDGET = 2**22
-"""Maximum number of activation elements (data rows × Hessian rows computed at once) of a second derivative, 32 MB."""
+"""Maximum number of activation elements of a second derivative, 32 MB; limits how many Hessian rows form a batch."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Linearisation:
 
     inputs: Tensor  # (n, …)
     outputs: Tensor  # (n, C)
-    pullback: Callable[[Tensor], FactoredJacobian]  # from S (n, C, K) to SᵀJ
-    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # from a scalar of the outputs to (P, P)
+    pullback: Callable[[Tensor], FactoredJacobian]  # maps S (n, C, K) to SᵀJ
+    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # maps a scalar function of the outputs to (P, P)
 
     def jacobian(self) -> FactoredJacobian:
         """Jacobian of the outputs, K = C."""
@@ -100,7 +100,7 @@ class Linearisation:
         return self.pullback(identity.expand(n, n_outputs, n_outputs))
 
     def moved(self, shift: Tensor) -> Linearisation:
-        """Linearised network at θ* + shift, shift of shape (P,): outputs f + J·shift and the same derivatives."""
+        """Linearised network at θ* + shift, for a shift (P,): outputs f + J·shift, and the same derivatives."""
         change = self.jacobian().times(shift[:, None])[..., 0]
         return replace(self, outputs=self.outputs + change.to(self.outputs.dtype))
 
@@ -115,7 +115,7 @@ class Network:
     layout: Layout
     called: tuple[str, ...]  # modules that own parameters, in the order of the forward pass
     log_outputs: bool = False  # take the logarithm of probabilities
-    shallow: bool = True  # replicas copy the module tree only; deep ones serve bound methods and lists
+    shallow: bool = True  # replicas copy only the module tree; deep replicas also copy bound methods and lists
     folds_biases: bool = True  # a bias is a column of [W | b], else a dense block
 
     # ------------------------------------------------------------------ building
@@ -126,7 +126,7 @@ class Network:
         return replace(self, layout=layout, folds_biases=False)
 
     def restrict(self, masks: Mapping[str, Tensor]) -> Network:
-        """Network in which only the elements in ``masks`` are random, each of the shape of the tensor it names."""
+        """Network in which only the elements that ``masks`` mark are random, for each tensor with a mask."""
         elements = {}
         for block in self.layout.blocks:
             columns = self.layout.columns[block.name]
@@ -162,7 +162,7 @@ class Network:
             return self.transform_outputs(self.module(x))
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Outputs and pullback at inputs (n, …); differentiable functions of x if x requires a gradient."""
+        """Outputs and pullback at inputs (n, …). Both are differentiable functions of x if x requires a gradient."""
         tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
@@ -254,17 +254,17 @@ class Network:
         return tuple(name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None)
 
     def replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
-        """Replica that shares all tensors except those replaced, by name; tied tensors are replaced everywhere."""
+        """Replica that shares all tensors except those in ``replaced``, which also replace tensors tied to them."""
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
         return replicate(self.module, by_any_name, self.shallow)
 
     def transform_outputs(self, raw: Tensor) -> Tensor:
-        """Raw outputs of the module as a matrix (n, C); of positive probabilities, their logarithm."""
+        """Raw outputs of the module as a matrix (n, C), or their logarithm if they are probabilities."""
         outputs = raw.reshape(-1, 1) if raw.ndim < 2 else raw
         return outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log() if self.log_outputs else outputs
 
     def _through_log(self, raw: Tensor, factor: Tensor) -> Tensor:
-        """Factor with respect to the raw outputs, by d log p / dp = 1/p."""
+        """Output factor with respect to the raw outputs, from d log p / dp = 1/p."""
         if not self.log_outputs:
             return factor
         tiny = torch.finfo(raw.dtype).tiny
@@ -303,7 +303,7 @@ class Network:
         return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
-        """Split θ (…, P) into the module's tensors (``(…, *shape)``), with its values of fixed elements."""
+        """Split θ (…, P) into the module's tensors (``(…, *shape)``). Fixed elements have the module's values."""
         tensors: dict[str, Tensor] = {}
         parts = self._filled(theta.split([b.size for b in self.blocks], -1))
         for block, part in zip(self.layout.blocks, parts, strict=True):
@@ -314,7 +314,7 @@ class Network:
         return tensors
 
     def masks(self) -> dict[str, Tensor]:
-        """Mask of the random elements of each selected tensor, of its shape."""
+        """Mask of the random elements of each selected tensor, with the tensor's shape."""
         whole = replace(self, layout=replace(self.layout, elements={}))
         parts = [torch.zeros(block.size, dtype=torch.bool, device=self.theta.device) for block in whole.blocks]
         for block, part in zip(whole.blocks, parts, strict=True):
@@ -322,7 +322,7 @@ class Network:
         return whole.tensors(torch.cat(parts))
 
     def _filled(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Complete each block's part of θ, to (…, size), with the module's values of elements that are not random."""
+        """Complete each block's part of θ, to (…, size), with the module's values for elements that are not random."""
         if not self.layout.elements:
             return parts
         whole = replace(self, layout=replace(self.layout, elements={}))
@@ -338,7 +338,7 @@ class Network:
         return complete
 
     def natural_precisions(self, prior: Prior) -> Tensor:
-        """Precision of each group (G,) for outputs of order one: the harmonic mean of the fan-in, 1 for vectors."""
+        """Precision of each group (G,) for outputs of order one: the harmonic mean of fan-ins, or 1 for vectors."""
         shapes = self.layout.shapes
 
         def inverse_fan_in(name: str, rows: int, width: int) -> Tensor:
@@ -353,7 +353,7 @@ class Network:
 
 
 def _derivative_of_gradient(gradient: Tensor, theta: Tensor, step: int, name: str) -> Tensor:
-    """Hessian (P, P), ``step`` rows at once if every operation of the module supports batching, else row by row."""
+    """Hessian (P, P), computed in batches of ``step`` rows if all operations support batching, else row by row."""
     identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
     try:
         rows = [

@@ -22,9 +22,9 @@ def trace(
 ) -> Network:
     """Record one forward pass on ``example`` (n, …) and choose the form of the Jacobian of each selected tensor.
 
-    A layer is factored if its type is supported, it is called once, it does not share its tensors, and its part agrees
-    with autodiff on a few rows; other tensors are generic. ``log_outputs`` takes the logarithm of outputs that are
-    probabilities.
+    A layer is factored if its type is supported, it is called once and it does not share its tensors. In addition, its
+    Jacobian must agree with autodiff on a few rows. Other tensors are generic. With ``log_outputs``, the logarithm of
+    the outputs, which are probabilities, is taken.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())
@@ -63,7 +63,7 @@ def _check_names(selected: Sequence[str], known: Mapping[str, Tensor]) -> None:
 
 
 def select(network: Network, names: Sequence[str], example: Tensor) -> Network:
-    """Network of the same module with other selected parameters; ``network`` itself if they are the same."""
+    """Network of the same module with the given parameters selected; ``network`` itself if its selection is equal."""
     if tuple(names) == network.parameter_names and not network.layout.elements:
         return network
     selected = trace(network.module, example, names, log_outputs=network.log_outputs)
@@ -105,7 +105,7 @@ def _with_layers(
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """Deep copy of a module. Raises ValueError for tensors without one, as in ``torch.nn.utils.weight_norm``."""
+    """Deep copy of a module. Raises ValueError for tensors that cannot be copied (``torch.nn.utils.weight_norm``)."""
     try:
         return copy.deepcopy(module)
     except RuntimeError as error:
@@ -117,7 +117,7 @@ def copy_of(module: nn.Module) -> nn.Module:
 
 
 def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[FactoredLayer, ...]:
-    """Factored layers whose part agrees with autodiff on the example, without mixing rows."""
+    """Factored layers whose Jacobian agrees with autodiff on the example and does not mix rows."""
     if not network.layers:
         return ()
     parameters = dict(network.module.named_parameters())
@@ -153,7 +153,7 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
 
 
 def _decide_batching(network: Network, example: Tensor) -> Network:
-    """Run generic layers batched if the module supports it and the result is right, else row by row.
+    """Differentiate generic tensors in batches if the module supports this and the result is right, else row by row.
 
     ``torch.func`` raises for data-dependent control flow and in-place updates, and is wrong for ``nn.PReLU``.
     """

@@ -13,11 +13,11 @@ from ..structures._base import Posterior
 class PosteriorPredictive(ABC):
     """Map from a posterior over weights to a distribution over outputs.
 
-    ``shift`` (P,) or None is how far rows added after the training have moved the posterior mean from θ*.
+    ``shift`` (P,) is the move of the posterior mean from θ* by rows added after training; None if there are none.
     """
 
     takes_link: ClassVar[bool]
-    """True if a link maps the Gaussian to probabilities; otherwise these are the average softmax of the samples."""
+    """True if a link maps the Gaussian to probabilities. Otherwise the softmax is averaged over the samples."""
 
     @classmethod
     @abstractmethod

@@ -19,7 +19,7 @@ from ._base import PosteriorPredictive
 
 @dataclass(frozen=True)
 class GLM(PosteriorPredictive):
-    """Predictive of the network linearised at its MAP estimate, optionally with more variance outside the data.
+    """Predictive of the network linearised at its MAP estimate, optionally with added variance outside the data range.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.structures import Diag

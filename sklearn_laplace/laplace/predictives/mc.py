@@ -1,4 +1,4 @@
-r"""The predictive by weight samples: outputs :math:`f_{\theta_s}(x)` of the network itself, :math:`\theta_s \sim q`.
+r"""The sampled predictive: outputs :math:`f_{\theta_s}(x)` of the network itself for weights :math:`\theta_s \sim q`.
 
 The samples are shared by all rows, so a prediction does not depend on the other rows. Batches of samples run through
 the network in one pass (``torch.func``), or one at a time if the module does not support this.
@@ -21,7 +21,7 @@ from ..structures._base import Posterior
 from ._base import PosteriorPredictive
 
 PASS_ELEMENTS = 2**22
-"""Upper limit of weights and activations, as a number of elements, for the samples of one batched pass."""
+"""Maximum number of weights plus activations, over all samples, in one batched pass."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class MC(PosteriorPredictive):
 
 
 def _centred(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over the samples (S, …), and scaled deviations whose products sum to the unbiased covariance."""
+    """Mean over the samples (S, …), and scaled deviations whose outer products sum to the unbiased covariance."""
     mean = samples.mean(0)
     return mean, (samples - mean) / max(len(samples) - 1, 1) ** 0.5
 
 
 def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
-    """Outputs (s, n, C) under several weights (s, P) in one pass, on a replica: ``functional_call`` writes to it."""
+    """Outputs (s, n, C) for s weight vectors (s, P), in one pass on a replica, because ``functional_call`` writes."""
     module = replicate(network.module, {}, network.shallow)
     dtype = next(network.module.parameters()).dtype
 

@@ -1,4 +1,4 @@
-"""Registry of selections of prior precision and noise at fixed weights. One file per variant; file name = key."""
+"""Registry of methods that select prior precision and noise at fixed weights. The file name is the key."""
 
 from .evidence import maximise_evidence, warn_at_bounds
 from .held_out import HeldOutErrors, HeldOutScores, held_out_scores, log_densities, prior_factors

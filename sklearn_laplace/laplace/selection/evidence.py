@@ -1,8 +1,8 @@
 """Selection by evidence: Newton's method in the logarithms of the prior precisions and the noise variance.
 
 At fixed weights the log evidence is concave in these logarithms. Newton's method with a limited step therefore finds
-the unique optimum, usually in six to ten iterations. For many groups, a diagonal replaces the Hessian. The line search
-then ensures that no step decreases the evidence. A warning is issued if the optimum is on a bound.
+the unique optimum, usually in six to ten iterations. For many groups, a diagonal replaces the Hessian. A line search
+ensures that no step decreases the evidence. A warning is issued if the optimum is on a bound.
 """
 
 import math
@@ -17,12 +17,12 @@ from ..evidence import PRECISION_BOUNDS, diagonal_derivatives, evidence_derivati
 from ..fit import Hyper, LaplaceFit
 
 MAX_STEP = 3.0
-"""Longest step of a logarithm in one Newton iteration, a factor of twenty."""
+"""Longest step of a logarithm in one Newton iteration, which is a factor of twenty."""
 MAX_ITERATIONS = 50
 TOLERANCE, DIAGONAL_TOLERANCE = 1e-9, 1e-4
 """Stop if the predicted gain is below this many nats, for the full and for the diagonal Hessian."""
 NEWTON_GROUPS = 20
-"""Largest number G of groups with a full Hessian, which needs G matrices of the posterior's size and G² products."""
+"""Largest number G of groups for a full Hessian, which needs G matrices of the posterior's size and G² products."""
 LISTED = 6
 """Number of hyperparameters listed in a warning."""
 
@@ -30,7 +30,7 @@ LISTED = 6
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Return the hyperparameters that maximise the evidence at the fit's weights; others keep their value.
+    """Return ``hyper`` with the free hyperparameters set to those that maximise the evidence at the fit's weights.
 
     The dispersion is optimised only for likelihoods that have one. If ``warn``, an optimum at a bound issues a
     BoundWarning.
@@ -86,7 +86,7 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Issue a BoundWarning for values at a bound; some of several groups at the upper one are weights not needed."""
+    """Issue a BoundWarning for values at a bound, unless only some groups (unneeded weights) reach the upper one."""
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:
         n_more = len(at_bounds) - LISTED
@@ -138,7 +138,7 @@ def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:
 def _line_search(
     fit: LaplaceFit, hyper: Hyper, point: Tensor, step: Tensor, value: float, low: Tensor, high: Tensor
 ) -> tuple[Tensor, float, bool]:
-    """Halve the step until the evidence does not decrease."""
+    """Halve the step until the evidence does not decrease. Return the point, its evidence, and True on success."""
     for _ in range(30):
         candidate = torch.where(step != 0, (point + step).clamp(low, high), point)
         reached = log_evidence(fit, _at(hyper, candidate))

@@ -1,8 +1,8 @@
-r"""Selection by held-out rows: the predictive density of nets on rows that they were not trained on.
+r"""Selection on held-out rows, by the predictive density of nets for rows on which they were not trained.
 
 .. math:: L(\delta, \varphi) = \sum_k \sum_{n \in \text{fold } k} w_n \log p(y_n \mid D_{-k}, \delta, \varphi)
 
-Each net is trained from its own initialisation. The weights of the nets are kept. The prior precisions are those of the
+Each net is trained from its own initialisation, and its weights stay fixed. The prior precisions are those used in
 training times a common factor f.
 
 For a Gaussian likelihood the posterior at (fδ, φ) is the posterior at (ρδ, 1) with :math:`\rho = f\varphi` and its
@@ -30,16 +30,16 @@ from ..likelihoods._base import without_noise
 from ..structures._base import Eigenbasis
 
 DECADES = 3
-"""The common factor of the precisions ranges over this many powers of ten on either side of 1."""
+"""The common factor of the precisions ranges over this many powers of ten above and below 1."""
 POINTS, DEAR_POINTS = 49, 13
-"""Number of grid points if one eigendecomposition serves all of them, and if each needs its own factorisation."""
+"""Numbers of grid points: if one eigendecomposition serves all of them, and if each needs a factorisation."""
 TOLERANCE = 0.002
-"""Difference of log densities, in nats per row, within which prior precisions are equivalent; at least 1 nat in all."""
+"""Prior precisions are equivalent if their log densities differ by less, in nats per target, or by 1 nat in all."""
 WEAKEST = 0.3
-"""Minimum factor of the evidence-maximising prior precision, for targets with noise. Under a weaker prior the wide
+"""Smallest factor of the prior precisions used in training, for targets with noise. Under a weaker prior, the wide
 posterior would explain varying noise, and nothing would be left for a noise model."""
 PROPORTIONAL = 1e-9
-"""Relative difference up to which precisions count as a common multiple of the training's."""
+"""Relative difference up to which precisions count as a common multiple of those used in training."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density of held-out rows on a grid of k values of ρ; without dispersion ``constants`` alone, nats."""
+    """Log density (nats) of held-out rows on a grid of k values of ρ. Without a dispersion, it is ``constants``."""
 
     unit: Tensor  # prior precisions of the training, (G,)
     ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (k,)
@@ -65,16 +65,16 @@ class HeldOutScores:
     factor: float = 1.0  # of all variances, for a mixture of the nets
 
     def suits(self, hyper: Hyper) -> bool:
-        """True if the precisions are a multiple of the training's."""
+        """True if the precisions are a common multiple of those used in training."""
         if hyper.prior_precision.shape != self.unit.shape:
             return False
         ratio = hyper.prior_precision / self.unit
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Prior precision and noise that maximise the density; all variances times ``factor`` if both are free.
+        """Prior precision and noise that maximise the density. If both are free, ``factor`` multiplies all variances.
 
-        Of precisions equal within ``TOLERANCE``, the one closest to the unit.
+        Among precisions that are equivalent within ``TOLERANCE``, the one closest to ``unit`` is chosen.
         """
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         if free_prior and self.freedom:
@@ -88,7 +88,7 @@ class HeldOutScores:
         return replace(hyper, prior_precision=values.clamp(*PRECISION_BOUNDS), dispersion=dispersion)
 
     def points(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """φ, the log density under it, and the factor of the precisions at the grid points: three tensors (k,)."""
+        """φ, the log density under φ, and the factor of the precisions at each grid point: three tensors (k,)."""
         if free_dispersion:
             factor = hyper.prior_precision[0] / self.unit[0]
             noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)
@@ -97,7 +97,7 @@ class HeldOutScores:
         return noise, self.log_density(noise), self.ridge / noise
 
     def density_of(self, hyper: Hyper) -> float:
-        """Σ w log p of the held-out rows at the point of the grid closest to the hyperparameters, nats."""
+        """Σ w log p of the held-out rows at the grid point closest to the hyperparameters, nats."""
         ridge = float(hyper.prior_precision[0] / self.unit[0]) * (hyper.dispersion if self.freedom else 1.0)
         density = self.log_density(torch.full_like(self.ridge, hyper.dispersion)) if self.freedom else self.constants
         return float(density[(self.ridge / ridge).log().abs().argmin()])
@@ -152,14 +152,14 @@ def held_out_scores(
 
 
 def prior_factors(fit: LaplaceFit, hyper: Hyper) -> Tensor:
-    """Factors (k,) of the prior precisions that are compared; fewer if each needs its own factorisation."""
+    """Factors (k,) of the prior precisions to compare. There are fewer if each needs its own factorisation."""
     dear = fit.curvature.eigenbasis() is None or len(hyper.prior_precision) > 1
     factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
     return factors.to(hyper.prior_precision)
 
 
 def log_densities(fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, density: Density) -> Tensor:
-    """Log density (k, n) of held-out rows under each of the prior precisions (k, G), nats, without dispersion."""
+    """Log density (k, n), nats, of held-out rows under each of the prior precisions (k, G), at dispersion 1."""
     found: list[list[Tensor]] = [[] for _ in precisions]
     for place, rows, covariance in covariances(fit, batches, precisions):
         scored = fit.likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)

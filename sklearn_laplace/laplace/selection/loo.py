@@ -1,4 +1,4 @@
-r"""Selection by the leave-one-out log density: the predictive density of each row under a fit without that row.
+r"""Selection by the leave-one-out log density, that of each row under a fit without that row.
 
 .. math:: L(\delta, \varphi) = \sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi)
 
@@ -10,7 +10,7 @@ For a Gaussian likelihood the posterior at (δ, φ) is the posterior at :math:`(
 
 With the eigenvectors V of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n V)^\top`, and the
 mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`. One
-pass over the rows and one matrix product give any number of ρ (:func:`loo_path`). Without such a V each point of the
+pass over the rows and one matrix product serve any number of ρ (:func:`loo_path`). Without such a V, each point of the
 search needs its own mode and posterior.
 
 Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
@@ -36,13 +36,13 @@ from ..likelihoods._base import without_noise
 from ..linalg import downdated
 
 WIDTH, NARROW = 16, 1
-"""Number of points evaluated at once on either side: on a path, and if each point needs its own posterior."""
+"""Numbers of points evaluated at once on each side of the best: on a path, and if each point needs a posterior."""
 STRIDE, TOLERANCE = math.log(10), 0.15
-"""First and last distance between two points, as logarithms; a parabola refines the last step."""
+"""First and last distance between the logarithms of two points; a parabola refines the last step."""
 MAX_SWEEPS, GAIN = 5, 1e-3
-"""Maximum number of sweeps over the coordinates, and the gain of a sweep in nats below which they stop."""
+"""Maximum number of sweeps over the coordinates, and the gain in nats below which a sweep is the last."""
 _Found = tuple[float, Hyper]
-"""Log density of a candidate and its hyperparameters. For (ρ, 1) these are the best φ and δ = ρ/φ."""
+"""Log density of a candidate and its hyperparameters. For a candidate (ρ, 1), they are the best φ and δ = ρ/φ."""
 _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 
@@ -63,7 +63,7 @@ def loo_path(
     dispersion: Tensor | None = None,
     temperature: float = 1.0,
 ) -> LooPath:
-    """Leave-one-out log density at ρ = δφ (k,), float64, in one pass over the rows: n C P² for J V, n C² P per point.
+    """Leave-one-out log density at each ρ = δφ (k,), in one pass. It costs n C P² for J V, and n C² P per point.
 
     Needs a Gaussian likelihood, ``GGN``, an ``eigenbasis`` and one prior precision. ``dispersion`` (k,) is by default
     the φ that maximises the density for each ρ.
@@ -121,11 +121,11 @@ def select_loo(
     free_prior: bool = True,
     free_dispersion: bool = True,
 ) -> Hyper:
-    """Return the hyperparameters that maximise the leave-one-out log density; others keep their value.
+    """Return ``hyper`` with the free hyperparameters set to those that maximise the leave-one-out log density.
 
     ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. On a path (:func:`loo_path`), three
-    passes over the rows suffice; otherwise each of about twenty points takes a few passes. Several prior precisions are
-    searched one after another.
+    passes over the rows suffice. Otherwise each of about twenty points takes a few passes. Several prior precisions are
+    optimised in turn.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace import fit_laplace
@@ -185,10 +185,10 @@ def _climb(
     stride: float,
     width: int,
 ) -> tuple[float, _Found]:
-    """Maximise a function of one logarithm: its maximiser, and the maximum with its hyperparameters.
+    """Maximise a function of one logarithm. Return its maximiser, and the maximum with its hyperparameters.
 
-    Each step evaluates ``width`` points on either side of the best one, closer ones if it stays; then the vertex of a
-    parabola.
+    Each step evaluates ``width`` points on either side of the best one, and closer points if it remains the best. The
+    last point is the vertex of a parabola.
     """
     low, high = (math.log(bound) for bound in bounds)
     known: dict[float, _Found] = {}
@@ -242,7 +242,7 @@ def _point_score(
 def at_best_noise(
     fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
 ) -> tuple[float, Hyper]:
-    """Largest log density of left-out latents at (ρ, 1) over the noise, and its hyperparameters: φ, δ = ρ/φ."""
+    """Maximum over φ of the log density of left-out latents at (ρ, 1), with its hyperparameters φ and δ = ρ/φ."""
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))

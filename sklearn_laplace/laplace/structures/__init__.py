@@ -1,4 +1,4 @@
-"""Registry of structures: storage, solution and sampling of the curvature. One file per variant; file name = key."""
+"""Registry of structures: forms in which a curvature is stored, factorised and sampled. The file name is the key."""
 
 from ._base import Curvature
 from .block_diagonal import BlockDiagonal

@@ -1,7 +1,7 @@
-r"""Base classes of structures: a curvature :math:`H` and the posterior :math:`P = s H + \mathrm{diag}(\delta)`.
+r"""Base classes of structures: a curvature :math:`H`, and posteriors of precision :math:`s H + \mathrm{diag}(\delta)`.
 
-A curvature is a commutative monoid (zero, add, merge) in float64, without prior and noise. A posterior is factorised
-once. All its results are products with its root R, where :math:`R R^\top = P^{-1}`.
+A curvature is a commutative monoid (zero, add, merge) in float64, without prior and noise. A posterior, of precision
+:math:`P`, is factorised once. Its root R satisfies :math:`R R^\top = P^{-1}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 
 Rotation: TypeAlias = Callable[[FactoredJacobian], Callable[[Tensor], Tensor]]
-"""Function of the Jacobian of n rows that returns a function from prior precisions to covariances (n, K, K) at scale 1.
+"""Maps the Jacobian of n rows to a function, from prior precisions to covariances (n, K, K) at scale 1.
 
 The prior precisions are 0-d or of shape (P,).
 """
@@ -27,9 +27,9 @@ RANK = 100
 
 
 class WeightSharing(Enum):
-    """Treatment of a layer at several positions of each row in Kronecker factors (Eschenhagen et al. 2023).
+    """How Kronecker factors treat a layer that is applied at several positions of each row (Eschenhagen et al. 2023).
 
-    EXPAND sums g gᵀ and averages a aᵀ over positions. REDUCE first takes the sum of g and the mean of a of each row.
+    EXPAND sums g gᵀ and averages a aᵀ over positions. REDUCE first sums g and averages a over the positions of a row.
     """
 
     EXPAND = "expand"
@@ -38,21 +38,21 @@ class WeightSharing(Enum):
 
 @dataclass(frozen=True)
 class Eigenbasis:
-    """H = V diag(l) Vᵀ, accessible by products with V only."""
+    """H = V diag(l) Vᵀ, accessible only through products with V."""
 
     values: Tensor  # l, (r,); the other P − r eigenvalues are zero
-    rows: Callable[[FactoredJacobian], Tensor]  # to J V, (n, K, r), float64
-    vector: Callable[[Tensor], Tensor]  # v (P,) to Vᵀ v (r,)
+    rows: Callable[[FactoredJacobian], Tensor]  # maps J to J V, (n, K, r), float64
+    vector: Callable[[Tensor], Tensor]  # maps v (P,) to Vᵀ v (r,)
 
 
 class Curvature(ABC):
     """Sum over rows of JᵀS SᵀJ in the form of one structure, at unit dispersion."""
 
     accepts: ClassVar[frozenset[str]]
-    """Accepted forms of a rule's contribution, any one suffices: "rows", "layers" (factors of rows), "matrix"."""
+    """Forms of a rule's contribution of which a structure needs one: "rows", "layers" (factors of rows), "matrix"."""
 
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
-    """Units with one prior precision: "layer", "column" (an input column of a layer) or "parameter"."""
+    """Units that can have their own prior precision: "layer", "column" (an input column of a layer), "parameter"."""
 
     is_monoid: ClassVar[bool] = True
     """True if sums over parts of the rows, in any order, add up to the sum over all rows."""
@@ -68,7 +68,7 @@ class Curvature(ABC):
     """
 
     has_spectrum: ClassVar[bool] = True
-    """True if :meth:`eigenvalues` cost less than a posterior; the evidence of a single precision then uses them."""
+    """True if the eigenvalues of H cost less than a posterior. The evidence for a single precision then uses them."""
 
     @classmethod
     @abstractmethod
@@ -85,13 +85,13 @@ class Curvature(ABC):
         return None
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zero curvature for new rows that will be merged with this one."""
+        """Zero curvature, to which new rows are added before it is merged with this curvature."""
         return type(self).zero(blocks, device, **self.options)
 
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of structure and posterior, for ``n_dual`` rows times columns of S. Subclasses have more keywords."""
+        """Bytes of curvature and posterior; ``n_dual`` is rows times columns of S. Subclasses have more keywords."""
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
@@ -108,7 +108,7 @@ class Curvature(ABC):
 
     @abstractmethod
     def subtract(self, other: Self) -> Self:
-        """Curvature without the other's rows, or an error if these are no part of it or cannot be subtracted."""
+        """Return the curvature without the rows of ``other``, or raise an error if they cannot be subtracted."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Curvature(ABC):
         """The P eigenvalues of H, float64, non-negative; computed once."""
 
     def total(self) -> Tensor:
-        """Sum of all stored numbers, 0-d. It is finite if all of them are, so one check is sufficient."""
+        """Sum of all stored numbers, 0-d. It is finite only if all of them are, so one check is sufficient."""
         return torch.stack([tensor.double().sum() for tensor in tensors_in(self)]).sum()
 
     def eigenbasis(self) -> Eigenbasis | None:
@@ -127,19 +127,19 @@ class Curvature(ABC):
         return None
 
     def rotation(self, groups: Tensor) -> Rotation | None:
-        """Map from rows to covariances of their outputs for prior ``groups`` (P,); None if no basis serves all."""
+        """Map from rows to covariances of their outputs, for prior ``groups`` (P,); None if no fixed basis exists."""
         return None
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
-        """Factorise ``scale * H + diag(precision)``, for a precision (P,) or 0-d, which costs less.
+        """Factorise ``scale * H + diag(precision)``. A 0-d precision costs less than one of shape (P,).
 
-        ``scale`` is 1 / (temperature · dispersion^power) with the power of the curvature rule.
+        ``scale`` is 1 / (temperature · dispersion^power), with the ``dispersion_power`` of the curvature rule.
         """
 
 
 class Posterior(ABC):
-    """The factorised precision P of the weights around their mode."""
+    """The factorised posterior precision P of the weights."""
 
     @property
     @abstractmethod
@@ -173,11 +173,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        r"""Covariance (n, C, C), float64, of each row's outputs without the row, at most
+        r"""Covariance (n, C, C), float64, of each row's outputs if the row is left out, at most
         :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
-        Its part :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed as the structure
-        added it.
+        The row's contribution :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed from
+        the structure.
         """
 
     @abstractmethod

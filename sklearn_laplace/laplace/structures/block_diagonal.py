@@ -122,7 +122,7 @@ class BlockPosterior(Posterior):
         return torch.cat([part.marginal_variance() for part in self.parts])
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        # the blocks have no covariance with each other
+        # blocks are uncorrelated, so their statistics add up
         pieces = zip(self.parts, groups.split(self.sizes), strict=True)
         statistics = [part.prior_statistics(piece, n_groups) for part, piece in pieces]
         first, second = (torch.stack(parts).sum(0) for parts in zip(*statistics, strict=True))

@@ -1,4 +1,4 @@
-r"""Diag: the exact diagonal of the curvature, one matrix product per layer: :math:`(\sum_k g^2)^\top (a^2)`."""
+r"""Diag: the exact diagonal of the curvature, from one matrix product per layer, :math:`(\sum_k g^2)^\top (a^2)`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ._base import Curvature, Posterior
 class Diag(Curvature):
     """The diagonal of H.
 
-    A sum of diagonals of given matrices may have negative entries, which all results treat as zero.
+    A sum of diagonals of given matrices may have negative entries, which are treated as zero.
 
     >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
     [0.5, 0.25]
@@ -72,7 +72,7 @@ class Diag(Curvature):
 
 @dataclass(frozen=True)
 class DiagPosterior(Posterior):
-    """Independent weights."""
+    """Posterior with independent weights."""
 
     total: Tensor  # posterior precisions p = s·h + δ, (P,)
     precision: Tensor  # δ, (P,)
@@ -100,7 +100,7 @@ class DiagPosterior(Posterior):
         return jacobian.weighted_inner(1 / self.total)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Covariance with each precision reduced by the row's contribution, from dense rows of one block at a time."""
+        """Subtract the row's contribution from each precision; only one block's rows are dense at a time."""
         total = torch.zeros((), dtype=torch.float64, device=self.total.device)
         pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
         for part, precision, least in pieces:
@@ -116,7 +116,7 @@ class DiagPosterior(Posterior):
         return 1 / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        # Σ is diagonal, and so is the second statistic
+        # Σ is diagonal, therefore also the second statistic
         share = self.precision / self.total
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
         return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))

@@ -26,7 +26,7 @@ from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision
 
 @dataclass(frozen=True)
 class EKFACBlock:
-    """Second moments of one layer in its basis. A dense tensor has one output."""
+    """Second moments of one layer in its basis. A tensor stored densely counts as a layer with one output."""
 
     block: ParameterBlock
     output_basis: Tensor  # U_B, orthogonal, (O, O)
@@ -69,7 +69,7 @@ class EKFAC(Curvature):
         return self.kron.options
 
     def moments(self) -> tuple[EKFACBlock, ...]:
-        """Second moments in their basis; before the second pass the eigenvalues and eigenvectors of kron."""
+        """Second moments in their basis. Before the second pass, the eigenvalues of kron take their place."""
         if self.parts:
             return self.parts
         parts = []
@@ -95,7 +95,7 @@ class EKFAC(Curvature):
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
     def add_(self, batch: Batch) -> Self:
-        """Add a batch: the products of kron in the first pass, a rotation and one product per layer in the second."""
+        """Add a batch, with the products of kron in the first pass, or one rotated product per layer in the second."""
         if not self.parts:
             return replace(self, kron=self.kron.add_(batch))
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):
@@ -120,7 +120,7 @@ class EKFAC(Curvature):
         return torch.cat([part.times(piece) for part, piece in zip(self.parts, pieces, strict=True)])
 
     def eigenvalues(self) -> Tensor:
-        """Second moments; before the second pass the eigenvalues of kron."""
+        """Second moments, or the eigenvalues of kron before the second pass."""
         return torch.cat([part.values.flatten() for part in self.parts]) if self.parts else self.kron.eigenvalues()
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:

@@ -1,8 +1,8 @@
 r"""Full: the P × P curvature.
 
-:math:`H_{ll'} = \sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two linear layers, lower blocks only.
-With one prior precision for all weights, a single eigendecomposition serves every δ, σ² and T. With grouped precisions
-each posterior needs a Cholesky factorisation, O(P³/3).
+:math:`H_{ll'} = \sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two linear layers. Only the lower
+blocks are stored. With one prior precision for all weights, a single eigendecomposition serves every δ, σ² and T. With
+grouped precisions, each posterior needs a Cholesky factorisation, O(P³/3).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..linalg import cholesky, downdated, eigh, inverse_root, lower_gram, mirror
 from ._base import Curvature, Eigenbasis, Posterior
 
 MANY_COLUMNS = 8
-"""Number of columns of a Jacobian from which the inputs of its layers are multiplied with the root first."""
+"""For Jacobians with at least as many columns, the inputs of each layer are multiplied with the root first."""
 
 
 @dataclass(frozen=True)
 class Full(Curvature):
     """The dense curvature, of which only the lower block triangle is filled.
 
-    A sum of given matrices may have negative eigenvalues, which all results treat as zero.
+    A sum of given matrices may have negative eigenvalues, which are treated as zero.
 
     >>> block = ParameterBlock("w", 1, 2, factored=False)
     >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
@@ -50,7 +50,7 @@ class Full(Curvature):
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """P for one column, which is stored dense; zero for several columns, see :meth:`LayerFactor.cross`."""
+        """P for one column, for which rows are dense; zero for several, see :meth:`LayerFactor.add_cross_`."""
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
     def add_(self, batch: Batch) -> Self:
@@ -64,7 +64,7 @@ class Full(Curvature):
     def of_rows(
         cls, blocks: Sequence[ParameterBlock], pieces: Sequence[FactoredJacobian], device: torch.device
     ) -> Self:
-        """Sum of outer products of weighted rows SᵀJ, the rows stored by ``functional``, as a dense curvature."""
+        """Dense curvature from the weighted rows SᵀJ that ``functional`` stores."""
         total = cls.zero(blocks, device)
         for piece in pieces:
             total = total._add_outer_products_(piece)
@@ -134,7 +134,7 @@ class Full(Curvature):
 
 @dataclass(frozen=True)
 class FullPosterior(Posterior):
-    """A dense root R of the covariance. A prediction is one product with it, O(n K P²), or O(n P²) for many columns."""
+    """A dense root R of the covariance. A prediction is one product with R, O(n K P²), or O(n P²) for many columns."""
 
     half: Tensor  # R, or the Cholesky factor L of the precision, (P, P)
     logdet: Tensor  # log |P|, 0-d
@@ -155,7 +155,7 @@ class FullPosterior(Posterior):
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Size of the dense rows, or of the products of all outputs of a layer with R."""
+        """Size of the dense rows, or for many columns of the products of all outputs of a layer with R."""
         widest = n_outputs if n_outputs < MANY_COLUMNS else max(n_outputs, *(block.outputs for block in blocks))
         return widest * self.n_parameters
 
@@ -177,7 +177,7 @@ class FullPosterior(Posterior):
         return projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Woodbury's formula; the dimension of each system is the number of columns of the row."""
+        """Remove each row by Woodbury's formula, with a linear system of size K."""
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
@@ -201,7 +201,7 @@ class FullPosterior(Posterior):
         return members.mT @ root.square().sum(-1), members.mT @ squares @ members
 
     def _project(self, jacobian: FactoredJacobian) -> Tensor:
-        """J R: with many columns the inputs of each layer are multiplied with R first, O(n P²) for any K."""
+        """J R. With many columns, the inputs of each layer are multiplied with R first, O(n P²) for any K."""
         if jacobian.n_columns >= MANY_COLUMNS:
             return jacobian.times(self.root)
         rows = jacobian.rows()

@@ -6,8 +6,8 @@ The curvature consists of the weighted rows SᵀJ, stored as factors. With :math
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-For a linear layer with one precision per input column, the Gram matrix is the elementwise product of those of its
-inputs and its cotangents, otherwise a sum of such products over the outputs.
+For a linear layer with one precision per input column, the Gram matrix is the elementwise product of the Gram matrices
+of its inputs and cotangents. Otherwise it is a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Functional(Curvature):
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
-        """J diag(1/ratios) Jᵀ for ratios (P,), cached because damped and exact posteriors use the same ratios."""
+        """J diag(1/ratios) Jᵀ for ratios (P,), cached because posteriors often differ only by a factor of them."""
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
             factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
             self._kept[:] = ratios, _gram(factors, factors, columns)
@@ -141,7 +141,7 @@ class Functional(Curvature):
 
 @dataclass(frozen=True)
 class FunctionalPosterior(Posterior):
-    """The posterior by Woodbury's formula."""
+    """The posterior, computed by Woodbury's formula."""
 
     blocks: tuple[ParameterBlock, ...]
     factors: tuple[Factor, ...]  # the training rows SᵀJ
@@ -190,7 +190,7 @@ class FunctionalPosterior(Posterior):
         return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Woodbury's formula to remove a row, within the span of the training rows, where no difference cancels."""
+        """Remove each row by Woodbury's formula, within the span of the training rows to avoid cancellation."""
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
         rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)
@@ -265,7 +265,7 @@ class FunctionalPosterior(Posterior):
 
 
 def padded(eigenvalues: Tensor, size: int) -> Tensor:
-    """The largest of the ascending eigenvalues of a Gram matrix, after zeros, shape (size,)."""
+    """The ``size`` largest of the ascending eigenvalues of a Gram matrix, after zeros if there are fewer."""
     kept = eigenvalues[max(len(eigenvalues) - size, 0) :]
     return torch.cat([kept.new_zeros(size - len(kept)), kept])
 
@@ -306,7 +306,7 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequen
 
 
 def _side_by_side(factors: Sequence[Factor], block_weights: Sequence[Tensor]) -> tuple[list[Factor], list[Tensor]]:
-    """Merge adjacent layers with equal cotangents, such as embeddings of columns, into one with all their inputs."""
+    """Merge adjacent layers with equal cotangents, such as embeddings of columns, into one layer with all inputs."""
     merged: list[Factor] = []
     columns: list[Tensor] = []
     for factor, weights in zip(factors, block_weights, strict=True):

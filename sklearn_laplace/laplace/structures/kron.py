@@ -1,6 +1,6 @@
 r"""Kron: a Kronecker product per layer (Martens & Grosse 2015; Botev et al. 2017; Ritter et al. 2018).
 
-For the matrix [W | b] of a linear layer (outputs × inputs, row-major) :math:`H_l \approx B \otimes A` with
+For the matrix [W | b] of a linear layer (outputs × inputs, row-major), :math:`H_l \approx B \otimes A` with
 
 .. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
 
@@ -9,12 +9,12 @@ For a layer at several positions of each row (Eschenhagen et al. 2023), "expand"
 cotangents of a row, for outputs that are an average over positions.
 
 Layers are independent. A tensor without factors keeps its dense block. The prior precision may differ between the
-columns of [W | b]. With D the diagonal matrix of these precisions,
+columns of [W | b]. If D is the diagonal matrix of the precisions,
 
 .. math:: s\,B \otimes A + I \otimes D = (I \otimes D^{1/2}) (s\,B \otimes \tilde A + I) (I \otimes D^{1/2}),
           \qquad \tilde A = D^{-1/2} A D^{-1/2},
 
-and the eigenvectors of B and Ã diagonalise the middle factor. In :meth:`Kron.damped_posterior` δ is in the factors.
+and the eigenvectors of B and Ã diagonalise the middle factor. :meth:`Kron.damped_posterior` adds √δ to each factor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ._base import Curvature, Posterior, Rotation, WeightSharing
 
 @dataclass(frozen=True)
 class KronBlock:
-    """Factors of one layer. A dense tensor has one output, and its input factor is the whole block."""
+    """Factors of one layer. A tensor stored densely counts as one output, and its input factor is the whole block."""
 
     block: ParameterBlock
     output_sum: Tensor  # Σ w Σₖ g gᵀ, (O, O); unused (1, 1) for a dense tensor
@@ -156,7 +156,7 @@ class Kron(Curvature):
         return torch.cat(products)
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
-        """Posterior from cached eigendecompositions; an input factor with several precisions has its own."""
+        """Posterior from cached eigendecompositions. Input factors with several precisions are decomposed again."""
         sizes = self._sizes
         precision = precision.expand(sum(sizes))
         posteriors = []
@@ -214,7 +214,7 @@ class Kron(Curvature):
         .. math:: P_l = (\sqrt{s N_w}\,\mathrm E[g g^\top] + \sqrt\delta I) \otimes (\sqrt{s N_w}\,A + \sqrt\delta I),
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
-        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The source's N is :math:`s N_w`
+        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The paper's N is :math:`s N_w`
         with :math:`s = 1/(T\varphi^p)`, so the temperature enters once.
         """
         sizes = self._sizes
@@ -241,7 +241,7 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Prior precision (0-d) of all parameters of a block, or an error with the alternatives ``instead``."""
+    """Prior precision (0-d) shared by a block's parameters. If they differ, the error names what to use ``instead``."""
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(
@@ -351,7 +351,7 @@ class KronPosterior(Posterior):
         return torch.cat(pieces)
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Exact covariance of each row's outputs, without dense Jacobian. (Q_Aᵀa)²·(1/m)ᵀ serves all pairs."""
+        """Covariance of each row's outputs, without a dense Jacobian. Pairs of outputs share (Q_Aᵀa)²·(1/m)ᵀ."""
         total = torch.zeros((), dtype=torch.float64, device=self.parts[0].spectrum.device)
         for part, factor in zip(self.parts, jacobian.factors, strict=True):
             total = total + part.rotate(factor).weighted_inner((1 / part.spectrum).flatten()).double()
@@ -376,7 +376,7 @@ class KronPosterior(Posterior):
         return torch.cat([part.marginal_variance().flatten() for part in self.parts])
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        # the layers have no covariance with each other
+        # layers are uncorrelated, so their statistics add up
         first = groups.new_zeros(n_groups, dtype=torch.float64)
         second = groups.new_zeros(n_groups, n_groups, dtype=torch.float64)
         for part, piece in zip(self.parts, groups.split(self.sizes), strict=True):

@@ -1,10 +1,10 @@
 r"""Low rank: the leading eigenpairs of H, updated batch by batch.
 
-The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). They are truncated to the L largest
-singular values whenever enough rows have accumulated (Ross et al. 2008, incremental SVD without the mean). The
-posterior is that of :mod:`~sklearn_laplace.laplace.structures.functional`, Woodbury's formula on R. It is exact if the
-rank is at least the number of dual rows or of parameters; otherwise directions of little curvature keep their prior.
-Sums of truncated curvatures depend slightly on the order of the rows.
+The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). Whenever enough rows have
+accumulated, they are truncated to the L largest singular values (Ross et al. 2008, incremental SVD without the mean).
+The posterior applies Woodbury's formula to R, as in :mod:`~sklearn_laplace.laplace.structures.functional`. It is exact
+if the rank is at least the number of dual rows or of parameters. Otherwise directions of little curvature keep their
+prior, and the result depends slightly on the order of the rows.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ._base import RANK, Curvature
 from .functional import FunctionalPosterior, padded
 
 SLACK, PIECE = 2, 256
-"""Rows are truncated once there are more than ``SLACK`` times the rank, and added in pieces of at least ``PIECE``."""
+"""Rows are added in pieces of ``PIECE``, or of the rank if larger, and truncated above ``SLACK`` times the rank."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LowRank(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int, rank: int = RANK) -> int:
-        """Bytes of kept rows, a piece of new rows, a copy in the posterior and its system: near 8 · P · (3 L + 256)."""
+        """Bytes of kept rows, new rows, their copy in the posterior, and its system: about 8 · P · (3 L + 256)."""
         rank = min(rank, n_dual, size := sum(block.size for block in blocks))
         return 8 * (size * ((SLACK + 1) * rank + min(PIECE, n_dual)) + 3 * rank**2)
 

@@ -5,7 +5,7 @@ directions V,
 
 .. math:: H_l \approx V \Lambda V^\top + D, \qquad D = \max(0,\ \mathrm{diag}\,H_l - \mathrm{diag}(V \Lambda V^\top)),
 
-with the exact diagonal of H. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`,
+where diag H is exact. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`,
 for any pattern of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L
 eigendecomposition :math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
 
@@ -43,7 +43,7 @@ class InfBlock:
 
     @classmethod
     def of(cls, moments: EKFACBlock, diagonal: Tensor, rank: int) -> Self:
-        """Keep the ``rank`` largest moments, and the difference between the exact diagonal (p,) and theirs."""
+        """Keep the ``rank`` largest moments, and the part of the exact diagonal (p,) that they do not explain."""
         values = moments.values.flatten()
         kept = torch.zeros_like(values)
         largest = values.topk(min(rank, len(values))).indices
@@ -53,7 +53,7 @@ class InfBlock:
         return cls(leading, (diagonal - explained.flatten()).clamp_min(0.0))
 
     def rows(self) -> Tensor:
-        """Λ^½ Vᵀ, shape (L, p), without rows of zero moments."""
+        """Λ^½ Vᵀ, shape (L, p), without the rows whose moment is zero."""
         outputs, inputs = self.leading.values.nonzero(as_tuple=True)
         roots = self.leading.values[outputs, inputs].sqrt()
         basis = self.leading.output_basis[:, outputs] * roots
@@ -176,7 +176,7 @@ class InfBlockPosterior(Posterior):
         return len(self.total)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Products of the leading directions with every output of the network and of the layer."""
+        """Size of the products of the leading directions with every output of the network and of the layer."""
         return len(self.values) * (n_outputs + max(block.outputs for block in blocks))
 
     @property
@@ -199,7 +199,7 @@ class InfBlockPosterior(Posterior):
         return self.total.rsqrt() * (white - explained.mT @ (explained @ white))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Covariance under the diagonal minus the part explained by the leading directions, shape (n, K, K)."""
+        """Covariance (n, K, K) if D′ were the precision, minus the part explained by the leading directions."""
         (factor,) = (part.double() for part in jacobian.factors)
         projected = factor.times((self._explained * self.total.rsqrt()).mT)
         projected = projected.view(jacobian.n_rows, jacobian.n_columns, -1)
@@ -218,7 +218,7 @@ class InfBlockPosterior(Posterior):
         return (1 - self._explained.square().sum(0)) / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Statistics from G matrices of L × L, O(L² p).
+        """Statistics from G matrices of shape (L, L), O(L² p) each.
 
         With the columns eᵢ of E = diag(1 + l)^−½ Q and ρ = δ/D′, δᵢδⱼΣᵢⱼ² = ρᵢρⱼ([i=j] (1 − 2 eᵢᵀeᵢ) + (eᵢᵀeⱼ)²).
         """

@@ -1,4 +1,4 @@
-"""Base class of weight subsets. A subset depends on the traced network only, not on data or a posterior."""
+"""Base class of weight subsets. A subset depends on the traced network; scores may also use marginal variances."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..network.tracing import select
 
 
 class Subset(ABC):
-    """The weights that are random; all others stay fixed at the mode."""
+    """The random weights; all others stay fixed at the mode."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """Forms of the Jacobian available to a structure: "layers" requires that whole matrices are random."""
+        """Forms of the Jacobian available to a structure; "layers" requires whole random tensors."""
         return frozenset({"rows", "layers", "matrix"})
 
     @abstractmethod
@@ -24,9 +24,9 @@ class Subset(ABC):
         """Names of the tensors with random elements, in the network's order."""
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Restrict a network of all trained weights to the random ones; ``example`` (n, …) are inputs for tracing."""
+        """Restrict a network of all trained weights to the random ones. ``example`` (n, …) holds inputs for tracing."""
         return select(network, self.names(network), example)
 
     def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
-        """Final subset for a network of all trained weights; ``variance`` returns marginal variances (P,) by a pass."""
+        """Subset for the trained network. ``variance`` returns marginal variances (P,), at the cost of a pass."""
         return self

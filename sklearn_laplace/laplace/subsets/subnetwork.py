@@ -1,10 +1,10 @@
 """Weights selected by name, mask or score (Daxberger et al. 2021), for a full covariance over part of a large network.
 
 A Subnetwork maps names to masks of the random weights; None selects a whole tensor or module. :class:`Scored` selects
-the weights with the largest scores after the training:
+the weights with the largest scores after training:
 
-- "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice: the squared
-  Wasserstein distance to the posterior with some weights fixed at the mode is the sum of their variances.
+- "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice: if some
+  weights are fixed at the mode, the squared Wasserstein distance to that posterior is the sum of their variances.
 - "magnitude", the absolute values of the weights,
 - "random", uniform random numbers.
 """
@@ -20,7 +20,7 @@ from ..prior_groups import modules_with_tensors, tensors_of
 from ._base import Subset
 
 Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
-"""Function from (trained network, callable that returns marginal variances, seed) to scores (P,) of the weights."""
+"""Maps a trained network, a callable that returns marginal variances, and a seed to scores (P,) of the weights."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores in the trained network; before, as many for the memory estimate."""
+    """The weights with the largest scores in the trained network. Memory is estimated from a subset of equal size."""
 
     score: Score  # a value of ``SCORES``
     size: int | float  # number of weights, or their share of all weights
@@ -111,7 +111,7 @@ class Scored(Subset):
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return a network with the same number of weights, in the fewest blocks: no other choice needs more memory."""
+        """Return a network with as many weights in the fewest blocks. No other choice needs more memory."""
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
@@ -134,7 +134,7 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the ``n_weights`` weights with the largest scores over all tensors, the first ones of ties."""
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors; earlier weights win ties."""
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):
