@@ -4,8 +4,8 @@ r"""Recalibration of a fitted regressor: one factor for its standard deviations,
 
 maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)` (Laves et al. 2020, sec. 2.3). With
 :math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
-:math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are all multiplied by s, and
-the mean stays. If the estimator transforms its targets, all this holds for the transformed targets.
+:math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are all multiplied by s; the
+mean does not change. If the estimator transforms its targets, these statements hold for the transformed targets.
 """
 
 from dataclasses import replace
@@ -71,7 +71,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         X : array-like of shape (n_samples, n_features)
             Held-out rows, on which the estimator was not fitted.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
+            Targets of these rows.
         sample_weight : array-like of shape (n_samples,), optional
             A weight of k is equivalent to k copies of the row.
 
@@ -84,8 +84,8 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         TypeError, NotFittedError
             If the estimator is a classifier, predicts counts, or is not fitted.
         ValueError
-            If y does not have one target for each prediction, an output is predicted exactly in every row, or a target
-            is outside the domain of the transformation.
+            If y does not have one target for each prediction, or an output is predicted exactly in every row. Also if a
+            target is outside the domain of the transformation.
         """
         distribution = self._inner(X)
         mean = distribution.mean()
@@ -116,7 +116,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     @overload
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean of :meth:`predict_dist` and, optionally, its standard deviation, noise included.
+        """Mean of :meth:`predict_dist` and, optionally, its standard deviation, which includes the noise.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         """
         check_is_fitted(self)
         factor = self.scale_
-        if isinstance(distribution := self._inner(X), TransformedMixture):  # all kinds have the factor of the total
+        if isinstance(distribution := self._inner(X), TransformedMixture):  # all kinds have the total's factor
             factor = self._scaled(distribution).std() / distribution.std()
         return np.asarray(factor * predict_std(self.estimator, X, kind=kind))
 
@@ -173,7 +173,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return self._scaled(self._inner(X))
 
     def _scaled(self, distribution: Any) -> Any:
-        """Stretch a distribution around its mean; with transformed targets, stretch the distribution of these."""
+        """Stretch a distribution around its mean, on the scale of transformed targets if there are any."""
         if isinstance(distribution, TransformedMixture):
             return replace(distribution, latent=self._scaled(distribution.latent))
         mean = distribution.mean()
@@ -202,7 +202,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return distribution.mean(), without_level_axis(intervals, confidence_level)
 
     def _inner(self, X: Any) -> Any:
-        """Predictive distribution of the estimator before scaling; a TypeError unless it is normal."""
+        """Predictive distribution of the estimator before scaling. Raises a TypeError if scaling does not apply."""
         step, rows = final_step(self.estimator, X)
         check_is_fitted(step)
         if is_classifier(step):

@@ -17,15 +17,15 @@ from .poisson_log_normal import PoissonLogNormal
 from .transformed import TransformedMixture
 
 N_NODES = 64
-"""Nodes of the integral over the quantiles on each side of the target."""
+"""Number of nodes of the integral over the quantiles, on each side of the target."""
 
 
 def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     r"""CRPS :math:`\int (F(t) - 1[t \ge y])^2 dt` of each target, in the units of y; smaller is better.
 
-    Mixtures and normals have closed forms. With :math:`z = (y - \mu) / s`, that of a normal is
-    :math:`s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2). For others the
-    score is :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
+    Mixtures have their own methods. With :math:`z = (y - \mu) / s`, the score of a normal is
+    :math:`s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2). For other
+    distributions it is :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
     """
     if isinstance(distribution, NormalMixture | TransformedMixture):
         return distribution.crps(y)
@@ -62,12 +62,12 @@ def central_interval(distribution: Any, level: float) -> tuple[np.ndarray, np.nd
 
 
 def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
-    """Quantiles (n, L) or (n, L, k) that increase with their level; those of close levels may cross by rounding."""
+    """Quantiles (n, L) or (n, L, k), corrected where quantiles of close levels cross by rounding."""
     return _increasing(np.stack([distribution.ppf(level) for level in levels], axis=1), levels, 1)
 
 
 def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Widen intervals (..., 2, L) where those of a lower level reach beyond them by rounding."""
+    """Widen intervals (..., 2, L) where intervals of a lower level reach beyond them by rounding."""
     ends = -_increasing(-intervals[..., 0, :], levels, -1), _increasing(intervals[..., 1, :], levels, -1)
     return np.stack(ends, -2)
 
@@ -80,7 +80,7 @@ def _increasing(values: np.ndarray, levels: np.ndarray, axis: int) -> np.ndarray
 
 
 def without_level_axis(intervals: np.ndarray, confidence_level: Any) -> np.ndarray:
-    """Drop the last axis if a single level was given, not a sequence."""
+    """Drop the last axis if ``confidence_level`` is a single level instead of a sequence."""
     return intervals[..., 0] if np.ndim(confidence_level) == 0 else intervals
 
 
@@ -92,7 +92,7 @@ def is_discrete(distribution: Any) -> bool:
 
 
 def check_counts(distribution: Any, targets: np.ndarray) -> None:
-    """Refuse targets (n,) that are no whole numbers if a predictive distribution is over counts."""
+    """Refuse targets (n,) that are not whole numbers if a predictive distribution is over counts."""
     parts = targets[targets != np.rint(targets)] if is_discrete(distribution) else targets[:0]
     if parts.size:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What all predictive distributions have in common, and the base class of wrappers that predict one."""
+"""The interface of all predictive distributions, and the base class of regressors that transform one."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -7,10 +7,10 @@ import numpy as np
 
 
 class PredictiveDistribution(Protocol):
-    """Methods of a ``predict_dist`` result, named as those of a frozen ``scipy.stats`` distribution.
+    """Methods of a ``predict_dist`` result, named like those of a frozen ``scipy.stats`` distribution.
 
-    Each row and each output has its own distribution. Counts have ``pmf`` and ``logpmf`` too; their ``logpdf`` is the
-    log probability.
+    Each row and each output has its own distribution. Distributions of counts also have ``pmf`` and ``logpmf``; their
+    ``logpdf`` is the log probability.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class PredictiveDistribution(Protocol):
         return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Draws, with ``size`` as their shape."""
+        """Draws of shape ``size``."""
 
 
 class Distributional(ABC):

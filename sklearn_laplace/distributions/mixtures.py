@@ -19,7 +19,7 @@ from .interface import PredictiveDistribution
 from .poisson_log_normal import PoissonLogNormal
 
 ITERATIONS, RESOLUTION = 200, 1e-12
-"""Maximum number of steps to a quantile, and the tolerance at which they stop, relative to its bracket."""
+"""Maximum number of steps to a quantile, and the tolerance at which they stop, relative to the bracket's ends."""
 PAIRS = 2**21
 """Maximum number of component pairs that :meth:`NormalMixture.crps` evaluates at once."""
 
@@ -66,7 +66,7 @@ class NormalMixture(PredictiveDistribution):
         return self.ppf(0.5)
 
     def logpdf(self, x: Any) -> np.ndarray:
-        """Log density at x, which broadcasts with the targets, in nats."""
+        """Log density in nats at x, which broadcasts with the targets."""
         z = self._standardised(x)
         log_sum: np.ndarray = logsumexp(-0.5 * z**2 - np.log(self.stds), axis=-1, b=self._shares)
         return log_sum - 0.5 * np.log(2 * np.pi)
@@ -90,7 +90,7 @@ class NormalMixture(PredictiveDistribution):
         parts = (np.broadcast_to(part, (*shape, part.shape[-1])) for part in (self.means, self.stds, self._shares))
         means, stds, weights = (part.reshape(len(level), -1) for part in parts)
         ends = means + stds * ndtri(level)[:, None]
-        low = np.where(weights > 0, ends, np.inf).min(-1)  # components of weight zero do not widen it
+        low = np.where(weights > 0, ends, np.inf).min(-1)  # components of weight zero do not widen the bracket
         high = np.where(weights > 0, ends, -np.inf).max(-1)
         tolerance = RESOLUTION * (high - low + np.abs(low) + np.abs(high))
         x = 0.5 * (low + high)
@@ -124,7 +124,7 @@ class NormalMixture(PredictiveDistribution):
         return (self._shares * distance).sum(-1) - half_spread
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws of shape ``size``, by default the shape of the targets, with which it has to end.
+        """Independent random draws of shape ``size``, which must end with the shape of the targets, the default.
 
         ``random_state`` is an int, a RandomState or None. With None, draws differ between calls; numpy's global
         generator is neither read nor changed.
@@ -212,7 +212,7 @@ def _closer(
     mixture: NormalMixture, level: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket."""
-    # Above the median the upper tail is compared: neither difference then cancels against 1.
+    # Above the median, compare upper tails, because probabilities near 1 lose digits in a difference.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)
     low, high = np.where(excess < 0, x, low), np.where(excess < 0, high, x)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

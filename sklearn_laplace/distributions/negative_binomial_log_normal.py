@@ -10,8 +10,8 @@ where NB has mean :math:`\mu = e^g` and variance :math:`\mu + \alpha\mu^2`. The 
   function σ.
 - The cumulative probability is the integral of :math:`I_p(1/\alpha, k + 1)`, the regularised incomplete beta function
   at :math:`p = 1/(1 + \alpha e^g)`, by the trapezoidal rule. A count is Poisson with rate :math:`e^g W`, where W is
-  gamma-distributed with shape 1/α and mean 1. Thus P(at most k) is that of :math:`g + \log W < \log G_{k+1}`, and an
-  Edgeworth series of the sum replaces the rule if g is the widest term.
+  gamma-distributed with shape 1/α and mean 1. Thus P(at most k) is the probability of :math:`g + \log W < \log
+  G_{k+1}`. If the variance of g dominates, an Edgeworth series of the difference replaces the trapezoidal rule.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from ..laplace.likelihoods import NegativeBinomial
 from .poisson_log_normal import N_NODES, REACH, STEP, WIDE, PoissonLogNormal, edgeworth, hermite
 
 STEPS, PRECISION = 100, 1e-10
-"""Maximum number of steps to the peak of an integrand, and the relative step at which they end."""
+"""Maximum number of steps to the peak of an integrand, and the step in widths of the peak at which they end."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
         return super().var() + extra
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability of counts k, which broadcast with the parameters, in nats.
+        """Log probability in nats of counts k, which broadcast with the parameters.
 
         Non-integer k use gamma functions for factorials; negative k have log probability −inf.
         """
@@ -116,7 +116,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts, from the moments (n, C) or (n,) of log rates at the mode, of mean exp(mean)."""
+    """Distribution of counts of mean exp(``mean``), from modes and variances (n, C) or (n,) of log rates."""
     mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):
         return PoissonLogNormal(mean, variance)

@@ -1,4 +1,4 @@
-"""Predictive distributions of regressors of other packages, from the method that each of them has for it."""
+"""Predictive distributions of regressors from other packages, by the method that each regressor provides."""
 
 import inspect
 from typing import Any
@@ -7,20 +7,20 @@ import numpy as np
 from scipy.stats import norm
 
 NEEDED = "mean", "std", "cdf", "ppf"
-"""Methods of a predictive distribution."""
+"""Methods that a predictive distribution needs."""
 MEAN_AND_VARIANCE = "RMSEWithUncertainty"
 """Loss of CatBoost for which ``predict`` returns a mean and a variance per row."""
 METHODS = (
     "a regressor whose predict takes return_std, has pred_dist (NGBoost) or predict_dist, or is a CatBoostRegressor "
     f"with loss_function='{MEAN_AND_VARIANCE}'"
 )
-"""What :func:`distribution_of` accepts, for messages."""
+"""Description, for messages, of what :func:`distribution_of` accepts."""
 
 
 def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
-    The first of these that it has is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss ``"RMSEWithUncertainty"``,
+    The first available of these is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss ``"RMSEWithUncertainty"``,
     whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``.
     """
     if callable(getattr(model, "pred_dist", None)):
@@ -38,7 +38,7 @@ def distribution_of(model: Any, X: Any) -> Any | None:
 
 
 def checked(distribution: Any, source: str) -> Any:
-    """Return an object that has the methods of a frozen distribution; a ``TypeError`` if one is missing."""
+    """Return ``distribution`` if it has the methods of a frozen distribution; otherwise raise a ``TypeError``."""
     missing = [name for name in NEEDED if not callable(getattr(distribution, name, None))]
     if missing:
         raise TypeError(
@@ -54,7 +54,7 @@ def is_normal(distribution: Any) -> bool:
 
 
 def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
-    """Log density of each target, or log probability of counts; a ``TypeError`` if the distribution has neither."""
+    """Log density of each target, or log probability of counts. Raises a ``TypeError`` if there is neither."""
     method = getattr(distribution, "logpdf", None) or getattr(distribution, "logpmf", None)
     if method is None:
         raise TypeError(

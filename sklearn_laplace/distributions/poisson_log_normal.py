@@ -5,9 +5,9 @@ r"""Poisson distribution with a log-normal rate, with the interface of frozen ``
 is the Poisson–log-normal mixture (Aitchison & Ho 1989). Its moments have a closed form; its probabilities do not:
 
 - :math:`\log p(k)` uses Gauss–Hermite quadrature around the peak of the integrand (Naylor & Smith 1982). The integrand
-  is log-concave in g. Its peak solves :math:`k - e^g = (g - m)/v`, in closed form by Wright's ω function.
+  is log-concave in g. Its peak solves :math:`k - e^g = (g - m)/v`, and is given by Wright's ω function.
 - The cumulative probability is :math:`\int P(G_{k+1} > e^g)\, N(g \mid m, v)\, dg`, where :math:`G_{k+1}` has a gamma
-  distribution: a Poisson process has at most k events by time λ if the (k+1)-th comes later. The integral uses the
+  distribution: a Poisson process has at most k events by time λ if event k + 1 comes later. The integral uses the
   trapezoidal rule. If the normal is wide compared with :math:`\log G_{k+1}`, an Edgeworth series with the first three
   cumulants of :math:`\log G_{k+1}` replaces it.
 """
@@ -25,13 +25,13 @@ from sklearn.utils import check_random_state
 from .interface import PredictiveDistribution
 
 N_NODES = 64
-"""Gauss–Hermite nodes of a probability. Relative errors are below 1e-7 for v up to 2, and 1e-5 for v = 10."""
+"""Number of Gauss–Hermite nodes for a probability. Relative errors are below 1e-7 for v ≤ 2, and 1e-5 for v = 10."""
 STEP, REACH = 0.125, 9.0
 """Spacing and range of the trapezoidal rule for a cumulative probability, in standard deviations of the log rate."""
 WIDE = 100.0
 """Value of v (k + 1) above which the Edgeworth series replaces the trapezoidal rule.
 
-The integrand would then drop from one to zero between two nodes.
+Above it, the integrand would drop from one to zero between two nodes.
 """
 LEAST_VARIANCE = 1e-12
 """Lower bound on v."""
@@ -43,7 +43,7 @@ LARGE_RATE = 1e15
 """Rate above which a Poisson draw is replaced by its rounded rate."""
 
 hermite = cache(np.polynomial.hermite.hermgauss)
-"""Gauss–Hermite nodes and weights of a number of nodes; an eigenvalue problem, solved once."""
+"""Nodes and weights of the Gauss–Hermite rule with the given number of nodes, cached."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class PoissonLogNormal(PredictiveDistribution):
             return np.exp(mean + 0.5 * variance)
 
     def var(self) -> np.ndarray:
-        """Variance of each count: variance plus mean of its rate."""
+        """Variance of each count: the variance of its rate plus the mean."""
         _, variance = self._parameters
         with np.errstate(over="ignore"):
             return self.mean() + np.expm1(variance) * self.mean() ** 2
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability of counts k, which broadcast with the parameters, in nats.
+        """Log probability in nats of counts k, which broadcast with the parameters.
 
         Non-integer k use Γ(k + 1) for k!; negative k have log probability −inf.
         """
@@ -130,7 +130,7 @@ class PoissonLogNormal(PredictiveDistribution):
         return np.where(x >= 0, probability, 0.0)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Smallest count whose cumulative probability is at least q in (0, 1), which broadcasts."""
+        """Smallest count whose cumulative probability is at least q, for q in (0, 1), which broadcasts."""
         q, mean, variance = np.broadcast_arrays(np.asarray(q, dtype=float), *self._parameters)
         flat = self._flat(mean, variance)
         level = q.ravel()
@@ -147,7 +147,7 @@ class PoissonLogNormal(PredictiveDistribution):
         return high.reshape(q.shape)
 
     def _frailty(self, generator: Any, shape: Any) -> Any:
-        """Draws of a factor of the rates with mean 1."""
+        """Draws of a factor, with mean 1, that multiplies the rates."""
         return 1.0
 
     def _flat(self, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
@@ -155,7 +155,7 @@ class PoissonLogNormal(PredictiveDistribution):
         return PoissonLogNormal(mean.ravel(), variance.ravel())
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws; see :meth:`NormalMixture.rvs`; ``size`` ends with the shape of the parameters."""
+        """Independent random draws, as by :meth:`NormalMixture.rvs`. ``size`` ends with the shape of the parameters."""
         mean, variance = self._parameters
         shape = mean.shape if size is None else size
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)

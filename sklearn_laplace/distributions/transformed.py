@@ -22,9 +22,9 @@ from .mixtures import NormalMixture
 from .transforms import LogTransform
 
 REACH = 9.0
-"""Half width of the integrals, in standard deviations of a component."""
+"""Half-width of the integrals, in standard deviations of a component."""
 N_NODES, N_PIECE_NODES, N_LATENT_NODES = 48, 8, 24
-"""Nodes of the rules for a moment, for each piece of a score, and for the latent function."""
+"""Numbers of quadrature nodes: for a moment, for each piece of a score, and for the latent function."""
 PIECES = np.array([-REACH, -5.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, REACH])
 """Ends of the pieces of a score, in standard deviations around each component."""
 CHUNK = 2**21
@@ -40,7 +40,7 @@ class TransformedMixture(PredictiveDistribution):
     latent : NormalMixture
         Distribution of the transformed targets, with components of shape (n, J) or (n, k, J).
     transforms : tuple of LogTransform
-        One for each of the k targets, or a single one.
+        One for each of the k targets, or a single one for all.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def by_target(
     *parts: np.ndarray,
     nodes: int = N_NODES,
 ) -> list[np.ndarray]:
-    """Apply a function to parts (n, J), or (n, k, J) with k transformations, by target and by some rows."""
+    """Apply a function to parts (n, J), or (n, k, J) with k transformations, target by target in chunks of rows."""
     single = len(transforms) == 1
     columns = []
     for k, transform in enumerate(transforms):
@@ -184,7 +184,7 @@ def normal_moments(transform: LogTransform, mean: np.ndarray, std: np.ndarray) -
     shares = half[..., None] * weights * density
     first, second = (shares * distance).sum(-1), (shares * distance**2).sum(-1)
     slope = transform.high  # of the line above the largest training target
-    beyond = mean - transform.end  # of the distance d ~ N(beyond, s²) past its start the part d > 0 counts
+    beyond = mean - transform.end  # the distance past the start of the line is N(beyond, s²), and counts if > 0
     outside, at_start = ndtr(beyond / std), transform.high - centre
     peak = std * np.exp(-0.5 * (beyond / std) ** 2) / np.sqrt(2 * np.pi)
     one, two = beyond * outside + peak, (beyond**2 + std**2) * outside + beyond * peak
@@ -196,7 +196,7 @@ def normal_moments(transform: LogTransform, mean: np.ndarray, std: np.ndarray) -
 def latent_moments(
     transform: LogTransform, mean: np.ndarray, latent_std: np.ndarray, noise_std: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Mean and epistemic variance: those of :math:`E[g^{-1}(f + \varepsilon) \mid f]` for normal f and ε."""
+    r"""Mean and (epistemic) variance of :math:`E[g^{-1}(f + \varepsilon) \mid f]` for normal f and ε."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_LATENT_NODES)
     f = mean[..., None] + latent_std[..., None] * nodes
     conditional = normal_moments(transform, f, np.broadcast_to(noise_std[..., None], f.shape))[0]
@@ -222,6 +222,6 @@ def _scores(
     excess = probability - (z >= z_y[..., None])
     slope = np.exp(-transform.log_slope(transform.inverse(z)))
     score = (half * weights * excess**2 * slope).sum((1, 2))[:, None]
-    # A target outside the reach of all components has a further distance, which counts in full.
+    # Beyond the reach of all components, the distance to the target counts in full.
     score += np.maximum(y - transform.inverse(last), 0) + np.maximum(transform.inverse(first) - y, 0)
     return (score,)

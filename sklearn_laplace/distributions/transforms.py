@@ -2,8 +2,8 @@ r"""Logarithm of a positive target, under which skewed noise is closer to normal
 
 .. math:: g(y) = \begin{cases} \log y & 0 < y \le b \\ \log b + (y - b) / b & y > b \end{cases}
 
-b is the largest training target. Above it g continues as a straight line with the same slope. There is no line below
-the smallest target, so that predictions stay above zero.
+b is the largest training target. Above b, g continues as a straight line with the same slope. Below the smallest
+target, g stays logarithmic, so that predictions stay above zero.
 """
 
 from dataclasses import dataclass
@@ -52,5 +52,5 @@ class LogTransform:
         return np.exp(np.minimum(z, self.end)) + self.high * np.maximum(z - self.end, 0.0)
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:
-        """log g′(y), which a log density of g(y) needs to become that of y; 0 for y ≤ 0, where the density is zero."""
+        """log g′(y), the term that turns the log density of g(y) into that of y; 0 for y ≤ 0, outside the domain."""
         return -np.log(np.where(y > 0, np.clip(y, np.finfo(float).tiny, self.high), 1.0))

@@ -3,9 +3,9 @@ r"""Expected calibration error: the difference between predicted probability and
 .. math:: \mathrm{ECE} = \sum_b \frac{W_b}{W}\, |\mathrm{freq}_b - \mathrm{conf}_b|
 
 (Guo et al. 2017, eq. 3), where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows.
-:math:`\mathrm{conf}_b` is the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for
-which the event occurred. Bins include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width;
-"quantile" splits the rows into bins of equal weight (Nguyen & O'Connor 2015), fewer if probabilities are equal.
+:math:`\mathrm{conf}_b` is the mean probability in the bin. :math:`\mathrm{freq}_b` is the fraction of its rows for
+which the event occurred. Bins include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width.
+"quantile" splits the rows into bins of equal weight (Nguyen & O'Connor 2015); equal probabilities share a bin.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 from .._validation.arguments import count, explained, lookup
 
 TOLERANCE = 1e-6
-"""Rounding error of float32 probabilities. Values outside [0, 1] by this much are accepted, and sums off by 1000 times
-as much."""
+"""Rounding error of float32 probabilities. Values may lie outside [0, 1] by this much. Sums over the classes may differ
+from 1 by 1000 times as much."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def expected_calibration_error(
     strategy : {"uniform", "quantile"}
         Bins of equal width, or of equal weight.
     labels : array-like of shape (n_classes,), optional
-        Class label of each column: ``classes_`` of the classifier. By default the sorted labels of ``y_true``, which
-        is wrong if a class is absent from ``y_true``.
+        Class label of each column: ``classes_`` of the classifier. The default is the sorted labels of ``y_true``,
+        which is wrong if a class is absent there.
 
     Returns
     -------
@@ -107,15 +107,15 @@ def expected_calibration_error(
     Raises
     ------
     ValueError
-        If the columns do not match the labels, a row does not sum to one, probabilities are outside [0, 1], the lengths
-        differ, no row has a positive weight, or the strategy is unknown.
+        If the columns do not match the labels, a row does not sum to one, or probabilities are outside [0, 1]. Also if
+        the lengths differ, no row has a positive weight, or the strategy is unknown.
 
     Examples
     --------
     >>> expected_calibration_error(["a", "b"], [[0.75, 0.25], [0.75, 0.25]])  # confidence .75, accuracy .5
     0.25
 
-    As ``scoring=`` (for two classes scikit-learn passes one column):
+    As ``scoring=`` (with two classes, scikit-learn passes one column):
 
     >>> from sklearn.metrics import make_scorer
     >>> scorer = make_scorer(expected_calibration_error, response_method="predict_proba", greater_is_better=False)
@@ -125,7 +125,7 @@ def expected_calibration_error(
 
 
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Probability (n,) of the event that is evaluated for each row, and whether it occurred (n,).
+    """Return the probability (n,) of the evaluated event in each row, and whether the event occurred (n,).
 
     The event is that the most probable class, or in one dimension the second label, is the true one.
     """
@@ -178,6 +178,6 @@ def _equal_weights(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarra
     shares = np.arange(1, n_bins) / n_bins * cumulated[-1]
     # the tolerance accepts a share that is reached up to rounding
     inner = p[order][np.searchsorted(cumulated, shares * (1 - 1e-12))]
-    # A bin of probabilities 0 alone has both edges at 0.
+    # A bin that contains only probabilities of 0 has both edges at 0.
     edges = np.unique(np.concatenate([inner[inner < 1], [1.0]]))
     return np.concatenate([[0.0], edges])

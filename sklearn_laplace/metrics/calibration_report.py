@@ -5,11 +5,11 @@ Each check is a test at level .05 of one consequence of calibration, on held-out
 * location: the mean normal score is 0 (``metrics/spread.py``);
 * variance: the mean squared normal score is 1 (``metrics/spread.py``);
 * PIT: the distribution of :math:`u_n = F_n(y_n)` is uniform (``metrics/ecdf_bands.py``);
-* coverage: that of :math:`|2 u_n - 1|` is uniform, which is the coverage of the central intervals at all levels;
-* variance by size: squared errors agree with predicted variances in bins of the latter (``metrics/spread.py``);
-* coverage by width, and coverage by group (``metrics/worst_groups.py``).
+* coverage: the distribution of :math:`|2 u_n - 1|` is uniform: central intervals have nominal coverage at all levels;
+* variance by size: squared errors agree with predicted variances, in bins of the predicted standard deviation;
+* coverage by width, and coverage by group: 90 % intervals cover 90 % in all groups (``metrics/worst_groups.py``).
 
-The p-values are adjusted for their number by Holm's method (1979), which holds for dependent tests.
+The p-values are adjusted for their number by Holm's method (1979), which is valid for dependent tests.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Sharpness:
 @explained
 @dataclass(frozen=True)
 class CalibrationReport:
-    """Checks of predictive distributions on held-out rows; printed as text, and drawn by :meth:`plot`.
+    """Checks of predictive distributions on held-out rows, which print as text and can be drawn by :meth:`plot`.
 
     Use :meth:`from_estimator` or :meth:`from_distribution` to create it. The guide "How to check the calibration of a
     model" explains each part.
@@ -64,7 +64,7 @@ class CalibrationReport:
     n_rows : int
         Number of rows with a positive weight.
     spread : Spread
-        Mean of the normal scores (bias), and their variance: true over predicted variance, with its interval.
+        Mean of the normal scores (bias), and the ratio of true to predicted variance with its interval.
     pit : EcdfBand
         Distribution function of the PIT with its simultaneous band.
     pit_values : ndarray of shape (n_rows,)
@@ -74,7 +74,7 @@ class CalibrationReport:
     coverage_band : EcdfBand
         The same coverage, with a band that holds for all levels together.
     variances : VarianceBins
-        Squared errors against predicted variances, in bins.
+        Comparison of squared errors with predicted variances, in bins.
     widths : GroupCoverage
         Coverage of the 90 % intervals by their width.
     groups : GroupCoverage or None
@@ -124,15 +124,15 @@ class CalibrationReport:
         Parameters
         ----------
         estimator : fitted regressor
-            A Laplace regressor, a regressor with ``predict(X, return_std=True)`` such as ``GaussianProcessRegressor``
-            or ``BayesianRidge``, one with ``pred_dist`` (NGBoost) or ``predict_dist``, or CatBoost with
-            ``loss_function="RMSEWithUncertainty"``; possibly inside pipelines and searches.
+            A Laplace regressor, or a regressor with ``predict(X, return_std=True)`` such as ``BayesianRidge``. Also one
+            with ``pred_dist`` (NGBoost) or ``predict_dist``, or CatBoost with ``loss_function="RMSEWithUncertainty"``.
+            It may be inside pipelines and searches.
         X : array-like of shape (n_samples, n_features)
             Held-out rows, at least 20. Names of groups contain the column names of a dataframe.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
+            Targets of these rows.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows. Bands and tests use Kish's effective number of rows, and are approximate.
+            Weights of the rows. Bands and tests then use Kish's effective sample size, and are approximate.
         output : int, optional
             Position of the target to report on; required if there are several.
         random_state : int, RandomState or None, default=0
@@ -183,7 +183,7 @@ class CalibrationReport:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         X : array-like of shape (n_samples, n_features), optional
-            Columns to name groups by.
+            Columns that define groups of rows.
         sample_weight, output, random_state
             As in :meth:`from_estimator`.
 
@@ -194,7 +194,7 @@ class CalibrationReport:
         Raises
         ------
         TypeError, ValueError
-            If the distribution lacks a method, and as in :meth:`from_estimator`.
+            If the distribution lacks a method, or for a reason listed in :meth:`from_estimator`.
         """
         random = random_numbers(random_state)
         rows = JudgedRows.of(distribution, y, output, sample_weight, random)
@@ -222,7 +222,7 @@ class CalibrationReport:
 
     @property
     def checks(self) -> dict[str, float]:
-        """P-value of each check; below .05 the check fails."""
+        """P-value of each check. A check fails if its p-value is below .05."""
         found = {
             "location": self.spread.mean_pvalue,
             "variance": self.spread.pvalue,
@@ -242,7 +242,7 @@ class CalibrationReport:
 
     @property
     def is_off(self) -> bool:
-        """True if a check fails after the adjustment; at most 1 in 20 calibrated models does."""
+        """True if a check fails after the adjustment, as it does for at most 1 in 20 calibrated models."""
         return min(self.adjusted.values()) < 1 - PLAUSIBLE
 
     def plot(self, ax: Any = None, *, figure: Any = None) -> Any:
@@ -311,7 +311,7 @@ def _deviation(band: EcdfBand) -> float:
 
 
 def advice(report: CalibrationReport) -> list[str]:
-    """What the failed checks mean, and what to try."""
+    """Lines that explain the failed checks and suggest what to try."""
     found = _advice_on_spread(report.spread)
     parts = [report.widths, *([] if report.groups is None else [report.groups])]
     if any(part.is_off and part.equality_pvalue < 1 - PLAUSIBLE for part in parts):

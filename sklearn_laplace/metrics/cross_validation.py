@@ -56,9 +56,9 @@ def cross_validate_distribution(
     Returns
     -------
     pandas.DataFrame of shape (n_folds, n_scores)
-        Regression: "log_density" (nats per row; higher is better), "crps" (not for counts), "interval_score" of the
-        90 % intervals and "rmse" in the units of y (smaller is better), and "coverage_50", … Classification:
-        "log_density", "accuracy", "brier_score" (the sum over classes, from 0 to 2) and "calibration_error". Also
+        Regression: "log_density" (nats per row; higher is better) and "coverage_50", …; in the units of y, "crps" (not
+        for counts), "interval_score" of the 90 % intervals, and "rmse" (smaller is better). Classification:
+        "log_density", "accuracy", "brier_score" (the sum over classes, from 0 to 2) and "calibration_error". Both have
         "fit_time" and "score_time", in seconds.
 
     Raises

@@ -5,8 +5,8 @@ The CRPS is an integral of quantile scores over their level τ (Laio & Tamea 200
 .. math:: \mathrm{CRPS} = 2 \int_0^1 S_\tau\, d\tau, \qquad
           S_\tau = \frac1n \sum_n (1[y_n < q_{\tau,n}] - \tau)(q_{\tau,n} - y_n).
 
-At each level the predicted quantiles are replaced by the best increasing function of them, :math:`S_\tau^{rc}`
-(isotonic quantile regression), and by one constant for all rows, :math:`S_\tau^{mg}` (Bentzien & Friederichs 2014;
+:math:`S_\tau^{rc}` is the score after the predicted quantiles are replaced by their best increasing function (isotonic
+quantile regression). :math:`S_\tau^{mg}` is the score of the best constant for all rows (Bentzien & Friederichs 2014;
 Gneiting et al. 2023). The parts, integrated over τ, are
 
 * miscalibration :math:`\mathrm{MCB} = S - S^{rc} \ge 0`, what recalibration could gain;
@@ -16,7 +16,7 @@ Gneiting et al. 2023). The parts, integrated over τ, are
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is a trapezoidal rule in
 :math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is simulated.
 
-The isotonic quantile regression halves the range of candidate values until one is left (Stout 2013). Each step is an
+The isotonic quantile regression repeatedly halves the range of candidate values (Stout 2013). Each step is an
 isotonic regression of "y is above the middle of its range", for all levels in one call: O(k n log n) for k levels.
 """
 
@@ -36,7 +36,7 @@ NODES = np.arange(-REACH, REACH + STEP / 2, STEP)
 LEVELS = ndtr(NODES)
 """Levels τ of the quantiles, shape (41,)."""
 SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
-"""Weight of each level in the integral; they sum to 1."""
+"""Weights of the levels in the integral, which sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CrpsDecomposition:
     ) -> Self:
         """Decompose the CRPS of targets y (n,), from predicted quantiles (41, n) at :data:`LEVELS`.
 
-        ``draws`` are targets (n,) of the predictive distributions, for the miscalibration that is due to chance.
+        ``draws`` are targets (n,) drawn from the predictive distributions, for the miscalibration due to chance.
         """
         w = np.ones(len(y)) if weights is None else weights
         raw, recalibrated = _score(quantiles, y, w), _score(isotonic_quantiles(quantiles, y, LEVELS, w), y, w)

@@ -1,15 +1,15 @@
 r"""Simultaneous bands of the empirical distribution function (ECDF) of a sample that should be uniform.
 
 At a point z, :math:`n\hat F(z)` of n independent uniform values has the binomial distribution with probability z. A
-pointwise band of level :math:`1 - \gamma` lies between its quantiles :math:`\gamma/2` and :math:`1 - \gamma/2`. The
-band is simultaneous at level 1 − α if γ is such that the whole ECDF lies inside with probability 1 − α. The statistic
-is
+pointwise band of level :math:`1 - \gamma` lies between the :math:`\gamma/2` and :math:`1 - \gamma/2` quantiles of this
+distribution. The band is simultaneous at level 1 − α if the whole ECDF lies inside with probability 1 − α. The
+statistic is
 
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
 and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). The counts
-between the points are drawn from a multinomial distribution, which is exact and whose cost does not depend on n.
+between the points are drawn from a multinomial distribution. This is exact, and its cost does not depend on n.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class EcdfBand:
 
     @classmethod
     def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> Self:
-        """Compare values (n,) with the uniform distribution; weighted values get the band of their effective size."""
+        """Compare values (n,) with the uniform distribution. The band of weighted values has their effective size."""
         weights = np.ones(len(values)) if weights is None else weights
         order = np.argsort(values, kind="stable")
         shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
@@ -72,7 +72,7 @@ def _simulated(n: int, points: tuple[float, ...]) -> np.ndarray:
 
 
 def _least_tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
-    """Statistic of each row of counts (m, k) of values up to the points."""
+    """Statistic of each row of ``counts`` (m, k), the numbers of values up to each point."""
     least = np.ones(len(counts))
     for column, point in zip(counts.T, points, strict=True):
         start = int(column.min())

@@ -1,6 +1,6 @@
-r"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from.
+r"""Targets and their predictive distributions as arrays, from which a calibration report is computed.
 
-A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and a linear one for a normal distribution. Those of
+A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and linear in v for a normal distribution. Quantiles of
 continuous distributions are computed at 21 values of v, and interpolated between them.
 """
 
@@ -20,7 +20,7 @@ from ..distributions.other_models import checked, is_normal
 from .crps_decomposition import LEVELS, NODES, SHARES, STEP
 
 LEAST_ROWS = 20
-"""Smallest number of rows of a report."""
+"""Smallest number of rows for a report."""
 N_DRAWS, MOST_DRAWN = 19, 10_000
 """Number of simulated targets of each row, and largest number of rows for which targets are simulated."""
 END_LEVELS = np.array([(1 + side * c) / 2 for c in INTERVAL_LEVELS for side in (-1, 1)])
@@ -34,8 +34,8 @@ LEAST_SPREAD = 1e-6
 class JudgedRows:
     """The n rows with a positive weight, marked in ``kept`` (n_samples,), and one target of each.
 
-    ``scores`` are the normal scores of the ``pit``. ``quantiles`` (41, n) are at the levels of the CRPS. ``ends`` (2,
-    n) are those of the central intervals of each level. ``draws`` (n,) are targets of the predictive distributions.
+    ``scores`` are the normal scores of the ``pit``. ``quantiles`` (41, n) are at the levels of the CRPS. ``ends`` maps
+    levels to the ends (2, n) of central intervals. ``draws`` holds targets (n,) drawn from the distributions.
     """
 
     kept: np.ndarray
@@ -88,13 +88,13 @@ class JudgedRows:
         )
 
     def widths(self, level: float) -> np.ndarray:
-        """Widths (n,) of the central intervals of a level."""
+        """Widths (n,) of the central intervals of the given level."""
         low, high = self.ends[level]
         return high - low
 
     @property
     def variance_of_square(self) -> np.ndarray:
-        """Variance (n,) of the squared error under the predictive distributions, by their quantiles."""
+        """Variance (n,) of the squared error under the predictive distributions, computed from quantiles."""
         squares = (self.quantiles - self.mean) ** 2
         variance = SHARES @ squares**2 - (SHARES @ squares) ** 2
         return np.maximum(variance, LEAST_SPREAD * self.std**4)
@@ -134,7 +134,7 @@ def _exact(
 def _interpolated(
     distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """The same for a continuous distribution, from its quantiles at every other node."""
+    """Like :func:`_exact`, for a continuous distribution, from its quantiles at every other node."""
     table = PchipInterpolator(NODES[::2], _finite(distribution, rows, LEVELS[::2]))(NODES)
     draws = []
     for levels in uniform:
@@ -156,7 +156,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 
 
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
-    """Normal quantile of the PIT of each target; of the upper tail, if the distribution has it, where the PIT is 1."""
+    """Normal quantile of the PIT of each target. Above .5 it comes from the survival function, if there is one."""
     if is_normal(distribution):
         return (targets - distribution.mean()) / distribution.std()
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))

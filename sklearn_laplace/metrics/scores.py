@@ -3,18 +3,18 @@
 Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float. It can be passed to
 scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
 take the estimator, because they need different parts of the predictive distribution: the density, quantiles or moments.
-A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution has the highest expected
-score.
+Metrics whose names start with ``neg_`` are proper scores: higher is better, and the true distribution has the highest
+expected score.
 
 To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled. With
 metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function cannot
 request it.
 
-Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s; Φ and φ are the
-distribution function and the density of the standard normal; l and u are the ends of the central interval of level 1 −
-α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
+Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s. Φ and φ are the
+distribution function and the density of the standard normal. The central interval of level 1 − α has the ends l and u.
+Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs,
 ``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of k
-weights. The log density is summed over the outputs of a row instead.
+weights. Only the log density is summed over the outputs of a row.
 """
 
 from inspect import unwrap
@@ -99,7 +99,7 @@ def neg_crps(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`log_density_scorer`, with a normal predictive distribution or a mixture of normals.
+        As in :func:`log_density_scorer`, with a continuous predictive distribution.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
@@ -150,10 +150,10 @@ def neg_interval_score(
     confidence_level: float = 0.9,
     multioutput: Any = AVERAGE,
 ) -> float | np.ndarray:
-    r"""Negative interval score of the central interval: its width plus a penalty for targets outside.
+    r"""Negative of the interval score, which is the width of the central interval plus a penalty for targets outside.
 
-    :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`, with :math:`\alpha = 1 -`
-    ``confidence_level`` (Gneiting & Raftery 2007, eq. 43).
+    The interval score is :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`, with
+    :math:`\alpha = 1 -` ``confidence_level`` (Gneiting & Raftery 2007, eq. 43).
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def calibration_gap(
 
 
 def _distribution(metric: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor; raises a TypeError for a classifier or a model of points only."""
+    """Predictive distribution of a regressor. Raises a TypeError for a classifier or a model without distribution."""
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         raise TypeError(

@@ -1,22 +1,22 @@
-r"""Checks of predicted variances: one factor for all rows, and errors against variances in bins.
+r"""Checks of predicted variances: one ratio for all rows, and a comparison of errors with variances in bins.
 
 The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is standard normal, whatever the shape of F
 (Berkowitz 2001). For a normal F it is the standardised error :math:`(y_n - \mu_n) / \sigma_n`. The ratio
 
 .. math:: r = \frac1n \sum_n v_n^2
 
-estimates the true variance over the predicted one. For normal scores the likelihood ratio and score tests of r = 1 are
-functions of r, and :math:`n r \sim \chi^2_n`: no unbiased test at the same level has more power. If the scores have
+estimates the ratio of true to predicted variance. For normal scores the likelihood ratio and score tests of r = 1 are
+functions of r, and :math:`n r \sim \chi^2_n`; no unbiased test at the same level has more power. If the scores have
 heavier tails than the normal, the variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their
-kurtosis. The degrees of freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone are no
-wrong variance. This applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
+kurtosis. The degrees of freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not
+count as a wrong variance. This applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
 
 In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
 
 .. math:: \mathrm{RMV}_b = \sqrt{\overline{\sigma^2}}, \quad \mathrm{RMSE}_b = \sqrt{\overline{(y - \mu)^2}}, \quad
           \mathrm{ENCE} = \frac1B \sum_b \frac{|\mathrm{RMV}_b - \mathrm{RMSE}_b|}{\mathrm{RMV}_b}.
 
-The band of RMSE is that of a gamma distribution of the mean squared error, with its mean and variance under F.
+The band of the RMSE assumes a gamma distribution of the mean squared error, whose mean and variance follow from F.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ N_BINS, LEAST_ROWS = 10, 20
 
 @dataclass(frozen=True)
 class Spread:
-    """Location and variance of the normal scores, standard normal for a calibrated model.
+    """Location and variance of the normal scores, which are standard normal for a calibrated model.
 
-    The mean squared score, ``ratio``, estimates true over predicted variance, with a 95 % interval and a two-sided
-    p-value. If the scores are normal, a ``detectable`` ratio is found with probability .8 in this number of rows.
+    The mean squared score, ``ratio``, estimates the ratio of true to predicted variance, with a 95 % interval and a
+    two-sided p-value. If the scores are normal, a ``detectable`` ratio is found with probability .8 in as many rows.
     """
 
     ratio: float
@@ -69,12 +69,12 @@ class Spread:
 
     @property
     def is_off(self) -> bool:
-        """True if the ratio differs from 1."""
+        """True if the ratio differs significantly from 1."""
         return self.pvalue < 1 - PLAUSIBLE
 
     @property
     def mean_is_off(self) -> bool:
-        """True if the mean differs from 0."""
+        """True if the mean differs significantly from 0."""
         return self.mean_pvalue < 1 - PLAUSIBLE
 
     def __str__(self) -> str:
@@ -84,11 +84,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class VarianceBins:
-    """Root mean squared error against root mean predicted variance (b,), in bins of the predicted standard deviation.
+    """Root mean squared error and root mean predicted variance (b,), in bins of the predicted standard deviation.
 
     ``low`` and ``high`` are the simultaneous 95 % band (Bonferroni) of a calibrated model, in the units of y. ``ence``
-    is the expected normalised calibration error, positive for a calibrated model too. ``pvalue`` is that of the worst
-    bin, adjusted for the number of bins.
+    is the expected normalised calibration error, which is positive even for a calibrated model. ``pvalue`` is that of
+    the worst bin, adjusted for the number of bins.
     """
 
     n: np.ndarray
@@ -124,9 +124,9 @@ class VarianceBins:
 
 
 def equal_bins(values: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
-    """Bin (n,) of each value, from 0 in ascending order; bins of about equal weight, equal values in the same bin.
+    """Index (n,) of the bin of each value, in ascending order. Bins have about equal weight; equal values share a bin.
 
-    There are at most ``most`` bins, and no more than one for 20 rows.
+    There are at most ``most`` bins, and at most one per 20 rows.
     """
     n_bins = min(most, max(len(values) // LEAST_ROWS, 1))
     place = np.unique(values, return_inverse=True)[1]

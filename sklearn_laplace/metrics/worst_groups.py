@@ -1,10 +1,10 @@
 r"""Coverage of groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
 
-The groups of the tree are honest: half of the rows grow it, the other half is judged (Athey & Imbens 2016). The tree
-predicts :math:`|2u - 1|` from the columns, with u the PIT. This is the level of the central interval that ends at the
-target. It is uniform for a calibrated model, and therefore has the same mean ½ in all groups.
+The groups of the tree are honest: one half of the rows grows the tree, and the other half is judged (Athey & Imbens
+2016). The tree predicts :math:`|2u - 1|` from the columns, where u is the PIT. This value is the level of the central
+interval that ends at the target. It is uniform for a calibrated model, and therefore has mean ½ in all groups.
 
-Width strata are bins of the width of the intervals (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
+Width strata are bins by interval width (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
 
 Each observed coverage has a binomial band that holds for all groups together (Bonferroni). Rows are treated as
 independent.
@@ -29,17 +29,17 @@ MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5
 LISTED = 3
 """Largest number of levels of a column in the name of a group."""
 DIGITS, MOST_DIGITS = 4, 17
-"""Significant digits of numbers in the name of a group: at least, and at most if fewer would not tell them apart."""
+"""Significant digits of numbers in the name of a group: by default, and at most if needed to tell numbers apart."""
 SAME_WIDTH = 1e-9
-"""Differences of widths, relative to the largest, that are rounding errors."""
+"""Differences of widths up to this, relative to the largest width, are treated as rounding errors."""
 
 
 @dataclass(frozen=True)
 class GroupCoverage:
     """Coverage of groups of rows, with bands that hold for all of them together.
 
-    ``pvalue`` is that of the worst group, for all groups together (Bonferroni). ``equality_pvalue`` compares with the
-    coverage of all rows in place of the level: whether the groups differ from each other.
+    ``pvalue`` is that of the worst group, adjusted for the number of groups (Bonferroni). ``equality_pvalue`` tests
+    whether the groups differ from each other: it compares with the coverage of all rows in place of the level.
     """
 
     groups: tuple[Frequency, ...]
@@ -50,7 +50,7 @@ class GroupCoverage:
     def of(
         cls, groups: dict[str, np.ndarray], inside: np.ndarray, level: float, weights: np.ndarray | None = None
     ) -> Self:
-        """Coverage ``inside`` (n,) of the intervals of a level, in groups given by masks (n,)."""
+        """Coverage of the intervals of a level in groups given by masks (n,); ``inside`` (n,) marks covered targets."""
         w = np.ones(len(inside)) if weights is None else weights
         entries = [Frequency.of(name, inside[rows], level, len(groups), w[rows]) for name, rows in groups.items()]
         sizes = [effective_number(w[rows]) for rows in groups.values()]
@@ -72,10 +72,10 @@ class GroupCoverage:
 def leaves(
     X: Any, kept: np.ndarray, pit: np.ndarray, weights: np.ndarray, random: np.random.RandomState
 ) -> dict[str, np.ndarray] | None:
-    """Groups of rows where the calibration differs: names, and masks (n,) of the rows to judge.
+    """Groups of rows whose calibration seems to differ: names, and masks (n,) of the rows to judge.
 
-    ``kept`` (n_samples,) marks the n rows to use; the others of a table X are left out. The result is None if X is not
-    a table, or has fewer than 160 rows.
+    ``kept`` (n_samples,) marks the n rows of the table X to use. The result is None if X is not a table, or if n is
+    below 160.
     """
     if len(pit) < 4 * LEAST_ROWS:
         return None
@@ -97,7 +97,7 @@ def leaves(
 
 
 def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Groups of rows with similar widths of their intervals (n,): names and masks (n,)."""
+    """Groups of rows with similar interval widths, from the widths (n,): names and masks (n,)."""
     largest = float(np.abs(widths).max())
     if largest > 0:
         widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))
@@ -108,7 +108,7 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digits_for(values: Sequence[float]) -> int:
-    """Significant digits of texts of these numbers: ``DIGITS``, or as many as tell different numbers apart."""
+    """Number of significant digits to print values with: ``DIGITS``, or as many as tell different values apart."""
     whole = 1 + int(np.log10(max(1.0, *map(abs, values))))
     for digits in (DIGITS, *range(max(whole, DIGITS + 1), MOST_DIGITS)):
         if len({f"{value:.{digits}g}" for value in values}) == len(set(values)):
@@ -117,7 +117,7 @@ def digits_for(values: Sequence[float]) -> int:
 
 
 def _family_pvalue(entries: list[Frequency], sizes: list[int], expected: float) -> float:
-    """Two-sided p-value of the worst observed frequency, times their number."""
+    """Two-sided p-value of the worst observed frequency, times the number of frequencies, at most 1."""
     n = np.array(sizes)
     successes = np.rint(n * [entry.observed for entry in entries])
     least = 2 * np.minimum(binom.cdf(successes, n, expected), binom.sf(successes - 1, n, expected)).min()

@@ -17,7 +17,7 @@ from ._base import CurvatureRule
 
 @dataclass(frozen=True)
 class Hessian(CurvatureRule):
-    """Exact Hessian of a batch as a P × P matrix, by automatic differentiation; O(n P²) time and P² memory.
+    """Exact Hessian of a batch as a P × P matrix, by autodiff in O(n P²) time and P² memory.
 
     >>> sorted(Hessian.provides), Hessian.dispersion_power
     (['matrix'], 1)

@@ -30,7 +30,7 @@ LISTED = 6
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Return ``hyper`` with the free hyperparameters set to those that maximise the evidence at the fit's weights.
+    """Return the hyperparameters that maximise the evidence at the fit's weights. Fixed ones keep their values.
 
     The dispersion is optimised only for likelihoods that have one. If ``warn``, an optimum at a bound issues a
     BoundWarning.

@@ -121,7 +121,7 @@ def select_loo(
     free_prior: bool = True,
     free_dispersion: bool = True,
 ) -> Hyper:
-    """Return ``hyper`` with the free hyperparameters set to those that maximise the leave-one-out log density.
+    """Return the hyperparameters that maximise the leave-one-out log density. Fixed ones keep their values.
 
     ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. On a path (:func:`loo_path`), three
     passes over the rows suffice. Otherwise each of about twenty points takes a few passes. Several prior precisions are
