@@ -124,8 +124,9 @@ class NormalMixture(PredictiveDistribution):
         return (self._shares * distance).sum(-1) - half_spread
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws of shape ``size``, which must end with the shape of the targets, the default.
+        """Independent random draws of shape ``size``.
 
+        ``size`` must end with the shape of the targets, which is its default.
         ``random_state`` is an int, a RandomState or None. With None, draws differ between calls; numpy's global
         generator is neither read nor changed.
         """

@@ -116,7 +116,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts of mean exp(``mean``), from modes and variances (n, C) or (n,) of log rates."""
+    """Distribution of counts with mean exp(``mean``), from modes and variances (n, C) or (n,) of the log rates."""
     mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):
         return PoissonLogNormal(mean, variance)

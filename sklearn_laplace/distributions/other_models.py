@@ -1,4 +1,4 @@
-"""Predictive distributions of regressors from other packages, by the method that each regressor provides."""
+"""Predictive distributions of regressors from other packages, computed by the method that each regressor provides."""
 
 import inspect
 from typing import Any
@@ -20,8 +20,8 @@ METHODS = (
 def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
-    The first available of these is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss ``"RMSEWithUncertainty"``,
-    whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``; ``predict_dist(X)``.
+    The first available of these is used: ``pred_dist(X)`` (NGBoost), ``predict(X)`` of CatBoost's loss
+    ``"RMSEWithUncertainty"`` (a mean and a variance), ``predict(X, return_std=True)``, ``predict_dist(X)``.
     """
     if callable(getattr(model, "pred_dist", None)):
         found = model.pred_dist(X)

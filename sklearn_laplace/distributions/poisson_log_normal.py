@@ -7,7 +7,7 @@ is the Poisson–log-normal mixture (Aitchison & Ho 1989). Its moments have a cl
 - :math:`\log p(k)` uses Gauss–Hermite quadrature around the peak of the integrand (Naylor & Smith 1982). The integrand
   is log-concave in g. Its peak solves :math:`k - e^g = (g - m)/v`, and is given by Wright's ω function.
 - The cumulative probability is :math:`\int P(G_{k+1} > e^g)\, N(g \mid m, v)\, dg`, where :math:`G_{k+1}` has a gamma
-  distribution: a Poisson process has at most k events by time λ if event k + 1 comes later. The integral uses the
+  distribution. (A Poisson process has at most k events by time λ if event k + 1 comes after λ.) The integral uses the
   trapezoidal rule. If the normal is wide compared with :math:`\log G_{k+1}`, an Edgeworth series with the first three
   cumulants of :math:`\log G_{k+1}` replaces it.
 """

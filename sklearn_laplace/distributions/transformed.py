@@ -1,12 +1,12 @@
-r"""Predictive distribution of a target whose logarithm is a mixture of normals.
+r"""Predictive distribution of a target whose log-transformed value is a mixture of normals.
 
 With the transformation g of ``transforms``, :math:`Z = g(Y)` and :math:`Z \sim \sum_j w_j N(m_j, s_j^2)`:
 
 .. math:: p(y) = p_Z(g(y))\, g'(y), \qquad F(y) = F_Z(g(y)), \qquad q_\tau(y) = g^{-1}(q_\tau(z))
 
-Means and variances are integrals of :math:`g^{-1}(z)` and its square against each normal: in closed form where
-:math:`g^{-1}` is a straight line, and by Gauss–Legendre quadrature below. The continuous ranked probability score is
-the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)` by the same rule, in pieces between the components.
+Means and variances are integrals of :math:`g^{-1}(z)` and its square against each normal. They have a closed form where
+:math:`g^{-1}` is a straight line, and use Gauss–Legendre quadrature below. The continuous ranked probability score is
+the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)`. It uses the same quadrature, piece by piece.
 """
 
 from collections.abc import Callable
@@ -174,7 +174,7 @@ def variances_of_kinds(
 
 def normal_moments(transform: LogTransform, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     r"""Mean and variance of :math:`g^{-1}(Z)` for :math:`Z \sim N(m, s^2)`, in the shape of m and s."""
-    centre = transform.inverse(mean)  # moments around it do not cancel
+    centre = transform.inverse(mean)  # moments around the centre lose no digits
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     start, end = (np.minimum(mean + side * REACH * std, transform.end) for side in (-1, 1))
     half = 0.5 * (end - start)

@@ -1,12 +1,12 @@
-r"""Laplace approximation of the log evidence, its gradient and its Hessian. Pure functions of a fit, without the data.
+r"""Laplace approximation of the log evidence, its gradient and its Hessian, as functions of a fit without the data.
 
 .. math::
 
     \log p(D) \approx \sum_n w_n \log p(y_n | \theta^*) - \tfrac12 \big[ \log|P| - \log|P_0|
         + (\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0) \big], \qquad P_0 = \mathrm{diag}(\delta)
 
-(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ*, it is concave in the logarithms of the group precisions
-and of the dispersion φ. Let :math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
+(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ*, the evidence is concave in the logarithms of the group
+precisions and of the dispersion φ. Let :math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
 :math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2` and :math:`\gamma = P - \sum_g t_g`, and let the
 curvature scale with :math:`\varphi^{-p}`. For a likelihood with a dispersion, the derivatives are
 
@@ -45,7 +45,7 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
 
 
 def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
-    """Effective number of parameters, MacKay's γ = Σ λ/(λ + δ), between 0 and P: those determined by the data."""
+    """Effective number of parameters that the data determine, MacKay's γ = Σ λ/(λ + δ), between 0 and P."""
     posterior = posterior or fit.posterior(hyper)
     one_group = torch.zeros_like(fit.prior.groups)  # cheaper than one shrinkage per group, which may need a matrix each
     return float(fit.prior.counts.sum() - posterior.shrinkage(one_group, 1)[0])
@@ -75,8 +75,8 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
 def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     r"""Exact gradient, and for many groups a bound on the Hessian's diagonal that does not need S.
 
-    Each entry is at least as large in magnitude as that of the Hessian, by :math:`S_{gg} \ge t_g^2/n_g` (equal if every
-    weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one ``shrinkage``.
+    Each entry is at least as large in magnitude as the Hessian's, because :math:`S_{gg} \ge t_g^2/n_g` (with equality
+    if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one ``shrinkage``.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)

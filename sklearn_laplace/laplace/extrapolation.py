@@ -1,9 +1,9 @@
 r"""Variance of the outputs outside the range of the training rows.
 
-Beyond the data, the prior over a net's weights determines its function, not the data. Additional features therefore
-represent functions that the net does not. They are zero on the range of the training rows, so their posterior equals
-their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j beyond
-end ± of its range, in widths of the range. Added to each output is
+Beyond the data, a net's function is determined by the prior over its weights, not by the data. Additional features
+represent functions outside the net. They are zero on the range of the training rows, so their posterior equals their
+prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j beyond end ± of
+its range, in widths of the range. The term added to each output is
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
           \qquad \text{with variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .

@@ -80,7 +80,7 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Loss Σ w·nll + gᵀd + ½ dᵀHd and gradient g + H d at θ + d, from an expansion at θ, at unit dispersion.
+        """Quadratic model around θ, at θ + d and unit dispersion: loss Σ w·nll + gᵀd + ½ dᵀHd, and gradient g + H d.
 
         ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
         """
@@ -163,7 +163,7 @@ def fit_laplace(
     past: LaplaceFit | None = None,
     **options: Any,
 ) -> LaplaceFit:
-    """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64 accuracy.
+    """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64.
 
     ``like`` is a curvature with which the result will be merged. It replaces ``structure`` and its ``options``. With
     ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.

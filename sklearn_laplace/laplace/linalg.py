@@ -28,7 +28,7 @@ SUBTRACTION_ROUNDING = 1e-6
 """Tolerance for negative eigenvalues after a subtraction, relative to the largest diagonal entry. Subtracting float32
 rows leaves rounding errors of this size."""
 INDEFINITE = 1e-3
-"""Negative eigenvalues beyond this, relative to the largest, are not the rounding error of a sum of outer products."""
+"""Negative eigenvalues beyond this, relative to the largest, are not rounding errors of a sum of outer products."""
 CLIP_ROUNDING = 1e-6
 """Negative eigenvalues up to this, relative to the largest in magnitude, are float32 rounding errors of zeros."""
 STRIP = 64
@@ -43,8 +43,8 @@ def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor L (p, p) of a symmetric positive definite matrix, read from its lower triangle.
 
     Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix. If no
-    jitter suffices, small negative eigenvalues of the rest are set to zero. If this fails as well, raises
-    NotPositiveDefiniteError.
+    jitter suffices, small negative eigenvalues of the rest are set to zero. If this fails as well, a
+    NotPositiveDefiniteError is raised.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
@@ -80,7 +80,7 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p). Clipping is silent only if ``semidefinite``."""
+    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p). Unless ``semidefinite``, clipping may warn."""
     _require_finite(matrix)
     values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
     return values.clamp_min(0.0) if semidefinite else clipped(values), vectors

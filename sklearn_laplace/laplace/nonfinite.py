@@ -1,6 +1,6 @@
 """Locate the source of NaN and infinite values, in a slow pass over the rows, once a sum is not finite.
 
-Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights.
+The order of the checks is weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
 """Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
 A grouping defines which weights share a prior precision: all weights, or those of a layer, a tensor or an input column
-of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). In the finest grouping, each weight has
-its own precision. A grouping depends on the traced network only.
+of the first layer. Groups by column give automatic relevance determination (MacKay 1994, Neal 1996). In the finest
+grouping, each weight has its own precision. A grouping depends on the traced network only.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Grouping:
     unit: str  # largest unit of equal precisions, one of ``Curvature.holds``
 
     def prior(self, network: Network) -> Prior:
-        """Zero-mean prior of the selected weights. Raises UnsupportedCombinationError if it is not defined."""
+        """Zero-mean prior of the selected weights, or UnsupportedCombinationError if the network has no such groups."""
         label, index = self.labels(network), dict[str, int]()
 
         def of_tensor(name: str, rows: int, width: int) -> Tensor:
@@ -114,7 +114,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs (d,) of each of :func:`input_columns` in a row: 1, 2 with an indicator, (V + 1) / V for V levels."""
+    """Inputs per row (d,) of each of :func:`input_columns`: 1, 2 with an indicator, or (V + 1) / V for V levels."""
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1

@@ -1,7 +1,7 @@
 """Settings of torch during a call (threads, gradients, kind of tensors), and the devices of this machine.
 
 Small problems use one thread. Matrix products of a few hundred rows gain nothing from a second thread, and lose much on
-a busy machine. Forked processes use one thread as well: OpenMP's pool still lists worker threads that a fork does not
+a busy machine. Forked processes use one thread as well. OpenMP's pool still lists worker threads that a fork does not
 have, and a parallel region would wait for them forever. Public methods of an estimator leave
 ``torch.inference_mode()``, whose tensors can never take part in a gradient.
 """
@@ -17,7 +17,7 @@ import torch
 
 @contextmanager
 def ordinary_tensors() -> Iterator[None]:
-    """Create tensors that support gradients, on the CPU unless a device is given; a context manager and a decorator."""
+    """Context manager or decorator: new tensors support gradients, and are on the CPU unless a device is given."""
     moved = torch.empty(0).device.type != "cpu"  # torch 2.4 cannot report its default device after a reset
     with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu") if moved else nullcontext():
         yield
@@ -54,7 +54,7 @@ AVAILABLE: dict[str, Callable[[], bool]] = {
 
 
 def present_device(name: str) -> torch.device:
-    """Device of this name, or the CPU if this machine lacks its kind; ``ValueError`` if the name is not a valid one."""
+    """Device of this name, or the CPU if this machine lacks its kind. Raises ``ValueError`` if the name is invalid."""
     if not isinstance(name, str) or not DEVICES.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
     device = torch.device(name)

@@ -14,8 +14,8 @@ system; an exact structure needs one step. Removing rows reverses the equation: 
 excludes these rows, and g is their gradient at the mean before the removal.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
-remaining rows, in any order of updates. With any structure, removing the rows added last restores the previous
-posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
+remaining rows. The order of updates does not matter. With any structure, removing the rows added last restores the
+previous posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class PreviousPosterior:
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit, with its curvature converted to ``Full`` by P products unless it already has this structure."""
+        """The fit, with its curvature converted to ``Full`` by P products unless it already is a ``structure``."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta

@@ -86,9 +86,9 @@ def expected_calibration_error(
     y_true : array-like of shape (n_samples,)
         True class labels.
     y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Class probabilities, as returned by ``predict_proba``. In two dimensions, the probability of the most probable
-        class is compared with the frequency of correct predictions. In one dimension, the probability of the second of
-        two labels is compared with the frequency of that label.
+        Class probabilities, as returned by ``predict_proba``. If two-dimensional, the probability of the most probable
+        class is compared with the frequency of correct predictions. If one-dimensional, the probability of the second
+        of two labels is compared with the frequency of that label.
     sample_weight : array-like of shape (n_samples,), optional
         A weight of k is equivalent to k copies of the row.
     n_bins : int, default=10
@@ -127,7 +127,7 @@ def expected_calibration_error(
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability (n,) of the evaluated event in each row, and whether the event occurred (n,).
 
-    The event is that the most probable class, or in one dimension the second label, is the true one.
+    The event is that the most probable class is the true class, or in one dimension that the second label is.
     """
     if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
         raise ValueError(

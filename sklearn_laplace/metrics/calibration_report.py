@@ -5,7 +5,7 @@ Each check is a test at level .05 of one consequence of calibration, on held-out
 * location: the mean normal score is 0 (``metrics/spread.py``);
 * variance: the mean squared normal score is 1 (``metrics/spread.py``);
 * PIT: the distribution of :math:`u_n = F_n(y_n)` is uniform (``metrics/ecdf_bands.py``);
-* coverage: the distribution of :math:`|2 u_n - 1|` is uniform: central intervals have nominal coverage at all levels;
+* coverage: the distribution of :math:`|2 u_n - 1|` is uniform, so every central interval has its nominal coverage;
 * variance by size: squared errors agree with predicted variances, in bins of the predicted standard deviation;
 * coverage by width, and coverage by group: 90 % intervals cover 90 % in all groups (``metrics/worst_groups.py``).
 
@@ -54,7 +54,7 @@ class Sharpness:
 @explained
 @dataclass(frozen=True)
 class CalibrationReport:
-    """Checks of predictive distributions on held-out rows, which print as text and can be drawn by :meth:`plot`.
+    """Checks of predictive distributions on held-out rows. The report prints as text, and :meth:`plot` draws it.
 
     Use :meth:`from_estimator` or :meth:`from_distribution` to create it. The guide "How to check the calibration of a
     model" explains each part.

@@ -38,8 +38,8 @@ def cross_validate_distribution(
     Parameters
     ----------
     estimator : estimator
-        A Laplace estimator, or any regressor with ``predict(X, return_std=True)`` or classifier with
-        ``predict_proba``, possibly inside ``Pipeline`` or a search.
+        A Laplace estimator, a regressor with ``predict(X, return_std=True)``, or a classifier with ``predict_proba``;
+        possibly inside ``Pipeline`` or a search.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     cv : int, splitter or iterable, default=None
@@ -56,8 +56,8 @@ def cross_validate_distribution(
     Returns
     -------
     pandas.DataFrame of shape (n_folds, n_scores)
-        Regression: "log_density" (nats per row; higher is better) and "coverage_50", …; in the units of y, "crps" (not
-        for counts), "interval_score" of the 90 % intervals, and "rmse" (smaller is better). Classification:
+        Regression: "log_density" (nats per row; higher is better) and "coverage_50", … Also "crps" (not for counts),
+        "interval_score" of the 90 % intervals and "rmse", in the units of y; smaller is better. Classification:
         "log_density", "accuracy", "brier_score" (the sum over classes, from 0 to 2) and "calibration_error". Both have
         "fit_time" and "score_time", in seconds.
 

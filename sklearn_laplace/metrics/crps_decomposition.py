@@ -17,7 +17,8 @@ CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for cou
 :math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is simulated.
 
 The isotonic quantile regression repeatedly halves the range of candidate values (Stout 2013). Each step is an
-isotonic regression of "y is above the middle of its range", for all levels in one call: O(k n log n) for k levels.
+isotonic regression of "y is above the middle of its range", for all levels in one call. It costs O(k n log n) for k
+levels.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 
 @dataclass(frozen=True)
 class CrpsDecomposition:
-    """CRPS and its parts, in the units of y: score = miscalibration − discrimination + uncertainty; all at least 0.
+    """CRPS and its non-negative parts, in the units of y: score = miscalibration − discrimination + uncertainty.
 
     ``expected`` is the mean miscalibration of simulated targets of a calibrated model, and one such model in 20 exceeds
     ``plausible``. Both are NaN if there are too many rows to simulate.

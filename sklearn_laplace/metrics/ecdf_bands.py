@@ -42,7 +42,7 @@ class EcdfBand:
 
     @classmethod
     def of(cls, values: np.ndarray, points: np.ndarray, weights: np.ndarray | None = None) -> Self:
-        """Compare values (n,) with the uniform distribution. The band of weighted values has their effective size."""
+        """Compare values (n,) with the uniform distribution. With weights, the band uses the effective sample size."""
         weights = np.ones(len(values)) if weights is None else weights
         order = np.argsort(values, kind="stable")
         shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()

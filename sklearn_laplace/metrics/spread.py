@@ -1,12 +1,12 @@
 r"""Checks of predicted variances: one ratio for all rows, and a comparison of errors with variances in bins.
 
 The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is standard normal, whatever the shape of F
-(Berkowitz 2001). For a normal F it is the standardised error :math:`(y_n - \mu_n) / \sigma_n`. The ratio
+(Berkowitz 2001). For a normal F it is the standardised error :math:`(y_n - \mu_n) / \sigma_n`. The mean square
 
 .. math:: r = \frac1n \sum_n v_n^2
 
 estimates the ratio of true to predicted variance. For normal scores the likelihood ratio and score tests of r = 1 are
-functions of r, and :math:`n r \sim \chi^2_n`; no unbiased test at the same level has more power. If the scores have
+functions of r, and :math:`n r \sim \chi^2_n`. No unbiased test at the same level has more power. If the scores have
 heavier tails than the normal, the variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their
 kurtosis. The degrees of freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not
 count as a wrong variance. This applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
@@ -41,7 +41,8 @@ class Spread:
     """Location and variance of the normal scores, which are standard normal for a calibrated model.
 
     The mean squared score, ``ratio``, estimates the ratio of true to predicted variance, with a 95 % interval and a
-    two-sided p-value. If the scores are normal, a ``detectable`` ratio is found with probability .8 in as many rows.
+    two-sided p-value. With normal scores and this number of rows, a ratio of ``detectable`` is found with probability
+    .8.
     """
 
     ratio: float

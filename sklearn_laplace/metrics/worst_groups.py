@@ -25,7 +25,7 @@ from .._validation.rows import is_missing
 from .spread import equal_bins
 
 MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5
-"""Limits of the tree: leaves, splits on the way to a leaf, and rows of each half in a leaf; number of width strata."""
+"""Maximum number of leaves and depth of the tree, minimum growing rows in a leaf, and number of width strata."""
 LISTED = 3
 """Largest number of levels of a column in the name of a group."""
 DIGITS, MOST_DIGITS = 4, 17

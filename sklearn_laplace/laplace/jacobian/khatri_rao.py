@@ -10,7 +10,7 @@ from ..linalg import lower_gram, mirror_lower
 PAIR_BUDGET = 2**21
 """Maximum number of elements of a Khatri–Rao panel (rows × pairs) formed at once, 16 MB in float64."""
 FEW_PAIRS = 128
-"""A layer with fewer pairs of outputs and more pairs of inputs is summed as one Gram matrix per pair of outputs."""
+"""A layer's block is one Gram matrix per pair of outputs if it has fewer pairs of outputs and more of inputs."""
 
 
 def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Tensor], total: Tensor) -> None:

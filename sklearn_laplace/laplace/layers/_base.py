@@ -25,7 +25,7 @@ class FactoredLayer(ABC):
     @staticmethod
     @abstractmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True if this class describes ``layer``. Subclasses by users are refused, as they may override anything."""
+        """True if this class describes ``layer``. User-defined subclasses are refused: they may override anything."""
 
     @classmethod
     @abstractmethod

@@ -2,7 +2,7 @@ r"""Leave-one-out predictions in closed form: the predictive distribution of eac
 
 The model is the network linearised at θ*, :math:`f_n(\theta) = f_n^* + J_n(\theta - \theta^*)`, at its mode under the
 given hyperparameters. Let :math:`S_n S_n^\top = w_n \Lambda_n/\varphi` be the curvature of row n's loss with respect to
-its outputs, and :math:`q_n = J_n P^{-1} J_n^\top`. A Newton step of the objective without row n (its whole weight)
+its outputs, and :math:`q_n = J_n P^{-1} J_n^\top`. A Newton step on the objective without row n (and all its weight)
 gives
 
 .. math:: f_{-n} = f_n + q_{-n}\, w_n r_n/\varphi, \qquad

@@ -20,7 +20,7 @@ DECREMENT = 1e-10
 ROUNDING = 1e-14
 """Relative changes of the objective up to this size are treated as rounding errors."""
 LOOSE = 0.01
-"""Largest tolerance of the linear solve in a Newton step. Below it, the Newton decrement is the tolerance."""
+"""Largest tolerance of the linear solve in a Newton step. A smaller Newton decrement becomes the tolerance."""
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
@@ -98,7 +98,10 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """Return the first fit along step, step/2, … that lowers the objective, and whether only by rounding; or None."""
+    """First fit along step, step/2, … that lowers the objective, and True if the decrease is a rounding error.
+
+    None if no such fit is found.
+    """
     assert fit.shift is not None
     value = fit.objective(hyper)
     rounding = ROUNDING * (abs(value) + 1.0)

@@ -18,7 +18,7 @@ from ..links._base import Link
 from ..network.network import Linearisation, Network
 
 Density = Callable[[LatentGaussian, Tensor, float], Tensor]
-"""Maps a Gaussian over the outputs, targets and a dispersion to log p(y) of each row (n,), nats."""
+"""Maps (Gaussian over the outputs, targets, dispersion) to log p(y) of each row (n,), nats."""
 
 
 def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:

@@ -14,7 +14,7 @@ from ..latent import LatentGaussian, Predictive
 from ..links._base import Link
 
 LOGIT_OUTSIDE = 40.0
-"""Standard deviation of the difference between two logits, at one width of the data's range outside it."""
+"""Standard deviation of the difference between two logits, one range width outside the range of the data."""
 
 
 class Likelihood(ABC):
@@ -91,7 +91,7 @@ class Likelihood(ABC):
         """Targets for ``nll``, with their known noise, drawn by the quantile function from ``uniforms`` (n, C)."""
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Term that ``nll / φ`` lacks as a negative log density, per row of weight 1; zero if ``nll`` is complete."""
+        """Term that turns ``nll / φ`` into a negative log density, per row of weight 1; zero if ``nll`` is complete."""
         return 0.0
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class Gaussian(Likelihood):
         return noise * noise.new_tensor(self.noise) if self.noise else noise
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        """Mean f. The epistemic variance is that of f, and the aleatoric variance the noise of an average row."""
+        """Mean f, epistemic variance (that of f), and aleatoric variance (the noise of an average row)."""
         variance = latent.variance
         noise = self.noise_variance(dispersion, variance.shape[1], variance.device).to(variance)
         return Predictive(latent.mean, variance, noise.expand_as(variance))

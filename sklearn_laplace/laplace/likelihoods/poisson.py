@@ -30,9 +30,9 @@ class Poisson(Likelihood):
     If ``of_rates``, a held-out row with weight w is a count w y with the exposure w. Its log rate is f + log w, and its
     score is log p(w y) instead of w log p(y).
 
-    A Laplace approximation of a log rate, with mode m and variance v, corresponds to a gamma distribution of the rate,
-    with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore predictions take the log rate as normal with mean
-    m − v/2 and variance v. They then sum to the observed total; means of :math:`e^{m + v/2}` would not.
+    A Laplace approximation of a log rate has a mode m and a variance v. It corresponds to a gamma distribution of the
+    rate, with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore predictions take the log rate as normal with mean
+    m − v/2 and variance v. Predicted means then sum to the observed total; means of :math:`e^{m + v/2}` would not.
 
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])
@@ -44,7 +44,7 @@ class Poisson(Likelihood):
     least_target: ClassVar[float] = 0.0
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Log of the weighted mean count, plus half a count so that it is finite if all counts are zero, shape (C,)."""
+        """Log of the weighted mean count, shape (C,). Half a count is added, so that the log of zero is avoided."""
         return ((weights @ targets + 0.5) / weights.sum()).log()
 
     def score_weights(self, weights: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ..latent import LatentGaussian
 from ._base import Link, centred
 
 ROUNDING = 1e3
-"""A variance counts as zero below this many machine epsilons times the largest variance of the row."""
+"""A variance counts as zero if it is below ``ROUNDING`` machine epsilons times the largest variance of the row."""
 
 
 class Bridge(Link):

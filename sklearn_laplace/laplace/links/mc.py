@@ -1,4 +1,4 @@
-"""Monte Carlo link: the average softmax over shared draws. Converges to the exact integral with the number of draws."""
+"""Monte Carlo link: the average softmax over shared draws. With more draws it converges to the exact integral."""
 
 from torch import Tensor
 

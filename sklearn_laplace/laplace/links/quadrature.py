@@ -23,7 +23,7 @@ MOST_DIRECTIONS, MOST_POINTS = 4, 100_000
 ACCURACY = 27.0
 """−log of the target error of the grid, as long as ``MOST_POINTS`` suffices."""
 LONGEST_STEP, SHORTEST_REACH = 1.2, 5.0
-"""Upper bound of the step and lower bound of the grid's half-width, in standard deviations: at least 10 points.
+"""Upper bound of the step and lower bound of the grid's half-width, in standard deviations. A grid has ≥ 10 points.
 
 With the longest step, a normal density integrates to one with an error of 2e-6. At the shortest reach, 6e-7 of its mass
 lies outside the grid.
@@ -31,7 +31,7 @@ lies outside the grid.
 
 
 class Quadrature(Link):
-    """E[softmax(f)] and its variance to about 1e-11, row by row, with at most 100,000 grid points per row.
+    """E[softmax(f)] and its variance with errors of about 1e-11, from at most 100,000 grid points per row.
 
     A direction is an eigenvector of the covariance of the logits. If 100,000 points do not suffice, the grid is
     coarser. A row with more than four directions, which needs at least six classes, uses quasi-random draws, as the

@@ -27,8 +27,8 @@ FIRST_RATIO, LAST_RATIO = 2.0, 1.3
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
 """Fraction of the way to MacKay's fixed point, and the longest step of a log precision or log dispersion."""
 LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
-"""For several groups: longest log step of an additional undamped move, large enough for irrelevant groups; and the
-Newton decrement above which the weights settle again at the end.
+"""Two limits for several groups. An additional undamped move has at most this log step, which is large enough for
+irrelevant groups. Above this Newton decrement, the weights settle again at the end.
 """
 EVIDENCE_GAIN = 0.1
 """Minimum gain of the evidence, in nats, for a move to be kept."""
@@ -37,7 +37,7 @@ NEAR, NEAR_DISPERSION = 0.7, 0.02
 REST_ROUNDS, REST_STEPS = 3, 12
 """Maximum rounds of L-BFGS, each followed by a dispersion update, and L-BFGS steps per round."""
 SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL = 1, 8, 2
-"""The same from weights near a mode, and the number of Gauss–Newton steps per dispersion update."""
+"""The same limits for a start near a mode, and the number of Gauss–Newton steps per dispersion update."""
 STEPS_FOR_ONE = 4
 """Number of L-BFGS steps that cost as much as one Gauss–Newton step."""
 Update = Callable[[LaplaceFit, Hyper], Hyper]
@@ -123,7 +123,7 @@ def _settle(
 
 
 def _moves(state: Mode, ratio: float) -> list[Hyper]:
-    """Proposals for the prior precisions: MacKay's update, then a common factor, in the same direction first."""
+    """Proposals for the prior precisions: MacKay's updates, then a common factor, first in their direction."""
     current = state.hyper.prior_precision
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision
     move = MACKAY_DAMPING * (target / current).log()

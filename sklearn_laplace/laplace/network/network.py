@@ -126,7 +126,7 @@ class Network:
         return replace(self, layout=layout, folds_biases=False)
 
     def restrict(self, masks: Mapping[str, Tensor]) -> Network:
-        """Network in which only the elements that ``masks`` mark are random, for each tensor with a mask."""
+        """Network in which a tensor with a mask is random only where its mask is True."""
         elements = {}
         for block in self.layout.blocks:
             columns = self.layout.columns[block.name]
@@ -254,7 +254,7 @@ class Network:
         return tuple(name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None)
 
     def replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
-        """Replica that shares all tensors except those in ``replaced``, which also replace tensors tied to them."""
+        """Replica that shares all tensors except those in ``replaced``. Tied tensors are replaced everywhere."""
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
         return replicate(self.module, by_any_name, self.shallow)
 

@@ -23,8 +23,8 @@ def trace(
     """Record one forward pass on ``example`` (n, …) and choose the form of the Jacobian of each selected tensor.
 
     A layer is factored if its type is supported, it is called once and it does not share its tensors. In addition, its
-    Jacobian must agree with autodiff on a few rows. Other tensors are generic. With ``log_outputs``, the logarithm of
-    the outputs, which are probabilities, is taken.
+    Jacobian must agree with autodiff on a few rows. Other tensors are generic. If ``log_outputs``, the module returns
+    probabilities, and the network takes their logarithm.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())
@@ -63,7 +63,7 @@ def _check_names(selected: Sequence[str], known: Mapping[str, Tensor]) -> None:
 
 
 def select(network: Network, names: Sequence[str], example: Tensor) -> Network:
-    """Network of the same module with the given parameters selected; ``network`` itself if its selection is equal."""
+    """Network of the same module with the given parameters selected; ``network`` itself if they already are."""
     if tuple(names) == network.parameter_names and not network.layout.elements:
         return network
     selected = trace(network.module, example, names, log_outputs=network.log_outputs)

@@ -13,7 +13,7 @@ from ..structures._base import Posterior
 class PosteriorPredictive(ABC):
     """Map from a posterior over weights to a distribution over outputs.
 
-    ``shift`` (P,) is the move of the posterior mean from θ* by rows added after training; None if there are none.
+    ``shift`` (P,) is the change of the posterior mean from θ* due to rows added after training, or None.
     """
 
     takes_link: ClassVar[bool]

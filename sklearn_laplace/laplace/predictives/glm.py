@@ -1,6 +1,6 @@
 r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^*}(x), J P^{-1} J^\top)`.
 
-This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature.
+The formula is exact for the linearised model, whose Hessian is the Gauss–Newton curvature.
 """
 
 from dataclasses import dataclass

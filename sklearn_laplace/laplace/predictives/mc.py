@@ -79,7 +79,7 @@ def _centred(samples: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
-    """Outputs (s, n, C) for s weight vectors (s, P), in one pass on a replica, because ``functional_call`` writes."""
+    """Outputs (s, n, C) for weight vectors (s, P) in one pass, on a replica that ``functional_call`` may modify."""
     module = replicate(network.module, {}, network.shallow)
     dtype = next(network.module.parameters()).dtype
 

@@ -5,9 +5,8 @@ r"""Selection on held-out rows, by the predictive density of nets for rows on wh
 Each net is trained from its own initialisation, and its weights stay fixed. The prior precisions are those used in
 training times a common factor f.
 
-For a Gaussian likelihood the posterior at (fδ, φ) is the posterior at (ρδ, 1) with :math:`\rho = f\varphi` and its
-covariance times φ. With the errors :math:`e_n` of the held-out rows and their variances :math:`V_n(\rho)` at (ρδ, 1),
-noise included,
+For a Gaussian likelihood, the covariance at (fδ, φ) is φ times the covariance at (ρδ, 1), with :math:`\rho = f\varphi`.
+Let the held-out rows have errors :math:`e_n`, and variances :math:`V_n(\rho)` at (ρδ, 1), noise included. Then
 
 .. math:: L = -\tfrac12 \sum_n w_n \Big[ C \log 2\pi\varphi + \log |V_n(\rho)|
           + \tfrac1\varphi\, e_n^\top V_n(\rho)^{-1} e_n \Big].
@@ -34,7 +33,7 @@ DECADES = 3
 POINTS, DEAR_POINTS = 49, 13
 """Numbers of grid points: if one eigendecomposition serves all of them, and if each needs a factorisation."""
 TOLERANCE = 0.002
-"""Prior precisions are equivalent if their log densities differ by less, in nats per target, or by 1 nat in all."""
+"""Precisions are equivalent within this difference of log densities in nats per target, or 1 nat in all if larger."""
 WEAKEST = 0.3
 """Smallest factor of the prior precisions used in training, for targets with noise. Under a weaker prior, the wide
 posterior would explain varying noise, and nothing would be left for a noise model."""
@@ -46,7 +45,7 @@ PROPORTIONAL = 1e-9
 class HeldOutErrors:
     """Predictions of nets for their held-out rows, float64."""
 
-    errors: Tensor  # e, (n, C), in the units of the training
+    errors: Tensor  # e, (n, C), in the net's target units
     variance: Tensor  # of the predictions, without noise, (n, C)
     noise: Tensor  # known noise variances, in units of φ, (n, C)
     weights: Tensor  # (n,)

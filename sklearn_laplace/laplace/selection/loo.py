@@ -2,9 +2,9 @@ r"""Selection by the leave-one-out log density, that of each row under a fit wit
 
 .. math:: L(\delta, \varphi) = \sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi)
 
-For a Gaussian likelihood the posterior at (δ, φ) is the posterior at :math:`(\rho, 1)` with :math:`\rho =
-\delta\varphi` and its covariance times φ. The residuals :math:`e_n` of the left-out means and the shapes :math:`V_n = I
-+ q_{-n}/\varphi` therefore depend on ρ only. The best noise variance for each ρ has a closed form,
+For a Gaussian likelihood, the covariance at (δ, φ) is φ times the covariance at :math:`(\rho, 1)`, with :math:`\rho =
+\delta\varphi`. The residuals :math:`e_n` of the left-out means and the matrices :math:`V_n = I + q_{-n}/\varphi`
+therefore depend on ρ only. The best noise variance for each ρ has a closed form,
 
 .. math:: \hat\varphi(\rho) = \frac{\sum_n w_n\, e_n^\top V_n^{-1} e_n}{C \sum_n w_n} .
 
@@ -63,7 +63,7 @@ def loo_path(
     dispersion: Tensor | None = None,
     temperature: float = 1.0,
 ) -> LooPath:
-    """Leave-one-out log density at each ρ = δφ (k,), in one pass. It costs n C P² for J V, and n C² P per point.
+    """Leave-one-out log density at each ρ = δφ (k,), in one pass. Costs n C P² for J V, and n C² P per point.
 
     Needs a Gaussian likelihood, ``GGN``, an ``eigenbasis`` and one prior precision. ``dispersion`` (k,) is by default
     the φ that maximises the density for each ρ.

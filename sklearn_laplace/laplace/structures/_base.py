@@ -18,7 +18,7 @@ from torch import Tensor
 from ..jacobian.jacobian import Batch, FactoredJacobian, ParameterBlock
 
 Rotation: TypeAlias = Callable[[FactoredJacobian], Callable[[Tensor], Tensor]]
-"""Maps the Jacobian of n rows to a function, from prior precisions to covariances (n, K, K) at scale 1.
+"""Maps the Jacobian of n rows to a function that maps prior precisions to covariances (n, K, K) at scale 1.
 
 The prior precisions are 0-d or of shape (P,).
 """
@@ -49,13 +49,13 @@ class Curvature(ABC):
     """Sum over rows of JᵀS SᵀJ in the form of one structure, at unit dispersion."""
 
     accepts: ClassVar[frozenset[str]]
-    """Forms of a rule's contribution of which a structure needs one: "rows", "layers" (factors of rows), "matrix"."""
+    """Forms of a rule's contribution that the structure can use: "rows", "layers" (factors of rows), "matrix"."""
 
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
     """Units that can have their own prior precision: "layer", "column" (an input column of a layer), "parameter"."""
 
     is_monoid: ClassVar[bool] = True
-    """True if sums over parts of the rows, in any order, add up to the sum over all rows."""
+    """True if curvatures of parts of the rows, in any order, add up to the curvature of all rows."""
 
     forgets: ClassVar[bool] = True
     """True if rows can be subtracted."""
@@ -116,7 +116,7 @@ class Curvature(ABC):
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """The P eigenvalues of H, float64, non-negative; computed once."""
+        """The P eigenvalues of H, float64, non-negative."""
 
     def total(self) -> Tensor:
         """Sum of all stored numbers, 0-d. It is finite only if all of them are, so one check is sufficient."""
@@ -132,7 +132,7 @@ class Curvature(ABC):
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
-        """Factorise ``scale * H + diag(precision)``. A 0-d precision costs less than one of shape (P,).
+        """Factorise ``scale * H + diag(precision)``. A 0-d precision may cost less than one of shape (P,).
 
         ``scale`` is 1 / (temperature · dispersion^power), with the ``dispersion_power`` of the curvature rule.
         """
@@ -177,7 +177,7 @@ class Posterior(ABC):
         :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
         The row's contribution :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed from
-        the structure.
+        the posterior precision.
         """
 
     @abstractmethod

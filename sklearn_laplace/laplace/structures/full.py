@@ -20,7 +20,7 @@ from ..linalg import cholesky, downdated, eigh, inverse_root, lower_gram, mirror
 from ._base import Curvature, Eigenbasis, Posterior
 
 MANY_COLUMNS = 8
-"""For Jacobians with at least as many columns, the inputs of each layer are multiplied with the root first."""
+"""With at least this many columns of a Jacobian, the inputs of each layer are multiplied with the root first."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Full(Curvature):
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """P for one column, for which rows are dense; zero for several, see :meth:`LayerFactor.add_cross_`."""
+        """P for one column, whose rows are formed densely; zero for several (:meth:`LayerFactor.add_cross_`)."""
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
     def add_(self, batch: Batch) -> Self:

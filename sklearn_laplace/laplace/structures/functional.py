@@ -6,8 +6,8 @@ The curvature consists of the weighted rows SᵀJ, stored as factors. With :math
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-For a linear layer with one precision per input column, the Gram matrix is the elementwise product of the Gram matrices
-of its inputs and cotangents. Otherwise it is a sum of such products over the outputs.
+The inputs and the cotangents of a linear layer have Gram matrices. With one precision per input column, the layer's
+Gram matrix is their elementwise product. Otherwise it is a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Functional(Curvature):
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
-        """J diag(1/ratios) Jᵀ for ratios (P,), cached because posteriors often differ only by a factor of them."""
+        """J diag(1/ratios) Jᵀ for ratios (P,), cached because damped and exact posteriors use the same ratios."""
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
             factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
             self._kept[:] = ratios, _gram(factors, factors, columns)

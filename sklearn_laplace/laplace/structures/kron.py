@@ -4,9 +4,9 @@ For the matrix [W | b] of a linear layer (outputs × inputs, row-major), :math:`
 
 .. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
 
-For a layer at several positions of each row (Eschenhagen et al. 2023), "expand" sums B and averages A over positions
-(Grosse & Martens 2016), for networks with an output per position. "reduce" uses the mean input and the summed
-cotangents of a row, for outputs that are an average over positions.
+Layers may have several positions in each row (Eschenhagen et al. 2023). "expand" sums B and averages A over positions
+(Grosse & Martens 2016), which suits networks with an output per position. "reduce" uses the mean input and the summed
+cotangents of a row, which suits outputs that are an average over positions.
 
 Layers are independent. A tensor without factors keeps its dense block. The prior precision may differ between the
 columns of [W | b]. If D is the diagonal matrix of the precisions,
@@ -241,7 +241,7 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Prior precision (0-d) shared by a block's parameters. If they differ, the error names what to use ``instead``."""
+    """Prior precision (0-d) shared by a block's parameters. If values differ, an error names the option ``instead``."""
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(
@@ -295,8 +295,8 @@ class KronBlockPosterior:
     def prior_statistics(self, columns: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Both statistics of :meth:`Posterior.prior_statistics` with one group per column, O(O I² min(I, G²)).
 
-        In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B. With vᵢ the rows of U and
-        m_b row b of 1/m, the second statistic is Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ. For many groups it
+        In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B. Let vᵢ be the rows of U,
+        m_b row b of 1/m, and E_g = Σ_{i∈g} vᵢ vᵢᵀ. The second statistic is Σ_b m_bᵀ (E_g ∘ E_h) m_b. For many groups it
         is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
         """
         vectors = self.input_basis * self.precision.sqrt()[:, None]

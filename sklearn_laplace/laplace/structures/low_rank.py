@@ -52,7 +52,7 @@ class LowRank(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int, rank: int = RANK) -> int:
-        """Bytes of kept rows, new rows, their copy in the posterior, and its system: about 8 · P · (3 L + 256)."""
+        """Bytes of kept rows, new rows, the posterior's copy and its linear system: about 8 · P · (3 L + 256)."""
         rank = min(rank, n_dual, size := sum(block.size for block in blocks))
         return 8 * (size * ((SLACK + 1) * rank + min(PIECE, n_dual)) + 3 * rank**2)
 

@@ -3,7 +3,7 @@
 A Subnetwork maps names to masks of the random weights; None selects a whole tensor or module. :class:`Scored` selects
 the weights with the largest scores after training:
 
-- "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice: if some
+- "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice. If some
   weights are fixed at the mode, the squared Wasserstein distance to that posterior is the sum of their variances.
 - "magnitude", the absolute values of the weights,
 - "random", uniform random numbers.
@@ -111,7 +111,7 @@ class Scored(Subset):
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return a network with as many weights in the fewest blocks. No other choice needs more memory."""
+        """Return a network with ``size`` weights in the fewest possible blocks. No other choice needs more memory."""
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
