@@ -108,7 +108,7 @@ class NormalMixture(PredictiveDistribution):
     def crps(self, x: Any) -> np.ndarray:
         r"""Continuous ranked probability score, in the units of the targets; lower is better.
 
-        Cost O(J²) per target. With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of
+        It costs O(J²) per target. With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of
         :math:`|N(m, s^2)|`, the score is
         :math:`\sum_i w_i A(x - m_i, s_i) - \tfrac12 \sum_{ij} w_i w_j A(m_i - m_j, \sqrt{s_i^2 + s_j^2})`.
         """

@@ -6,7 +6,7 @@ prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be 
 its range, in widths of the range. The term added to each output is
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
-          \qquad \text{with variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
+          \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Predictive distributions: a Gaussian over the outputs, and moments of the targets. Data only."""
+"""Predictive distributions as data: a Gaussian over the outputs, and moments of the targets."""
 
 from __future__ import annotations
 

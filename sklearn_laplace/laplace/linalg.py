@@ -30,7 +30,7 @@ rows leaves rounding errors of this size."""
 INDEFINITE = 1e-3
 """Negative eigenvalues beyond this, relative to the largest, are not rounding errors of a sum of outer products."""
 CLIP_ROUNDING = 1e-6
-"""Negative eigenvalues up to this, relative to the largest in magnitude, are float32 rounding errors of zeros."""
+"""Negative eigenvalues up to this, relative to the largest in magnitude, count as float32 rounding errors."""
 STRIP = 64
 """Columns per strip in blocked symmetric products and triangular inverses."""
 WIDE_STRIP = 128

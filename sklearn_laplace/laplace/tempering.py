@@ -4,7 +4,7 @@ Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each layer or each 
 
 .. math:: P = s\, S H S + \mathrm{diag}(\delta) = S\, \big(s H + \mathrm{diag}(\delta T)\big)\, S ,
 
-so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S.
+so the result is the structure's posterior under the precisions :math:`\delta T`, transformed by S.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Metrics of predictive distributions: proper scores for model selection, coverage and width for reporting.
+"""Metrics of predictive distributions: proper scores for model selection; coverage and width for reporting.
 
 Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float. It can be passed to
 scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
@@ -8,7 +8,7 @@ expected score.
 
 To set options, pass ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled. With
 metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function cannot
-request it.
+request weights.
 
 Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s. Φ and φ are the
 distribution function and the density of the standard normal. The central interval of level 1 − α has the ends l and u.
@@ -286,7 +286,7 @@ def sharpness(
 
     Notes
     -----
-    This is the square root of the variance in Kuleshov, Fenner & Ermon (2018, sec. 3.3), and so in the units of y.
+    This is the square root of the variance in Kuleshov, Fenner & Ermon (2018, sec. 3.3), and has the units of y.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Factored Jacobians: produced by layers, consumed by structures. Data only."""
+"""Factored Jacobians: data that layers produce and structures consume."""
 
 from .jacobian import Batch, FactoredJacobian, LayerFactor
 

@@ -1,4 +1,4 @@
-r"""Factored Jacobians: produced by layers, consumed by structures. Data only.
+r"""Factored Jacobians: data that layers produce and structures consume.
 
 Row n of a batch contributes :math:`S_n^\top J_n` (K × P). Here :math:`J_n` (C × P) is the Jacobian of the outputs and
 :math:`S_n` (C × K) is an output factor. The parameters are divided into blocks. A block is one of:

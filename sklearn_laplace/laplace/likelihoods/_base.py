@@ -1,4 +1,4 @@
-"""Base class of likelihoods. Independent of networks, structures and priors."""
+"""Base class of likelihoods, which are independent of networks, structures and priors."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _posterior(fit: LaplaceFit, hyper: Hyper, damping: float = 0.0) -> Posterior
 
 
 MAX_TRIALS = 12
-"""Maximum number of dampings tried in one Gauss–Newton step."""
+"""Maximum number of damping values tried in one Gauss–Newton step."""
 MAX_DAMPING = 1e12
 """A Gauss–Newton step fails if the damping exceeds this value."""
 

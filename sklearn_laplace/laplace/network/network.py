@@ -25,7 +25,7 @@ from ..prior import Prior
 from ..replica import Tape, replicate
 
 ASYMMETRY = 1e-3
-"""Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below."""
+"""Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below this value."""
 HESSIAN_BUDGET = 2**22
 """Maximum number of activation elements of a second derivative, 32 MB; limits how many Hessian rows form a batch."""
 

@@ -124,7 +124,7 @@ class EKFAC(Curvature):
         return torch.cat([part.values.flatten() for part in self.parts]) if self.parts else self.kron.eigenvalues()
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
-        """Posterior that is diagonal in the basis, without any factorisation."""
+        """Posterior that is diagonal in the basis, so no factorisation is needed."""
         if not self.parts:
             return self.kron.posterior(precision, scale)
         sizes = [part.block.size for part in self.parts]

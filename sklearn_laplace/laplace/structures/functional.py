@@ -213,7 +213,7 @@ class FunctionalPosterior(Posterior):
         return torch.cat(parts)
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Statistics from the Gram matrix K_g of each group: G solves of O(M³), and 2 G matrices of shape (M, M)."""
+        """Statistics from the Gram matrix K_g of each group, by G solves of O(M³) with 2 G matrices (M, M)."""
         counts = torch.bincount(groups, minlength=n_groups).double()
         grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
