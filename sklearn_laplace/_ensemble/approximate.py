@@ -1,4 +1,4 @@
-"""Laplace approximation of a trained net: one pass over its rows computes the curvature, divided among threads."""
+"""Laplace approximation of a trained net. One pass over its rows, divided among threads, computes the curvature."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Fit contiguous parts of the chunks by ``over``, one per worker, and add them in order; ``gradient`` is (P,)."""
+    """Fit one contiguous part of the chunks per worker, and add up the fits; ``gradient`` (P,) is that of all rows."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
     shares = [chunks[i * len(chunks) // n_jobs : (i + 1) * len(chunks) // n_jobs] for i in range(n_jobs)]
-    zero = torch.zeros_like(gradient)  # the parts do not compute gradients, because that of all rows is available
+    zero = torch.zeros_like(gradient)  # the parts need no gradients: that of all rows is known
     parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=zero) for share in shares)
     first, *others = parts
     for part in others:
@@ -47,7 +47,7 @@ def _alone(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], **known: Ten
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
 ) -> tuple[LaplaceFit, SelectionState]:
-    """Curvature of the random weights at the weights of a trained net, and the start of the selection."""
+    """Return the Laplace fit at the weights of a trained net, and the state from which hyperparameters are selected."""
     rows = data.training_rows(options.dtype, options.device, built_in=built_in)
     mode, fit = trained.mode, trained.mode.fit
     everything = fit.network
@@ -56,10 +56,10 @@ def approximate(
     if same_sums and laid_out.holds(fit.curvature):
         fit = replace(fit, prior=laid_out.prior)
     else:
-        # The training's gradient is not reused with a previous posterior, whose rows fit_laplace adds as well.
+        # With a previous posterior, fit_laplace also adds the previous rows, so the training's gradient is not reused.
         known = None if options.previous is not None else laid_out.network.vector(everything.tensors(fit.gradient))
         fit = laid_out.fit(everything, rows, gradient=known)
-    # The hyperparameters are settled if the training has maximised exactly this evidence, including the weights' mode.
+    # The hyperparameters are settled if the training has maximised exactly the evidence of this posterior.
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
     settled = by_exact_evidence and options.map_precision is None
     settled = settled and same_sums and laid_out.structure in (Full, Functional)
@@ -69,7 +69,7 @@ def approximate(
 
 @dataclass(frozen=True)
 class PosteriorLayout:
-    """Random weights, structure and prior of a posterior, and passes over rows that compute its curvature."""
+    """Random weights, structure and prior of a posterior. Its methods compute the curvature by passes over rows."""
 
     network: Network
     structure: type[Curvature]
@@ -84,7 +84,7 @@ class PosteriorLayout:
     def of(
         cls, everything: Network, rows: TrainingRows, options: Options, prior: Prior, hyper: Hyper
     ) -> PosteriorLayout:
-        """Layout for a net with these rows; prior and hyperparameters rank the weights of a subnetwork."""
+        """Return the layout for a net and rows. ``prior`` and ``hyper`` rank the weights for selecting a subnetwork."""
         subset = options.subset.chosen(everything, lambda: _variance(everything, prior, hyper, rows, options))
         options = replace(options, subset=subset)
         network, structure, n_dual, n_bytes = posterior_layout(everything, rows, options)
@@ -101,7 +101,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Pass over all rows, shared out among the workers if the structure is a sum over rows."""
+        """Take a pass over all rows; workers share it if ``gradient`` is given and the structure is a sum over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)
@@ -115,7 +115,7 @@ class PosteriorLayout:
         return data_pass(rows.chunks(share), past=None if options.previous is None else options.previous.fit)
 
     def refit(self, net: Network, rows: TrainingRows) -> LaplaceFit:
-        """Pass over other rows, for a net with other weights."""
+        """Take a pass over other rows, with a net of other weights."""
         options = self.options
         chunks = rows.chunks(options.memory.pass_rows(self.structure, self.network, self.n_columns, self.n_bytes))
         network = selected(net, self.example, options)
@@ -127,9 +127,9 @@ class PosteriorLayout:
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
-    """Fit in the structure of an update, a pass over the rows of the update alone, and their exact curvature H.
+    """Return the fit, a Laplace fit to the rows of an update alone, and the exact curvature H of these rows.
 
-    If rows are ``added``, the structure may change to one that has room for them.
+    If the rows are ``added``, the first fit may get another structure that has room for them.
     """
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
     n_dual = per_row * len(data.X)

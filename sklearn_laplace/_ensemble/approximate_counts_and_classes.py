@@ -1,8 +1,9 @@
-"""Laplace approximations of members for classes and counts that train together.
+"""Laplace approximations of jointly trained members, for classes and counts.
 
-As ``approximate_members.py``, without a noise level and its model. The evidence of the first member selects a prior
-precision, and a factor of it maximises the estimated density of held-out rows. Of factors with almost the same
-density, the one closest to 1 is taken. First, some of these rows select the overdispersion of counts.
+The steps are those of ``approximate_members.py``, without a noise level and a noise model. The evidence of the first
+member selects a prior precision. A factor of this precision then maximises the estimated density of held-out rows. Of
+factors with almost the same density, the one closest to 1 is taken. For counts, held-out rows select the overdispersion
+first.
 """
 
 from collections.abc import Sequence
@@ -26,15 +27,15 @@ from .joint_members import JointMembers
 from .member import Member
 
 PARTS = tuple(2.0**-k for k in range(6))
-"""Overdispersions that held-out rows are scored under, as parts of that of the training."""
+"""Candidate overdispersions, as fractions of the value from training; held-out rows select one of them."""
 FEW_SCORED_ROWS = FOLDS_OF_MANY * SCORED_ROWS
 """Number of rows for selecting the prior precision if less time is left than the curvatures took."""
 
 
 def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
-    """Laplace approximations with the prior precision selected on held-out rows.
+    """Return the ensemble members, with the prior precision selected on held-out rows.
 
-    If the pass over a stream would exceed the time limit, the curvature is that of the sample.
+    If the pass over a stream would exceed the time limit, the curvature is computed on the sample in memory.
     """
     options, data, stream = request.options_for_rows(), request.data, request.stream
     rows = data.training_rows(options.dtype, options.device, built_in=True)
@@ -61,9 +62,9 @@ def _of_largest_evidence(fit: LaplaceFit) -> Hyper:
 
 
 def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, options: Options) -> Options:
-    """Options with the overdispersion that maximises the held-out density: that of the training, or a part of it.
+    """Return options with the overdispersion from ``PARTS`` that maximises the density of held-out rows.
 
-    In the training, all errors of held-out rows count as overdispersion. Here, the variance of the means explains some.
+    In training, all held-out errors count as overdispersion. Here, the variance of the means explains some of them.
     """
     start, alpha = _of_largest_evidence(fits[0]), np.array(joint_nets.overdispersion)
     candidates = [options.with_overdispersion(tuple((alpha * part).tolist())) for part in PARTS]
@@ -79,9 +80,9 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int, n_nets: int
 ) -> HeldOutScores:
-    """Log density of some rows under a mixture of ``n_nets`` members, for factors of the precision.
+    """Score factors of the prior precision by the log density of some rows under a mixture of ``n_nets`` members.
 
-    It is estimated from the members that hold out a row.
+    The density of a row is estimated from the members that hold it out.
     """
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
     chosen = some_rows(len(rows), most).to(rows.weights.device)

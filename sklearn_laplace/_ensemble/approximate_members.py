@@ -1,22 +1,22 @@
-r"""Laplace approximations of members that train together, each without a fold of the rows (``train_members.py``).
+r"""Laplace approximations of jointly trained members, each trained without one fold (``train_members.py``).
 
-Each row is held out from one member of every repeat. The errors on held-out rows select the prior precision, the noise
-level, and the model of varying noise.
+A repeat is a partition of the rows into folds, with one member per fold. Each row is thus held out from one member of
+every repeat. Held-out errors select the prior precision, the noise level, and the model of varying noise.
 
-**Prior and noise.** Start from the prior precision that maximises the evidence of the first member, and multiply it by
-a common factor f. The held-out rows select f and, for every f, the noise :math:`\varphi`. Exact nets have their own
-precision and factor. Of factors with almost the same density, the one closest to 1 is selected
-(``laplace/selection/held_out.py``).
+**Prior and noise.** The prior precision that maximises the evidence of the first member is multiplied by a common
+factor f. The held-out rows select f and, for every f, the noise level :math:`\varphi`. Nets trained by exact
+Gauss–Newton steps ("exact nets") have their own precision and factor. Of factors with almost the same density, the one
+closest to 1 is selected (``laplace/selection/held_out.py``).
 
-**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows set one
-factor for all variances, and the tails of the noise (``calibration.py``).
+**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
+a common factor of all variances, and how heavy the tails of the noise are (``calibration.py``).
 
-**Varying noise** is learnt from these errors (``noise_model.py``). A first model precedes the last cycle of each
-program, which then gives precise rows more weight. A last model is for predictions.
+**Varying noise** is learnt from the held-out errors (``noise_model.py``). A first model is fitted before the last
+learning-rate cycle of each repeat, in which precise rows then have more weight. A later model is for predictions.
 
-**Streams.** One pass over the rows of a stream serves all members: a block is read once, each member's fit of it is
-merged with that of the earlier blocks, and ranks add up their sums. This is exact for structures that are sums over
-rows.
+**Streams.** One pass over the rows of a stream serves all members. Each block is read once, and each member's fit to it
+is merged with its fit to the earlier blocks. The ranks (processes) then add up their sums. The result is exact for
+structures that are sums over rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,9 +50,9 @@ from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
 
 CURVATURE_ROWS = 2_000_000
-"""Number of rows of all ranks up to which the curvature is exact; of more, a random choice counts for all."""
+"""Maximum number of rows of all ranks in the curvature pass. Of more rows, a random sample represents all."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
-"""Fields of a fit that are sums over rows."""
+"""Fields of a Laplace fit that are sums over rows."""
 
 
 def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:
@@ -66,7 +66,7 @@ def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:
 
 
 def curvature_rows(stream: RowStream) -> int:
-    """Number of rows of this rank in the pass."""
+    """Number of rows of this rank (process) in the curvature pass."""
     return min(stream.share, CURVATURE_ROWS // stream.group.size)
 
 
@@ -78,9 +78,9 @@ def fits_of_stream(
     model: NoiseModel | TargetNoise | None,
     like: torch.Tensor,
 ) -> list[LaplaceFit]:
-    """Laplace fit of each member on its rows of the stream; ``fits`` on a sample determine the structures.
+    """Return the Laplace fit of each member to its rows of the stream, in the structures of ``fits`` to a sample.
 
-    ``places`` are the members' folds; ``model`` has noise variances up to a factor; ``like`` sets dtype and device.
+    ``places`` are the members' folds. ``model`` gives noise variances up to a factor; ``like`` sets dtype and device.
     """
     structure = type(fits[0].curvature)
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
@@ -99,15 +99,15 @@ def fits_of_stream(
 
 
 SCORED_ROWS = 125
-"""Number of held-out rows of each member for selecting the factor of the prior precision, and the noise level."""
+"""Number of held-out rows per member that select the factor of the prior precision and the noise level."""
 PASSES_LEFT = 2.0
-"""Minimum time left for scoring a second pass, in first passes; the noise model takes about one, too."""
+"""Minimum remaining time for scoring a second pass, in units of the first; the noise model takes about one unit."""
 
 
 def fits_on_rows(
     networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], TrainingRows]:
-    """Laplace fit of each member on its training rows, each with a number of copies, and all rows."""
+    """Return each member's Laplace fit to its training rows, with weights multiplied by ``copies``, and all rows."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out, exact in zip(networks, joint_nets.held_out, joint_nets.are_exact, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
@@ -117,14 +117,14 @@ def fits_on_rows(
 
 
 def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[TrainingRows]:
-    """Held-out rows of each member, copied for one member at a time, since all together exceed the data."""
+    """Yield the held-out rows of one member at a time, because all copies together would exceed the data."""
     return (rows.taken(mask.nonzero()[:, 0]) for mask in joint_nets.held_out)
 
 
 def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
-    """Laplace approximations of the trained members, with hyperparameters selected on held-out rows.
+    """Return the ensemble members, with hyperparameters selected on held-out rows.
 
-    Without time for a second pass, varying noise gets a rough model, and the scores are those of the first pass.
+    Without time for a second scored pass, the noise model is rough, and the scores are those of the first pass.
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
@@ -150,7 +150,7 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
 def noise_of_folds(
     joint_nets: JointMembers, networks: Sequence[Network], hyper: Hyper, rows: TrainingRows, request: FitRequest
 ) -> NoiseModel | TargetNoise | None:
-    """Noise model of the rows that nets with exact steps hold out, under the hyperparameters of their training."""
+    """Learn a noise model from the held-out errors of exact nets, under the hyperparameters of their training."""
     options, data = request.options_for_rows(), request.data
     if not learns_noise(data, options):
         return None
@@ -166,10 +166,10 @@ def noise_of_folds(
 
 @dataclass(frozen=True)
 class _Passes:
-    """Result of the passes over the rows: fits under the last noise model, and scores and errors of held-out rows."""
+    """Result of the passes over the rows: Laplace fits under the last noise model, held-out scores and errors."""
 
     fits: Sequence[LaplaceFit]
-    scores: Sequence[HeldOutScores]  # (K,), those of a net
+    scores: Sequence[HeldOutScores]  # (K,), one for each net
     hypers: Sequence[Hyper]
     errors: tuple[Tensor, Tensor, Tensor]
     under: PreparedData
@@ -185,7 +185,7 @@ def _two_passes(
     options: Options,
     clock: Clock,
 ) -> _Passes:
-    """Take a pass under the noise of the training, and another one if its errors show other noise, or for a stream."""
+    """Take a pass under the noise of the training; take a second one if the noise varies or the rows are a stream."""
     data, weights = request.data, rows.weights.double()
     under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:
@@ -205,7 +205,7 @@ def _two_passes(
         model = levels if trained is None else trained.model
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
-        if rows.n_outputs > 1:  # the noise of an average row of each target
+        if rows.n_outputs > 1:  # the noise of each target in an average row
             likelihood = options.likelihood.scaled_to(data.mean_variance, under.average_noise)
             options = replace(options, likelihood=likelihood)
         started = clock.elapsed
@@ -248,7 +248,7 @@ def nets_of(joint_nets: JointMembers, rows: TrainingRows, options: Options, seed
 
 
 def traced(nets: Sequence[Any], rows: TrainingRows) -> list[Network]:
-    """Network of each net; nets with tensors of the same shapes share one trace."""
+    """Return the traced network of each net. Nets whose tensors have the same shapes share one trace."""
     traces: dict[tuple[torch.Size, ...], Network] = {}
     networks = []
     for net in nets:
@@ -268,7 +268,7 @@ def members_of(
     origins: Sequence[SelectionState],
     noise_model: NoiseModel | TargetNoise | None,
 ) -> list[Member]:
-    """Members of the ensemble; each knows the rows that were held out from it."""
+    """Return the members of the ensemble. Each one stores the keys of the rows that were held out from it."""
     n_steps, is_small, data = joint_nets.n_steps, joint_nets.is_small, request.data
     temperature = tempering(fits[0].network, request.resolved.temperature)
     keys, held_out, n_bins = row_keys(data.X, data.targets), joint_nets.held_out.cpu().numpy(), pieces_of(joint_nets)
@@ -285,7 +285,7 @@ def members_of(
 
 
 def pieces_of(joint_nets: JointMembers) -> tuple[int | None, ...]:
-    """Maximum number of bins of a column, for each member."""
+    """Maximum number of bins of a column, for each member; None without bins."""
     return tuple(
         max((len(edges) - 1 for edges in a.get("input_edges", ())), default=0) or None for a in joint_nets.arguments
     )
@@ -298,7 +298,7 @@ def _scored(
     known: float | None,
     before: Sequence[Hyper] | None,
 ) -> tuple[list[HeldOutScores], list[Hyper]]:
-    """Held-out scores of each net and the hyperparameters they select; exact nets apart. ``known`` is a fixed φ."""
+    """Held-out scores and selected hyperparameters of each net, separately for exact nets. ``known`` is a fixed φ."""
     listed, n_exact = list(zip(fits, _held_out(rows, joint_nets), strict=True)), joint_nets.n_exact
     scores: list[HeldOutScores] = []
     hypers: list[Hyper] = []
@@ -320,7 +320,7 @@ def _scored(
 
 
 def _mean_square(parts: Sequence[tuple[LaplaceFit, TrainingRows]]) -> float:
-    """Weighted mean of squared errors over known noise variances, on held-out rows; within the bounds of φ."""
+    """Weighted mean of squared held-out errors over their known noise variances, clipped to the bounds of φ."""
     total = weight = torch.zeros((), dtype=torch.float64, device=parts[0][0].theta.device)  # read once, at the end
     for fit, rows in parts:
         for x, targets, weights in rows.chunks(FORWARD_ROWS):
@@ -334,7 +334,7 @@ def _mean_square(parts: Sequence[tuple[LaplaceFit, TrainingRows]]) -> float:
 def _errors(
     joint_nets: JointMembers, fits: Sequence[LaplaceFit], hypers: Sequence[Hyper], rows: TrainingRows
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Held-out errors, variances of predictions, and noise in units of φ, for each repeat and row; (D, n, C) each."""
+    """Held-out errors, posterior variances, and noise variances in units of φ, by repeat and row; (D, n, C) each."""
     repeat_of = joint_nets.repeat_of.tolist()
     shape = (joint_nets.n_repeats, len(rows), fits[0].n_outputs)
     zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)

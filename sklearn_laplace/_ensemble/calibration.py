@@ -1,22 +1,23 @@
 r"""Calibration of an ensemble's variances and noise tails on held-out rows.
 
-Each row is held out by one member of every repeat. The errors of one repeat show the accuracy of a single member. The
-errors of two repeats also show how much averaging improves the prediction.
+A repeat is a partition of the rows into folds, with one member per fold. Each row is thus held out from one member of
+every repeat. The errors of one repeat show the accuracy of a single member. The errors of two repeats also show how
+much averaging improves the prediction.
 
 **Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` be the best factor for a single
 member, and :math:`c_2` the best factor for the mixture of the repeats. Averaging with weights :math:`a_k` removes a
-fraction of the variance between members that is proportional to :math:`1 - \sum_k a_k^2`. With the weights b of the
-repeats,
+fraction of the variance between members that is proportional to :math:`1 - \sum_k a_k^2`. With the weights
+:math:`b_d` of the repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
 **Tails.** A noise model (``noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with variance s².
-Real errors often have heavier tails. Therefore h has an additional standard deviation :math:`\tau`, which leaves
-:math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
+Real errors often have heavier tails. Therefore h gets an additional standard deviation :math:`\tau`, and its mean is
+shifted such that :math:`E[e^h]` stays the same. The density of an error e of a prediction with variance V is
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
-For each row, h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
+For each row, h is predicted without that row, by one Newton step. :math:`\tau` maximises the held-out density of the
 mixture of the repeats. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
 """
 
@@ -38,13 +39,13 @@ from ..options.resolved import Options
 from .noise_model import TrainedNoise, noise_model, normal_nodes, shrunk
 
 FACTORS = 0.05, 4.5
-"""Minimum and maximum factor of all variances."""
+"""Minimum and maximum of the common factor of all variances."""
 MOST_REACH = 2.0
 """Maximum of :math:`\\log c_K - \\log c_1` relative to :math:`\\log c_2 - \\log c_1`."""
 SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 """Candidate values of τ."""
 USUAL_SPREAD, WORTH = 0.5, 2.0
-"""Default τ, and the gain in held-out log density, in nats, that another value must bring."""
+"""Default τ, and the minimum gain in held-out log density, in nats, for selecting another value."""
 MOST_ROWS = 4000
 """Maximum number of held-out rows for estimating τ, the factors, and the prior precision of classes and counts."""
 
@@ -70,7 +71,7 @@ class HeldOutRepeats:
         return HeldOutRepeats(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
 
     def under(self, chosen: Tensor, dispersion: Tensor, log_ratio: LatentGaussian) -> HeldOutRepeats:
-        """Select m rows by their indices, with other φ (D, 1, 1) and distributions (m, C) of log noise ratios h."""
+        """Select m rows by their indices; derive their noise from φ (D, 1, 1) and distributions (m, C) of h."""
         errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
         noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
         return HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), self.weights[chosen], self.shares)
@@ -111,7 +112,7 @@ class HeldOutRepeats:
 
 
 def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> tuple[float, float]:
-    """Factor c_K of all variances, and τ of the noise, of a mixture of members with weights ``shares`` (K,)."""
+    """Return the factor c_K of all variances and the τ of the noise, for a mixture with ``shares`` (K,) as weights."""
     rows = rows.some(MOST_ROWS)
     spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
     together = {spread: rows.best_factor(rows.of_all, spread) for spread in spreads}
@@ -127,7 +128,7 @@ def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> tuple[float, fl
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:
-    """Return the noise model with the τ that is estimated from the errors of its own training rows."""
+    """Return the noise model with the τ estimated from the errors of its own training rows."""
     sample = trained.some(MOST_ROWS)
     log_ratio = sample.left_out()
     noise = sample.dispersion * (log_ratio.mean + sample.model.log_level).exp()
@@ -153,11 +154,11 @@ def learnt_noise(
     quick: bool = False,
     with_own_tails: bool = True,
 ) -> TrainedNoise | None:
-    """Train the noise net on held-out errors of rows (n, d); None if the noise does not vary or the net is too
-    expensive.
+    """Train the noise net on held-out errors of rows (n, d).
 
-    If ``honest``, the errors come from nets trained without these rows, and the mean is trained under the noise later.
-    ``quick`` suffices for row weights in a training; ``with_own_tails`` estimates the tails from these errors.
+    Return None if the noise does not vary or the net is too expensive. If ``honest``, the errors come from nets trained
+    without these rows, and the mean is or will be trained under this noise. ``quick`` is accurate enough for row
+    weights in training. ``with_own_tails`` estimates τ from the same errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)

@@ -1,16 +1,16 @@
 r"""Selection of prior precision and noise level of a posterior: by evidence, leave-one-out, or held-out folds.
 
-**Leave-one-out** on the rows of a fitted estimator. The formulas are in ``laplace/leave_one_out/left_out.py`` and
-``laplace/selection/loo.py``. This module provides the exact curvature for the left-out means: the fit's own if it is
-exact, otherwise that of one more pass over the rows. It also limits the memory. If leave-one-out selects the prior
-precision and the evidence selects the noise level, the two updates
+**Leave-one-out** uses the rows of a fitted estimator. The formulas are in ``laplace/leave_one_out/left_out.py`` and
+``laplace/selection/loo.py``. This module provides the exact curvature that the left-out means need. It is the
+curvature of the fit if that is exact, otherwise the result of one more pass over the rows. The module also limits the
+memory. If leave-one-out selects the prior precision and the evidence selects the noise level, the two updates
 
 .. math:: \delta \leftarrow \arg\max_\delta \textstyle\sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi), \qquad
           \varphi \leftarrow \arg\max_\varphi \log p(D \mid \delta, \varphi)
 
-alternate until convergence; likewise if the roles are exchanged. The weights remain at the mode of the training and are
-not trained again under the selected hyperparameters, see ``docs/decisions.md``. Rows are not merged here: of two equal
-rows, only one is left out at a time.
+alternate until convergence; likewise if the roles are exchanged. The weights remain at the mode found in training. They
+are not trained again under the selected hyperparameters, see ``docs/decisions.md``. Equal rows are not merged here: of
+two equal rows, only one is left out at a time.
 """
 
 import math
@@ -44,16 +44,16 @@ from ..options.resolved import DISPERSION_RULES, Options
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
-    """Log density of a target without its row, in nats: of a class with a link, else of a number or a count."""
+    """Log density of a left-out target, in nats: of a class if ``link`` is given, or of a number or count."""
     if link is not None:
         return class_density(likelihood, link)
     return gaussian_density if likelihood.has_dispersion else partial(_count_density, likelihood)
 
 
 def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
-    """As :func:`density_of`, for a selection by held-out rows. The link is fixed, because that of a fit may change.
+    """As :func:`density_of`, for selection on held-out rows. The link is fixed, because the link of a fit may change.
 
-    "probit" is underconfident for many classes. A net of fewer rows prefers a wider posterior, and this offsets it.
+    "probit" is underconfident for many classes. This offsets that nets trained on fewer rows prefer a wider posterior.
     """
     return density_of(likelihood, LINKS[link](torch.zeros(0, 0)) if likelihood.over_classes else None)
 
@@ -65,9 +65,9 @@ def _count_density(likelihood: Likelihood, latent: LatentGaussian, targets: Tens
 
 
 ROUNDS, RESTING = 10, 0.01
-"""Maximum number of alternations between two rules, and the change of log δ and log φ at which they end."""
+"""Maximum number of alternations between two rules, and the change of log δ and log φ below which they stop."""
 POINTS = 40
-"""Number of points of a path, whose values are stored for each row of a chunk."""
+"""Number of points of a path that memory estimates assume; all of them are stored for each row of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LeftOut:
     density: Density  # log density of a target
 
     def exact(self, fit: LaplaceFit) -> LaplaceFit:
-        """A fit of the rows with ``GGN`` and an exact structure: ``fit`` itself, or one more pass over the rows."""
+        """Return a fit to the rows with ``GGN`` and an exact structure: ``fit`` itself, or one from a further pass."""
         if isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN):
             self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature))
             return fit
@@ -100,7 +100,7 @@ class LeftOut:
         return fit_laplace(network, fit.likelihood, GGN(), structure, fit.prior, self.rows.chunks(step))
 
     def batches(self, fit: LaplaceFit) -> list[Rows]:
-        """Split the rows into chunks that fit in memory together with an exact fit."""
+        """Split the rows into chunks that fit in memory next to an exact curvature."""
         return self.rows.chunks(self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature)))
 
     def latent(self, fit: LaplaceFit, hyper: Hyper) -> LatentGaussian:
@@ -115,7 +115,7 @@ class LeftOut:
         return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
     def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """Errors √(e² + V) of the training rows, with variance 0; e is the residual, V the posterior variance."""
+        """Errors √(e² + V) of the training rows: e is the residual, V the posterior variance. Their variances are 0."""
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
         step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []
@@ -134,8 +134,8 @@ class LeftOut:
     def chosen(self, fit: LaplaceFit, hyper: Hyper, options: Options, *, settled: bool = False) -> Hyper:
         """Select prior precision and noise level, each by its own rule, at temperature 1.
 
-        Fixed values in ``hyper``, and values with a rule other than leave-one-out or the evidence, are kept. If
-        ``settled``, a prior precision that the evidence of the training has selected is kept, too.
+        Values that are fixed, or that have a rule other than leave-one-out or the evidence, are kept. If ``settled``, a
+        prior precision that the evidence has already selected in training is kept as well.
         """
         exact = self.exact(fit)
         batches, chosen = self.batches(exact), replace(hyper, temperature=1.0)
@@ -156,7 +156,7 @@ class LeftOut:
         return replace(chosen, temperature=hyper.temperature)
 
     def _room(self, network: Network, n_outputs: int, structure: type[Curvature], used_bytes: int) -> int:
-        """Number of rows per chunk, besides ``used_bytes`` of curvatures and the Jacobians kept between passes."""
+        """Number of rows per chunk in the memory left by ``used_bytes`` of curvatures and by the stored Jacobians."""
         dual = len(self.rows) * n_outputs
         size = min(network.n_parameters, dual) if structure is Functional else network.n_parameters
         width = network.row_width(n_outputs) + n_outputs * (n_outputs + 2) * (size + POINTS)
@@ -172,7 +172,7 @@ class LeftOut:
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
-    """Set δ to its bound if ρ = δφ is at its bound, for a joint search of δ and φ in terms of ρ."""
+    """Set δ to its bound if δ · φ / ``unit`` is at that bound, because a joint search bounds this product."""
     low, high = PRECISION_BOUNDS
     values, ratio = hyper.prior_precision, hyper.dispersion / unit
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)
@@ -190,7 +190,7 @@ def left_out_of(
     *,
     in_order: bool = False,
 ) -> LeftOut:
-    """Stored rows of a fit; ``in_order`` sorts large data by their keys, and ``seed`` is that of the link's draws."""
+    """Return the stored rows of a fit. ``in_order`` sorts large data by row keys; ``seed`` is for draws of the link."""
     if kept is None:
         raise UnsupportedCombinationError(
             f"{needed_by} needs the training rows, but forget has removed the stored rows. Fit the remaining rows "
@@ -204,7 +204,7 @@ def left_out_of(
 
 
 def _variance(network: Network, prior: Prior, hyper: Hyper, rows: TrainingRows, options: Options) -> Tensor:
-    """Marginal variances (P,) of a diagonal posterior over all weights under the training's hyperparameters.
+    """Marginal variances (P,) of a diagonal posterior over all weights, under the hyperparameters of the training.
 
     The posterior's own hyperparameters are not used, because they can be selected again later without the data.
     """
@@ -250,7 +250,7 @@ def choose(
             fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
         )
         start = replace(optimum, temperature=start.temperature)
-    held_out = origin.held_out(fit, start)  # None if the proportions of the precisions have changed
+    held_out = origin.held_out(fit, start)  # None if the ratios between the precisions have changed
     return start if held_out is None else _by_held_out(held_out, fit, start, options)
 
 

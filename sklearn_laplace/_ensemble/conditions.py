@@ -1,6 +1,6 @@
-"""Conditions on the request of a fit: joint training, streamed rows, a GPU.
+"""Conditions under which a fit trains its members jointly, accepts streamed rows, or uses a GPU.
 
-Under ``device="auto"``, a fit with built-in nets takes a GPU if there is one and the fit is large enough.
+Under ``device="auto"``, a fit with built-in nets uses a GPU if one is available and the fit is large enough.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from ..options.resolved import Options, is_auto, is_number
 from .joint_members import blocks_of
 
 LEAST_EVENTS = 30
-"""Minimum sum of the counts of each target for joint training: rates with hardly any event have no lower bound."""
+"""Minimum sum of the counts of each target for joint training. With hardly any event, a rate has no lower bound."""
 
 
 def trains_jointly(
     parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False
 ) -> bool:
-    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net."""
+    """True if a fit trains its members jointly: built-in net, enough rows, and no option that needs a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     least_rows = LEAST_ROWS if likelihood.has_dispersion else LEAST_OF_OTHERS
@@ -58,7 +58,7 @@ def _is_of_one_net(parameters: Mapping[str, Any], options: Options) -> bool:
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:
-    """Refuse a stream for nets that train one after the other, or for a curvature whose size grows with the rows."""
+    """Refuse a stream if nets train one after the other, or if the curvature stores all rows or is no sum over rows."""
     if request.stream is None:
         return
     structure = options.structure
@@ -78,13 +78,13 @@ def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) ->
 
 
 GPU_WORK, JOINT_WORK = 1e9, 1e8
-"""Minimum products of rows and weights for which "auto" takes a GPU: for one net, and for joint training."""
+"""Minimum number of rows times weights for which "auto" selects a GPU: for one net, and for joint training."""
 
 
 def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
-    """Options with a GPU in place of "auto" if it pays.
+    """Return the parameters, with a GPU in place of "auto" if the fit is large enough.
 
-    Several ranks of a process group would share a GPU and stay on the CPU; a previous posterior has its device.
+    Ranks of a process group would share a GPU, so they stay on the CPU. A previous posterior keeps its device.
     """
     if not is_auto(parameters["device"]) or parameters["net"] is not None or not AVAILABLE["cuda"]():
         return parameters
@@ -98,7 +98,7 @@ def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Opt
 
 
 def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool) -> int:
-    """Number of weights of the largest net of a fit, with the maximum number of inputs of an encoding."""
+    """Number of weights of the largest net of a fit, if its encoding has the maximum number of inputs."""
     layers, n_bins = of_one_net(parameters), parameters["n_bins"]
     if is_joint:
         recipe = recipes_for(shape.n_rows, shape.levels.count(0))[-1]
@@ -109,7 +109,7 @@ def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool)
 
 
 def leaves_layers_open(request: FitRequest, options: Options) -> bool:
-    """True if no option refers to hidden layers, or sets a prior or a training for them, before "auto" is settled."""
+    """True if the layers are "auto", and no option depends on them or fixes bins, prior, epochs or number of nets."""
     parameters = request.parameters
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)

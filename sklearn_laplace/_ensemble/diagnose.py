@@ -1,8 +1,9 @@
 """Diagnosis of a fitted ensemble, once for each fit: at most one warning about its intervals.
 
-A fit whose prior precision and noise level were selected on held-out rows is calibrated. Other fits are compared with
-left-out rows in closed form, given nets with rows outside their training. All criteria are ratios, so that none depends
-on the scale of X, y or the weights. ``examples/benchmarks/true_warnings.py`` measures precision and recall.
+A fit whose prior precision and noise level were both selected on held-out rows needs no check. Intervals of other fits
+are compared with left-out targets in closed form; those of the user's nets, with rows outside their training. All
+criteria are ratios, so none of them depends on the scale of X, y or the weights.
+``examples/benchmarks/true_warnings.py`` measures precision and recall of the warnings.
 """
 
 import math
@@ -30,11 +31,11 @@ from .member import Member
 
 Finding = tuple[str, type[UserWarning]]
 FAR_FROM_MODE = 1.0
-"""Distance to the mode above which it is reported, in posterior standard deviations per effective parameter."""
+"""Maximum distance to the mode without a warning: posterior standard deviations over √(effective parameters)."""
 WIDER_THAN_ERRORS = 1.5
-"""Ratio of the width of the intervals to the errors up to which wide intervals are due to large errors."""
+"""Maximum ratio of interval width to errors at which wide intervals are attributed to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Confidence level of the intervals, and the coverage of left-out targets below which they are too narrow, if it is
+"""Level of the intervals, and the minimum coverage of left-out targets. Intervals are too narrow if their coverage is
 smaller by more than one standard error."""
 
 
@@ -49,15 +50,15 @@ class LeftOutIntervals:
 
     @property
     def is_narrow(self) -> bool:
-        """True if the coverage is too small, by more than its standard error."""
+        """True if the coverage is below ``NARROW`` by more than its standard error."""
         return self.coverage + math.sqrt(self.coverage * max(1 - self.coverage, 0.0) / self.n_rows) < NARROW
 
 
 def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    There is no warning at a temperature other than 1, which is a choice of the user. Members that were trained together
-    need no diagnosis (:attr:`.Ensemble.is_calibrated`).
+    No warning is issued at a temperature other than 1, which the user has chosen. Jointly trained members need no
+    diagnosis (:attr:`.Ensemble.is_calibrated`).
     """
     first = ensemble.first
     if isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0:
@@ -95,21 +96,21 @@ def _finding(ensemble: Ensemble, options: Options) -> Finding | None:
         return _far(distance, left_out, free_noise or not first.fit.likelihood.has_dispersion)
     if left_out is None:
         return None
-    # Errors larger than those of a constant prediction are due to a weak prior of the training.
+    # Errors larger than those of a constant prediction indicate a weak prior of the training.
     found = _wide(left_out.width, min(left_out.error, 1.0), first, options)
     return _narrow(left_out, options) if found is None and left_out.is_narrow else found
 
 
 def _distance(ensemble: Ensemble) -> float:
-    """Largest distance of a trained member to its mode, in posterior standard deviations per effective parameter."""
-    # The weights of a given net are those of its user.
+    """Largest distance of a trained member to its mode: posterior standard deviations over √(effective parameters)."""
+    # The user has chosen the weights of a given net.
     trained = [member for member in ensemble.members if member.n_steps > 0 and not member.is_given]
     distances = [member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in trained]
     return max(distances, default=0.0)
 
 
 def _left_out(ensemble: Ensemble, options: Options) -> LeftOutIntervals | None:
-    """Summary of the intervals of left-out rows in closed form; None if there is none or it is too expensive."""
+    """Summary of the closed-form intervals of left-out rows; None if they are unavailable or too expensive."""
     first, parts = ensemble.first, []
     varies = first.noise_model is not None and first.noise_model.varies
     if varies or first.kept is None or not first.fit.likelihood.quadratic:
@@ -146,7 +147,7 @@ def _is_affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def _merged(rows: PreparedData) -> PreparedData:
-    """The rows, with equal ones merged unless they have known noise variances: copies would leak."""
+    """Merge equal rows, because copies of a left-out row would leak its target; keep rows with known noise apart."""
     if rows.noise is not None:
         return rows.present()
     X, targets, weights = canonical_rows(rows.X, rows.targets, rows.weights)
@@ -154,7 +155,7 @@ def _merged(rows: PreparedData) -> PreparedData:
 
 
 def _wide(width: float, error: float, first: Member, options: Options) -> Finding | None:
-    # A net with large errors has wide intervals for another reason than its prior.
+    # If a net has large errors, its intervals are wide because of these errors, not because of its prior.
     if not width > max(1.0, WIDER_THAN_ERRORS * error):
         return None
     advice = f"a prior_precision above {first.hyper.prior_precision.max():.2g}, or prior_precision='auto'"

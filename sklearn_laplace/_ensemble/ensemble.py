@@ -1,9 +1,9 @@
 """Mixture of ensemble members, with predictions in the network's units.
 
-Predictions of all members for the same rows are one tensor program where possible: members of one kind, with nets of
-the same shape, share the encoding of the columns and run as one batched product per layer. A noise model that several
-members share is evaluated once. This applies to the linearised predictive of built-in nets; other members predict one
-after the other (``member.py``). Both ways give the same numbers up to rounding.
+All members predict the same rows in one tensor program where possible. Members of one kind, with nets of the same
+shape, share the encoding of the columns and compute one batched product per layer. A noise model that several members
+share is evaluated once. This applies to the linearised predictive of built-in nets; other members predict one after the
+other (``member.py``). Both ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class KronRoots:
-    """One layer of the posteriors of K members in Kronecker form, for inputs shared by the stacked nets."""
+    """Root of the posterior covariance of one layer in Kronecker form, for K members with stacked nets."""
 
     output_basis: Tensor  # (K, O, O), of the cotangents
     input_basis: Tensor  # (K, I, J), or (I, K·J) for a layer that reads the columns
-    bias: Tensor  # (K, J), row of the bias, zero without one
+    bias: Tensor  # (K, J), row of the input basis for the bias; zero without a bias
     variances: Tensor  # (K, J, O), inverse precisions in both bases
 
     def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
-        """Part of the covariances (K, n, C, C), from inputs (n, I) or (K, n, I) and cotangents (K, C, n, O)."""
+        """Part of the layer in the covariances (K, n, C, C); inputs (n, I) or (K, n, I), cotangents (K, C, n, O)."""
         n_nets, n_outputs = cotangents.shape[:2]
         if inputs.ndim == 2:
             rotated = torch.addmm(self.bias.flatten(), inputs, self.input_basis)
@@ -60,7 +60,7 @@ class KronRoots:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Members of one kind, their nets stacked, and the root of each layer; none unless in Kronecker form."""
+    """Members of one kind with stacked nets; ``roots`` has an entry per layer if all posteriors have Kronecker form."""
 
     members: tuple[Member, ...]
     nets: StackedNets
@@ -68,7 +68,7 @@ class Stack:
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> Self:
-        """Stack of these members of one kind."""
+        """Stack members of one kind."""
         nets = StackedNets.of([member.fit.network for member in members])
         posteriors = [member.posterior for member in members]
         return cls(tuple(members), nets, _roots(nets, [p for p in posteriors if isinstance(p, KronPosterior)]))
@@ -91,7 +91,7 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """All members of an ensemble in stacks of consecutive members, in their order."""
+    """All members of an ensemble, in their order, as stacks of consecutive members."""
 
     stacks: tuple[Stack, ...]
     width: int  # number of elements of one row in all members
@@ -156,7 +156,7 @@ class Together:
         return torch.cat(self._chunked(x, options, average))
 
     def _latents(self, x: Tensor, outside: Extrapolation | None) -> tuple[list[LatentGaussian], Tensor]:
-        """Distribution of the outputs of rows for each member, and the sum of all its numbers."""
+        """Distribution of the outputs of rows for each member, and the sum of all means and covariances."""
         latents = [latent for stack in self.stacks for latent in stack.latents(x)]
         if outside is not None:
             wider = torch.diag_embed(outside.variance(x))
@@ -164,9 +164,9 @@ class Together:
         return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
 
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
-        """Values of a function of each chunk of rows; its second result is a sum, which has to be finite.
+        """Return the values of a function of each chunk of rows. Its second result is a sum, which has to be finite.
 
-        Each thread takes whole chunks: threads that share an operation would wait after each short one.
+        Each thread takes whole chunks: threads that share one operation would have to wait after each short operation.
         """
         memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
         n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
@@ -229,16 +229,16 @@ class Ensemble:
 
     @property
     def is_calibrated(self) -> bool:
-        """True for members that were trained together, which held-out rows have calibrated."""
+        """True if the members were trained jointly, and are therefore calibrated on held-out rows."""
         return any(member.unseen is not None and not member.is_given for member in self.members)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
-        """Weighted mean over the members of a function's values."""
+        """Weighted mean of a function of the members."""
         answers = torch.stack([answer(member) for member in self.members], -1)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def means(self, x: Tensor, options: Options) -> Tensor:
-        """Mean of numeric targets (n, C), float64; takes forward passes alone."""
+        """Mean of numeric targets (n, C), float64; needs only forward passes if the predictive allows it."""
         mean = self.first.fit.likelihood.conditional_mean
         if (together := self._together(options)) is None:
             return self.mean_of(lambda member: mean(member.outputs(x, options)))
@@ -246,13 +246,13 @@ class Ensemble:
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
-        """Moments of the targets of rows x (n, d); ``merged`` may make the noise levels of a member one component."""
+        """Moments of the targets of rows x (n, d). If ``merged``, noise levels of a member may form one component."""
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
 
     def averages(self, x: Tensor, options: Options, answer: Callable[[Member, LatentGaussian], Tensor]) -> Tensor:
-        """Weighted mean over the members of a function (n, …) of the outputs of rows."""
+        """Weighted mean, over the members, of a function (n, …) of the distribution of the outputs."""
         if (together := self._together(options)) is None:
             return self.mean_of(
                 lambda member: torch.cat(member.answers(x, options, lambda latent, _: answer(member, latent)))
@@ -260,7 +260,7 @@ class Ensemble:
         return together.averages(x, options, torch.from_numpy(self.weights), answer)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program; None if its copies need too much memory, or for other predictives."""
+        """All members as one tensor program; None for gaps, for predictives but GLM, or if memory is too small."""
         has_room = 2 * self._used <= options.memory.size
         is_plain = options.fillings is None and issubclass(options.predictive, GLM)
         return self._stacked if has_room and is_plain else None
@@ -277,7 +277,7 @@ class Ensemble:
         return Components.joined(parts, torch.from_numpy(self.weights).to(parts[0].mean))
 
     def draws(self, count: int, generator: torch.Generator, draw: Callable[[Member, int], Tensor]) -> Tensor:
-        """Draws from the mixture along the last axis, in random order; ``draw`` makes those of one member."""
+        """Draws from the mixture along the last axis, in random order; ``draw`` returns draws from one member."""
         if len(self.members) == 1:
             return draw(self.first, count)
         chosen = torch.multinomial(torch.from_numpy(self.weights), count, replacement=True, generator=generator)

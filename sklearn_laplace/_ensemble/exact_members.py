@@ -1,12 +1,14 @@
 """Nets with exact Gauss–Newton steps, as one repeat of a joint ensemble.
 
-**Targets with noise.** Each net is trained without one of ``FOLDS_OF_MANY`` folds, next to the other repeats. The
-evidence of the first net selects the prior precision of all, and the other three take few steps from initial weights
-of their own. If the rows are many, gradient steps of all nets together come first (``_training/fit_map.py``).
+A repeat is a partition of the rows into ``FOLDS_OF_MANY`` folds, with one net per fold, trained without that fold.
 
-**Targets almost free of noise.** There are no other repeats, and a net of all rows selects the prior precision. The
-errors of held-out rows determine the noise model. Then each net goes on with all rows (``fit.py``), since errors that
-are not noise decrease fast with the number of rows.
+**Noisy targets.** The repeat is trained in addition to other repeats. The evidence of its first net selects the prior
+precision of all its nets. The other nets take few steps, from initial weights of their own. For many rows, joint
+gradient steps of all nets come first (``_training/fit_map.py``).
+
+**Targets almost free of noise.** There are no other repeats, and a net trained on all rows selects the prior precision.
+The errors of held-out rows determine the noise model. Then each net is trained further on all rows (``fit.py``),
+because errors that are not noise decrease fast with the number of rows.
 """
 
 from collections.abc import Sequence
@@ -41,11 +43,11 @@ from ..options.resolved import is_auto
 from .joint_members import JointMembers
 
 WORTH = 1.1
-"""Pieces are used if the squared held-out error of nets with numbers is this many times larger."""
+"""Bins are used if the squared held-out error of nets with plain numbers is more than this many times larger."""
 
 
 def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
-    """Repeat beside other ones, under the variances ``noise`` (n, C) of their rows, from fold ``first`` on."""
+    """Train a repeat in addition to others, under their ``noise`` (n, C); ``first`` is the place of its first fold."""
     held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = _with_pieces(request, None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"])
     if noise is not None:
@@ -55,7 +57,7 @@ def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Ta
 
 
 def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
-    """Nets without other repeats, with the encoding that ``WORTH`` decides by the errors of one fold."""
+    """Train nets without other repeats; the errors of one fold and ``WORTH`` decide between two encodings."""
     held_out, requests = _held_out(request, 0), [_with_pieces(request, kind) for kind in kinds]
     if len(kinds) > 1:
         errors = []
@@ -71,7 +73,7 @@ def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) ->
 
 
 def _held_out(request: FitRequest, n_before: int) -> np.ndarray:
-    """Mask (K, n) of the rows that each net holds out, of a repeat after others."""
+    """Mask (K, n) of the rows that each net of a repeat holds out; ``n_before`` other repeats precede it."""
     return held_out_rows(request.data.X, request.data.targets, n_before + 1, FOLDS_OF_MANY)[-FOLDS_OF_MANY:]
 
 
@@ -89,9 +91,9 @@ def without_folds(
     *,
     lead: bool,
 ) -> tuple[JointMembers, Tensor]:
-    """Nets without the rows ``masks`` (K, n), and their outputs for these rows (n, C).
+    """Train a net without the rows of each mask (K, n); return the nets and their outputs (n, C) for these rows.
 
-    With a ``lead``, a net of all rows selects the prior precision, otherwise the first net.
+    If ``lead``, a net trained on all rows selects the prior precision; otherwise the first net selects it.
     """
     n, seed = len(masks), request.seeds[0] + first
     held_out = torch.from_numpy(masks).to(rows.inputs.device)
@@ -126,7 +128,7 @@ def without_folds(
 
 
 def _after_few_steps(network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper, task: Task) -> Network:
-    """The net after a few steps with the prior precision of ``hyper``."""
+    """Return the net after a few steps with the prior precision of ``hyper``."""
     effort = NOISY if hyper.dispersion >= NOISELESS else LATER_NOISELESS
     n_steps = (LATER_NOISY_OF_FEW if plan.is_noisy else effort).gauss_newton
     if plan.free_dispersion:

@@ -1,10 +1,11 @@
-"""Fit of nets that are trained one after the other, each on all rows; see ``fit.py``.
+"""Fit of nets that are trained independently, each on all rows; see ``fit.py``.
 
-**Held-out rows.** The evidence of separable classes prefers a prior so weak that all probabilities are nearly uniform.
-So a copy of a net for classes or counts is trained without a fold of the rows, under the prior precision of the net.
-Its held-out rows select a factor of that precision. The noise level of numbers compensates, so that they need no copy.
+**Held-out rows.** For separable classes, the evidence prefers a prior so weak that all probabilities are nearly
+uniform. Therefore a copy of a net for classes or counts is trained without one fold of the rows, under the net's prior
+precision. The rows of this fold select a factor of the precision. Nets for numeric targets need no copy, because their
+noise level compensates for a weak prior.
 
-Warnings of members are recorded while they are fitted, and issued once it is known which members count.
+Warnings are recorded while members are fitted, and issued once it is known which members are part of the ensemble.
 """
 
 import warnings
@@ -45,14 +46,17 @@ Caught: TypeAlias = "list[warnings.WarningMessage]"
 
 @contextmanager
 def kept_back() -> Iterator[Caught]:
-    """Record all warnings, in order to issue them later."""
+    """Record all warnings so that they can be issued later."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
 
 
 def issue(caught: Caught, *, of_others: bool) -> None:
-    """Issue recorded warnings: one of hundreds about jitter in a training, and of later members one per category."""
+    """Issue recorded warnings, but only one about jitter.
+
+    For later members (``of_others``), issue only one about clipping, and none about bounds.
+    """
     issued: set[type[Warning]] = set()
     for record in caught:
         message: Warning | str = record.message
@@ -67,7 +71,7 @@ def issue(caught: Caught, *, of_others: bool) -> None:
 
 
 def has_copy(request: FitRequest, options: Options) -> bool:
-    """True if a copy of the net pays: classes or counts, hidden layers, and a prior that held-out rows may select."""
+    """True if a copy of the net is trained: classes or counts, hidden layers, and a prior selected on held-out rows."""
     parameters, data = request.parameters, request.data
     is_deep = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     is_open = options.by_held_out[0] and options.map_precision is None and options.previous is None
@@ -79,7 +83,7 @@ def has_copy(request: FitRequest, options: Options) -> bool:
 def with_copy(
     request: FitRequest, trained: MapResult, fit: LaplaceFit, origin: SelectionState, options: Options, task: Task
 ) -> SelectionState:
-    """Start of the selection with the scores of the rows that the copy holds out."""
+    """Return the state of the selection, with the scores of the rows that are held out from the copy."""
     data = request.data
     mask = held_out_rows(data.X, data.targets, 1, FOLDS_OF_MANY)[0]
     seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)
@@ -105,9 +109,9 @@ def fit_alone(
     starts: tuple[WarmStart, ...] = (),
     noise_model: Noise = None,
 ) -> Ensemble:
-    """Fit nets that are trained alone, under a noise model or that of the first one.
+    """Fit nets independently, under the given noise model or that of the first net.
 
-    All have the prior precisions that the evidence of the first one selects. ``starts`` replace initial weights.
+    All nets have the prior precisions that the evidence of the first net selects. ``starts`` replace initial weights.
     """
     lead = replace(request, warm_start=starts[0]) if starts else request
     with task.subtask("member", n_stages) as stages:
@@ -132,7 +136,7 @@ def fit_alone(
 
     drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
     n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
-    # Numbered before the threads start.
+    # The tasks are numbered before the threads start.
     tasks = [task.subtask("member", STAGES, place=(k + 2, n_others + 1), n_jobs=n_jobs) for k in range(n_others)]
     fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
     with kept_back() as caught:
@@ -142,9 +146,10 @@ def fit_alone(
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
-    """Fit the first member, for negative binomial counts in alternation with their overdispersion.
+    """Fit the first member. For negative binomial counts, alternate between training and selection of α.
 
-    Each depends on the other: a large α attributes differences between rows to noise, which favours a strong prior.
+    The prior and the overdispersion α depend on each other. A large α attributes differences between rows to noise,
+    which favours a strong prior.
     """
     trained, options = _trained(request, task), request.options_for_rows()
     rounds = ROUNDS if options.likelihood.is_overdispersed and options.previous is None else 0
@@ -152,7 +157,7 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
         if task.clock.is_over():
             break
         rows = request.data.training_rows(options.dtype, options.device, built_in=request.parameters["net"] is None)
-        # The weights of a given net stay, and its posterior is that of the member.
+        # A given net keeps its weights, and its posterior is that of the member.
         mode = fit_member(request, task, trained=trained)[0] if isinstance(trained, GivenNet) else trained.mode
         with single_thread(trained.is_small):
             request = request.with_overdispersion(best_overdispersion(mode.fit, mode.hyper, rows))
@@ -170,7 +175,7 @@ def _trained(request: FitRequest, task: Task) -> MapResult | GivenNet:
 def _left_out(
     request: FitRequest, fit: LaplaceFit, input_dtype: torch.dtype, needed_by: str = "leave-one-out"
 ) -> LeftOut:
-    """Stored rows for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
+    """Stored rows for leave-one-out; an error names ``needed_by``, the option or method that needs them."""
     check_left_out(needed_by, request.parameters)
     return left_out_of(request.kept, input_dtype, request.seeds[2], fit, request.resolved, needed_by, in_order=True)
 
@@ -184,10 +189,10 @@ def fit_member(
     trained: MapResult | GivenNet | None = None,
     scores: HeldOutScores | None = None,
 ) -> tuple[Member, MapResult | GivenNet]:
-    """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
+    """Train one net and approximate its posterior; train again if a learnt noise model requires it.
 
-    ``task`` gets at most ``STAGES`` subtasks, twice as many if the noise may vary. ``noise_model`` is that of an
-    earlier fit; ``trained`` replaces the first training, and ``scores`` are those of the first member.
+    ``task`` gets at most ``STAGES`` subtasks, or twice as many if the noise may vary. ``noise_model`` is that of an
+    earlier fit. ``trained`` replaces the first training run, and ``scores`` are those of the first member.
     """
     data = request.data
     trained = _trained(request, task) if trained is None else trained
@@ -205,16 +210,16 @@ def fit_member(
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         stage.score = origin.held_out_score(fit, hyper, data.scale)
         if learns_noise and noise_model is None:
-            # Copies of a row are left out together, so that a weight equals as many copies.
+            # Copies of a row are left out together, so that a weight of k is equivalent to k copies.
             merged = None if request.kept is None else data
             of_noise = request if isinstance(trained, GivenNet) else replace(request, kept=merged)
             left_out = partial(_left_out, of_noise, fit, trained.input_dtype)
             noise_model = fitted_noise(of_noise, fit, hyper, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
-                noise_model = None  # no time is left for a training under it
+                noise_model = None  # no time is left for training under this model
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
         again = request.under_noise(noise_model.ratios_of)
-        kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # the weights of a given net stay
+        kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # a given net keeps its weights
         again = again if kept is not None else replace(again, warm_start=trained.warm_start())
         return fit_member(again, task, noise_model=noise_model, learns_noise=False, trained=kept, scores=scores)
     with single_thread(trained.is_small):

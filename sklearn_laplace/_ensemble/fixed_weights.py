@@ -1,21 +1,22 @@
-r"""Laplace approximation of a net that was trained by its owner's epochs, or is frozen.
+r"""Laplace approximation of a user's net that was trained by its own epochs, or is frozen.
 
-Rows that the net was not trained on select prior precision and noise level for the given structure: the validation rows
-of its ``train_split``, or for numeric targets folds of the rows. The errors of folds are those of closed-form
-leave-one-out of the linearised net (Antorán et al. 2022), over all weights or, if that is too expensive, over the last
-layer. Without either, the evidence of the structure selects.
+Prior precision and noise level are selected for the given structure, on rows that the net was not trained on. These are
+the validation rows of its ``train_split``. Without them, folds of the rows are used for numeric targets. The errors of
+a fold are then those of closed-form leave-one-out of the linearised net (Antorán et al. 2022). Leave-one-out covers all
+weights or, if that is too expensive, the last layer. If no such rows are available, the evidence selects both values.
 
 **Criterion.** Let :math:`e_n` be the errors of the net on these rows, and :math:`\varphi V_n(\rho)` their variances,
-noise included. The variances are those of the structure of the posterior, at noise variance φ and prior precisions
+including noise. The variances are computed in the structure of the posterior, at noise variance φ and prior precisions
 :math:`\delta = f \delta_0 = (\rho/\varphi)\, \delta_0`. The selected f and φ maximise
 
 .. math:: \sum_n w_n \log N(e_n; 0, \varphi V_n(\rho)) - \tfrac12 \Big(\frac{\log f}{s_f}\Big)^2
           - \tfrac12 \Big(\frac{\log \varphi / \bar{e^2}}{2 s_\sigma}\Big)^2
 
-with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors decide if the rows are few: a precision of
-natural size, and noise as large as the errors. A structure whose posterior is too wide gets a larger f, not a larger φ,
-because the errors bound φ. Without dispersion (classes and counts) the sum is the log density of the targets, and f is
-selected alone, under ``FACTOR_OF_CLASSES``.
+with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors matter if there are few rows. They favour the
+natural precisions :math:`\delta_0`, for which outputs are of order one, and noise as large as the errors. If the
+posterior of a structure is too wide, f is increased; φ cannot change much, because the errors bound it. Without
+dispersion (classes and counts), the sum is the log density of the targets, and only f is selected, under
+``FACTOR_OF_CLASSES``.
 """
 
 import math
@@ -52,16 +53,16 @@ from .approximate import PosteriorLayout
 from .choose import _start, density_for
 
 FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
-"""Values of f if one eigendecomposition serves all of them; every other one if each needs its own factorisation."""
+"""Values of f. Every second value is used if each needs a factorisation, instead of one eigendecomposition for all."""
 FINE = 10 * (len(FACTORS) - 1) + 1
-"""Number of values of ρ after interpolation, ten to an interval."""
+"""Number of values of ρ after interpolation, with ten steps per interval."""
 LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
 """Values of log φ, relative to the logarithm of the mean squared error."""
 
 
 @dataclass(frozen=True)
 class LogNormalPrior:
-    """Normal prior of a logarithm."""
+    """Normal prior of the logarithm of a quantity."""
 
     mean: float
     sd: float
@@ -72,19 +73,19 @@ class LogNormalPrior:
 
 
 FACTOR, FACTOR_OF_CLASSES = LogNormalPrior(0.0, math.log(10.0)), LogNormalPrior(math.log(10.0), 0.6)
-"""Of f, for numbers and for classes and counts."""
+"""Priors of f: for numeric targets, and for classes and counts."""
 NOISE = LogNormalPrior(0.0, 2 * 0.2)
-"""Of φ relative to the mean squared error; .2 for σ. Chosen on inner splits, see docs/decisions.md."""
+"""Prior of φ relative to the mean squared error; log σ has the standard deviation .2. See docs/decisions.md."""
 BIAS = LogNormalPrior(0.2, 0.3)
-"""Of the mean squared error of new rows relative to that of leave-one-out."""
+"""Prior of the mean squared error of new rows relative to that of leave-one-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores(HeldOutScores):
-    """Log density of rows that a fixed net was not trained on, on a grid of k values of ρ."""
+    """Log density, at k values of ρ, of rows that a fixed net was not trained on."""
 
-    level: float  # mean squared error over known noise, see :func:`_level`
-    widths: Tensor  # (k,): medians over the rows of the variance V, noise included, at φ = 1
+    level: float  # mean squared error relative to known noise, see :func:`_level`
+    widths: Tensor  # (k,), medians over the rows of the variance V, noise included, at φ = 1
     spread: float  # variance of a constant prediction, in units of φ
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
@@ -138,7 +139,7 @@ def validation_scores(
 
     ``parts`` are Laplace fits at the weights of the net, each with batches of other rows; ``unit`` (G,) are natural
     prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of their known
-    noise, which share in the level of the errors if the other rows are few.
+    noise. They contribute to the level of the errors if the other rows are few.
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
     first = listed[0][0]
@@ -177,7 +178,7 @@ def validation_scores(
 
 
 def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[float, float]:
-    """Level of the errors, at least that of the training rows, and its ratio to the mean of ``of_rows``."""
+    """Level of the squared errors, at least that of the training rows, and its ratio to the mean of ``of_rows``."""
     smallest = fit.likelihood.dispersion_bounds[0]
     of_training = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
     own = max(float(of_rows.mean()), smallest)
@@ -186,7 +187,7 @@ def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[f
 
 
 def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tensor:
-    """Squares (n,) of errors (n, C) over their known noise in ``observed``, times weights relative to their mean."""
+    """Squared errors (n,) over their known noise, averaged over targets, times weights relative to their mean."""
     _, noise = without_noise(observed.double(), errors.shape[1])
     weights = weights.double()
     return weights / weights.mean() * (errors.square() / noise).mean(1)
@@ -201,10 +202,11 @@ def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
 
 
 def _pooled(own: Tensor, left_out: Tensor) -> float:
-    r"""Level of the errors from validation rows and leave-one-out: the mean of both logarithms, by their precisions.
+    r"""Level of the errors from validation rows and leave-one-out: precision-weighted mean of the two log levels.
 
-    A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out is smaller
-    by the mean of ``BIAS`` and has its variance in addition: the features were learnt from the rows left out.
+    A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out errors are
+    too small, because the features were learnt from the rows left out. Therefore the mean of ``BIAS`` is added to
+    their log level, and the variance of ``BIAS`` to its variance.
     """
     means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
     spreads = [_relative_variance(squares, mean) for squares, mean in zip((own, left_out), means, strict=True)]
@@ -214,7 +216,7 @@ def _pooled(own: Tensor, left_out: Tensor) -> float:
 
 
 def _relative_variance(squares: Tensor, mean: float) -> float:
-    """Variance of the mean of squares over its square; 2, that of a normal error, for a single one."""
+    """Relative variance of the mean of squares; 2 for a single square, as for a normal error."""
     return float(squares.var()) / (len(squares) * mean**2) if len(squares) > 1 else 2.0
 
 
@@ -222,24 +224,24 @@ OF_SELECTION = {
     *("prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples"),
     *("net", "memory", "verbose", "n_jobs", "map_prior_precision", "damping", "member_weights"),
 }
-"""Parameters that the pass over the rows of a trained net does not depend on."""
+"""Parameters that do not affect the pass over the rows of a trained net."""
 N_FOLDS = 5
-"""Number of folds of the rows without validation rows, of which all are scored if the rows are few, else the first. The
-fold of a row is a hash of its inputs."""
+"""Number of folds of the rows if there are no validation rows. All folds are scored if the rows are few, otherwise only
+the first. The fold of a row is a hash of its inputs."""
 FEW = 500
-"""Number of validation rows below which leave-one-out errors of the training rows share in the level of the errors."""
+"""Number of validation rows below which leave-one-out errors of the training rows contribute to the error level."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
-"""ρ of leave-one-out, in units of the variance of the targets and of the natural prior precision."""
+"""Values of ρ for leave-one-out, in units of target variance times natural prior precision."""
 
 
 def approximate_once(
     trained: GivenNet, data: PreparedData, options: Options, parameters: Mapping[str, Any], seed: int
 ) -> tuple[LaplaceFit, SelectionState]:
-    """As :func:`approximate_given`, once for all candidates of a search; ``seed`` is that of draws in the curvature."""
+    """As :func:`approximate_given`, once for all candidates of a search; ``seed`` is for draws in the curvature."""
     key = ""
     if trained.key:
         relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
-        for name in ("prior_precision", "sigma_noise"):  # several values are a pattern, and given ones need no scores
+        for name in ("prior_precision", "sigma_noise"):  # several values set a pattern, and given ones need no scores
             value = parameters.get(name)
             relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)
         key = joblib.hash((trained.key, relevant, seed))
@@ -247,7 +249,7 @@ def approximate_once(
 
 
 def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
-    """Curvature of the random weights without held-out rows, and the scores that select prior and noise."""
+    """Return the Laplace fit without held-out rows, and a state with the scores that select prior and noise."""
     rows = data.training_rows(options.dtype, options.device, built_in=False)
     validation = rows.taken(trained.held_out)
     rows = rows if not len(validation) else rows.taken(other_rows(trained.held_out, len(rows)))
@@ -291,7 +293,8 @@ def _has_scores(options: Options) -> bool:
 def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
     """Prior precisions whose common factor is selected.
 
-    A single one is natural, so that scores do not depend on a given value; several are given ones or the evidence's.
+    A single precision has its natural size, so that scores do not depend on a given value. Several precisions are the
+    given ones, or those that maximise the evidence.
     """
     given = options.prior_precision.value
     is_open = given is None or given.size == 1
@@ -303,7 +306,7 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
-    """Fit of all rows, and fits without a fold with that fold, whose targets have the errors of leave-one-out."""
+    """Return the fit to all rows, and for each fold the fit without it and its rows, with leave-one-out errors."""
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
     folds = folds if len(rows) <= SMALL_ROWS else folds[:1]
@@ -330,7 +333,7 @@ def _folds(
 
 
 def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayout) -> LaplaceFit:
-    """The same posterior in dual form if a full one has more weights than the rows have outputs."""
+    """Return the same posterior in dual form if it has the full form and the dual form is cheaper."""
     n_dual = layout.n_columns * len(rows)
     is_full = isinstance(fit.curvature, Full) and Functional.accepts & fit.rule.provides
     if not is_full or exact_cost(fit.network.blocks, n_dual)[1] is Full:
@@ -343,10 +346,11 @@ def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayou
 def _left_out_errors(
     everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout, *, only_all: bool = False
 ) -> Tensor | None:
-    """Errors (n, C) of leave-one-out; None if that is not affordable, for ``only_all`` over all weights.
+    """Leave-one-out errors (n, C); None if leave-one-out is not affordable (over all weights, if ``only_all``).
 
-    The ridge of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. A net
-    whose errors on its own rows are larger has not been trained to a mode of that model: these errors count.
+    The ridge ρ of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. If
+    the net's errors on its own rows are larger, the net is not at a mode of this linearised model. Its own errors are
+    then returned.
     """
     batches = rows.chunks(CHUNK)
     try:
@@ -368,7 +372,7 @@ def _left_out_errors(
 def _exact_fit(
     candidates: Sequence[Network], rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout
 ) -> LaplaceFit | None:
-    """Exact fit with one prior precision of the first candidate for which it is affordable."""
+    """Exact fit, with one prior precision, of the first candidate for which it is affordable; None if there is none."""
     likelihood, memory = fit.likelihood, layout.options.memory
     n_columns = GGN().n_columns(likelihood, fit.n_outputs)
     n_dual = n_columns * len(rows)
@@ -387,7 +391,7 @@ def _exact_fit(
 
 
 def _candidates(everything: Network, layout: PosteriorLayout) -> list[Network]:
-    """Networks of the weights that leave-one-out refits: all, else the last layer."""
+    """Networks for leave-one-out, in order of preference: with all weights, and with those of the last layer."""
     try:
         return [everything, LastLayer().of(everything, layout.example)]
     except UnsupportedCombinationError:

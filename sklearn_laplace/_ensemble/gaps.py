@@ -1,8 +1,9 @@
-r"""Rows with gaps: predictions averaged over values of the column.
+r"""Rows with gaps: predictions averaged over training values of the column.
 
-A gap is an unknown level, or a missing number in a column that had none in training. An unknown level counts as one of
-the training levels, in proportion to their rows. A row x with gaps becomes K copies, each with other training values.
-Its outputs have the moments of the mixture of the copies, with means :math:`\mu_k` and covariances :math:`\Sigma_k`,
+A gap is an unknown level, or a missing number in a column without missing numbers in training. An unknown level stands
+for any of the training levels, in proportion to their rows. A row x with gaps becomes K copies, each filled with other
+training values. The outputs of x have the moments of the mixture of the copies. If the copies have means
+:math:`\mu_k` and covariances :math:`\Sigma_k`, these moments are
 
 .. math:: \mu = \frac1K \sum_k \mu_k, \qquad
           \Sigma = \frac1K \sum_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
@@ -41,7 +42,7 @@ class Filled:
         return cls(torch.where(gaps[owner], values[place], x[owner]), fillings.centre(x), counts)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean (n, …) over the copies of each row of values (m, …)."""
+        """Mean (n, …) of values (m, …) over the copies of each row."""
         if self.counts is None:
             return values
         sums = values.new_zeros(len(self.centre), *values.shape[1:])
@@ -60,7 +61,7 @@ class Filled:
         return LatentGaussian(mean, covariance, samples)
 
     def chosen(self, values: Tensor, seed: int) -> Tensor:
-        """Draws (n, C, s) of the rows, from draws (m, C, s) of the copies: each from a random copy."""
+        """Draws (n, C, s) of the rows, each taken from a random copy of the row; draws of the copies are (m, C, s)."""
         if self.counts is None:
             return values
         generator = torch.Generator().manual_seed(seed)

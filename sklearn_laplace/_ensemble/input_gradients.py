@@ -1,9 +1,9 @@
 r"""Derivatives of predictions with respect to the inputs: gradients and uncertain inputs.
 
-**Gradients** of the mean μ and of the standard deviation, for optimisers.
+**Gradients** of the mean μ and of the standard deviation are for optimisers.
 
-**Uncertain inputs.** Independent errors with standard deviations :math:`s_d` add a variance to the mean. The delta
-method gives (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes)
+**Uncertain inputs.** Independent errors of the inputs, with standard deviations :math:`s_d`, add variance to the
+prediction. By the delta method (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes), this variance is
 
 .. math:: \sum_d \Big(\frac{\partial \mu}{\partial x_d}\Big)^2 s_d^2 .
 
@@ -28,7 +28,7 @@ from ..options.resolved import Options
 from .ensemble import Ensemble
 
 GRAPH = 8
-"""Memory of a row with an autograd graph of outputs and Jacobian, in units of a row without one."""
+"""Memory of a row with an autograd graph of outputs and Jacobian, in units of a row without a graph."""
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:
@@ -56,9 +56,9 @@ class InputGradients:
     def sloped(
         self, x: Tensor, noise: Tensor | None = None, *, of_std: bool = False
     ) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments of the targets of rows x (n, d), and gradients (n, d, C) of their mean and, if ``of_std``, std.
+        """Moments of the targets of rows x (n, d), and gradients (n, d, C) of the mean and, if ``of_std``, of the std.
 
-        ``noise`` (n, d) are standard deviations of errors in the inputs, whose variance the moments include.
+        ``noise`` (n, d) are standard deviations of errors in the inputs; the moments include the resulting variance.
         """
 
         def derivatives(moments: Predictive, leaf: Tensor) -> list[Tensor]:
@@ -81,7 +81,7 @@ class InputGradients:
         return self.ensemble.joined(parts).moments
 
     def _differentiated(self, x: Tensor, answer: Callable[[Predictive, Tensor], list[Tensor]]) -> list[Tensor]:
-        """Values of a function of the moments and of the rows that the moments depend on, computed in chunks."""
+        """Apply a function, in chunks, to the moments and to the rows that they depend on; return its values."""
         parts = []
         for chunk in self._small_chunks(x):
             leaf = chunk.detach().clone().requires_grad_()
@@ -95,7 +95,7 @@ class InputGradients:
 
 
 def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndarray:
-    """Standard deviations (n, d) of inputs from a number, (d,) or (n, d); ``names`` are those of X in order."""
+    """Standard deviations (n, d) of inputs, from a number, (d,) or (n, d); ``names`` are the column names of X."""
     try:
         values = np.asarray(as_numbers(X_std, "X_std"), dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -116,7 +116,7 @@ def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndar
 
 
 def _labels(values: Any) -> list[str] | None:
-    """Names of the columns of a dataframe or of the values of a series; None if there are none, or other labels."""
+    """Names of the columns of a dataframe or of the values of a series; None unless all of them are strings."""
     labels = column_names(values) or getattr(values, "index", None)
     if labels is None or callable(labels) or not all(isinstance(label, str) for label in labels):
         return None

@@ -1,10 +1,10 @@
 r"""Trained members of a joint ensemble: their encodings, and their weights in a mixture of Laplace approximations.
 
-Nets with exact steps take standardised numbers, or a piecewise linear encoding (``n_bins``).
+Nets with exact Gauss–Newton steps read standardised numbers, or a piecewise linear encoding (``n_bins``).
 
-Weights "uniform" keep the weights of the fit: equal ones, or those that held-out rows select for members that train
-together. "evidence" gives weights in proportion to the evidence (Bayesian model averaging). "loo" is stacking (Yao et
-al. 2018): the weights maximise the leave-one-out density of the training rows under the mixture
+The option "uniform" keeps the weights of the fit, which are equal or, for jointly trained members, selected on
+held-out rows. The option "evidence" gives weights in proportion to the evidence (Bayesian model averaging). The option
+"loo" is stacking (Yao et al. 2018). Its weights maximise the mixture's leave-one-out density of the training rows
 (``laplace/leave_one_out/left_out.py``),
 
 .. math:: w = \arg\max_{w \ge 0,\ \sum w = 1} \sum_n \omega_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
@@ -37,15 +37,15 @@ from ..options.resolved import is_auto
 from .target_noise import MOST_SCORED
 
 AUTOMATIC = (None, 8)
-"""Encodings of nets with exact steps for targets almost free of noise: numbers, and eight bins."""
+"""Candidate encodings of nets with exact steps, for targets almost free of noise: plain numbers, and eight bins."""
 MOST_STEP = 2e9
-"""Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets in place of a joint ensemble."""
+"""Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets that replace a joint ensemble."""
 MOST_ADDED = 9e8
-"""Stricter maximum for nets that join a joint ensemble; they then take less time than its other members."""
+"""Stricter maximum for nets that join a joint ensemble, so that they take less time than its other members."""
 
 
 def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Values of ``n_bins`` with cheap exact steps; ``parameters`` have the layers of a net that is trained alone."""
+    """Values of ``n_bins`` with affordable exact steps; ``parameters`` has the layers of a net trained alone."""
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = (AUTOMATIC if pieces else (None,)) if is_auto(parameters["n_bins"]) else (parameters["n_bins"],)
     return tuple(kind for kind in allowed if _step(parameters, shape, likelihood, kind) <= MOST_STEP)
@@ -65,12 +65,12 @@ def _step(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likeliho
 
 
 def _by_name(parameters: Mapping[str, Any]) -> list[str]:
-    """Names of options whose keys are names of layers or tensors."""
+    """Names of the given options that are mappings from names of layers or tensors."""
     return [name for name in ("prior_mean", "temperature") if isinstance(parameters.get(name), Mapping)]
 
 
 def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) -> None:
-    """Refuse options keyed by names of weights if ``fitted`` has several kinds (encoding, names of tensors)."""
+    """Refuse options keyed by names of weights if the nets in ``fitted`` differ in encoding or tensor names."""
     n_kinds = len(set(fitted))
     for name in _by_name(parameters) if n_kinds > 1 else []:
         raise ValueError(
@@ -90,7 +90,7 @@ def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | No
 
 
 EM_STEPS = 100
-"""Number of steps of expectation maximisation from equal weights; more change the density of new rows little."""
+"""Number of expectation-maximisation steps, from equal weights; more hardly change the density of new rows."""
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
@@ -104,8 +104,8 @@ def by_stacking(
 ) -> np.ndarray:
     """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats.
 
-    If the densities have common parameters, ``updated`` returns the log densities for the best of them, given the
-    part (k, n) of each row that belongs to each member; the parts have the sum 1.
+    If the densities have common parameters, ``updated`` returns the log densities at their best values. Its argument
+    (k, n) holds each member's responsibility for each row; all responsibilities have the sum 1.
     """
     shares = row_weights / row_weights.sum()
     weights = np.full(len(log_densities), 1 / len(log_densities))
@@ -119,7 +119,7 @@ def by_stacking(
 
 
 LEAST_REPEAT = 0.1
-"""Minimum weight of a repeat."""
+"""Minimum weight of a repeat that is kept."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +130,16 @@ class JointMembers:
     states: tuple[dict[str, Tensor], ...]  # their weights
     held_out: Tensor  # (K, n), True for rows that were held out from a net
     shares: tuple[float, ...]  # weights (K,) in the mixture
-    noise: tuple[Tensor, ...]  # variances (n, C) up to a factor; their powers weight rows in the last cycles; or ()
+    noise: tuple[Tensor, ...]  # noise variances (n, C) up to a factor, whose powers weight rows in last cycles; or ()
     n_steps: int
-    places: tuple[int, ...]  # folds of the nets among those of all repeats
+    places: tuple[int, ...]  # fold of each net, counted over all repeats
     n_exact: int = 0  # number of nets with exact steps, which are the first ones
-    lead: Hyper | None = None  # of a net of all rows, if these nets go on with all rows
+    lead: Hyper | None = None  # of a net trained on all rows, if these nets are then trained on all rows
     overdispersion: tuple[float, ...] = ()  # α of each output, for negative binomial counts
 
     @classmethod
     def of_repeats(cls, repeats: Sequence[JointMembers], shares: Sequence[float]) -> JointMembers:
-        """Members of several repeats with their weights; repeats with less than ``LEAST_REPEAT`` are omitted."""
+        """Members of several repeats with their weights; repeats with a weight below ``LEAST_REPEAT`` are omitted."""
         kept = [(repeat, share) for repeat, share in zip(repeats, shares, strict=True) if share >= LEAST_REPEAT]
         if not kept:
             raise NonFiniteLossError(
@@ -159,7 +159,7 @@ class JointMembers:
         )
 
     def sharpened(self, factor: float) -> JointMembers:
-        """The members with all outputs multiplied by a factor, in their last layer (``nets/mlp.py``)."""
+        """Return the members with all outputs multiplied by a factor, in the last layer (``nets/mlp.py``)."""
         last = [name for name in self.states[0] if name.startswith("behind.") and name.endswith(".weight")][-1]
         changed = last, last.removesuffix("weight") + "bias"
         states = ({name: factor * t if name in changed else t for name, t in state.items()} for state in self.states)
@@ -207,19 +207,21 @@ def average(noise: Sequence[Tensor]) -> Tensor | None:
 
 
 MOST_ERROR_RATIO = 2.0
-"""Maximum ratio of squared errors of a repeat to the smallest: very different members cannot share a noise model."""
+"""Maximum ratio of a repeat's squared errors to the smallest: very different members cannot share a noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
 LEAST_EXACT = 0.2
-"""Minimum weight of exact nets: held-out rows cannot show overconfidence of nets with bins in regions without rows."""
+"""Minimum weight of exact nets: in regions without rows, held-out rows cannot reveal that nets with bins are
+overconfident."""
 
 
 def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
     """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
 
-    A repeat predicts normal distributions with its outputs (n, C) as means, and the noise times a common best factor.
-    Its weight is zero if the geometric mean of its squared errors exceeds ``MOST_ERROR_RATIO`` times the smallest. At
-    place 0, the weight is at least ``least``. All weights are NaN if no repeat has finite errors.
+    A repeat predicts normal distributions. Its outputs (n, C) are the means, and the noise times the best common factor
+    is the variance. Its weight is zero if the geometric mean of its squared errors exceeds ``MOST_ERROR_RATIO`` times
+    the smallest one. The first repeat has at least the weight ``least``. All weights are NaN if no repeat has finite
+    errors.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -249,10 +251,10 @@ def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | Non
 def sharpened(
     repeats: Sequence[JointMembers], outputs: Tensor, rows: TrainingRows, loss: NegativeLog, alpha: tuple[float, ...]
 ) -> JointMembers:
-    """Members of all repeats, with the factors of their outputs and the weights that held-out rows select.
+    """Return the members of all repeats, with output factors and weights that are selected on held-out rows.
 
-    ``outputs`` (D, n, C) of each repeat are those for rows that its members hold out. Each repeat gets the best factor
-    for it alone, and stacking gives the weights of the repeats. Last, all get the best factor for the mixture.
+    ``outputs`` (D, n, C) are the outputs of each repeat for rows held out from its members. First, each repeat gets its
+    own best factor, and stacking gives the weights of the repeats. Then all get the best common factor for the mixture.
     """
     weights = rows.weights.double()
     factors = [loss.best_factor(of_one[None], rows.targets, weights)[0] for of_one in outputs]

@@ -51,7 +51,7 @@ class Member:
     n_effective_parameters: float  # MacKay's γ
     origin: SelectionState  # state of the training, from which hyperparameters are selected
     scale: TargetScale  # units of the targets and of their noise
-    noise_model: NoiseModel | TargetNoise | None  # level by inputs, or of each target; None: one level
+    noise_model: NoiseModel | TargetNoise | None  # noise by inputs or by target; None: one level
     kept: PreparedData | None  # rows in their original order, for leave-one-out; None if not stored
     unseen: np.ndarray | None  # (n,), uint64, keys of the rows held out from the training
     n_bins: int | None  # bins of each numeric column; None without an encoding
@@ -63,7 +63,7 @@ class Member:
     history: list[dict[str, Any]]
     n_steps: int  # epochs and steps of the training
     is_streamed: bool = False  # rows were read from a source; unseen has keys of a sample only
-    is_given: bool = False  # net of the user's with weights of its own training, or frozen
+    is_given: bool = False  # a net of the user's, trained by its own epochs or frozen
 
     def with_hyper(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""
@@ -94,7 +94,7 @@ class Member:
         return None if link is None else link.drawn(options.n_samples, self.fit.n_outputs, self.seed)
 
     def outputs(self, x: Tensor, options: Options) -> Tensor:
-        """Mean of the outputs (n, C), float64; takes only forward passes if the predictive allows it."""
+        """Mean of the outputs (n, C), float64; needs only forward passes if the predictive allows it."""
         fit = self.fit
         with single_thread(self.is_small):
             predictive = self.predictive(options)
@@ -130,7 +130,7 @@ class Member:
     def targets(
         self, latent: LatentGaussian, x: Tensor, link: Link | None, nodes: tuple[Tensor, Tensor] | None = None
     ) -> Components:
-        """Moments of the targets, given the outputs; ``nodes`` are those of another member of this noise model."""
+        """Moments of the targets, given the outputs; ``nodes`` may come from another member with this noise model."""
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)
         if varying is None:
@@ -158,7 +158,7 @@ class Member:
     ) -> Tensor:
         """Joint draws of numeric targets (n, C, n_samples), with or without noise."""
         draws, likelihood = self.draws(x, options, n_samples, generator), self.fit.likelihood
-        if not likelihood.additive_noise:  # the mean of a log rate lies below its mode
+        if not likelihood.additive_noise:  # the log rate is normal with mean m − v/2
             draws = draws - 0.5 * torch.cat(self.answers(x, options, lambda latent, _: latent.variance))[..., None]
         if not noisy:
             return likelihood.conditional_mean(draws)
@@ -203,7 +203,7 @@ class Member:
     # ------------------------------------------------------------------ stored rows
 
     def left_out(self, options: Options, needed_by: str) -> LeftOut:
-        """The stored rows, for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
+        """The stored rows, for leave-one-out; an error names ``needed_by``, the option or method that needs them."""
         return left_out_of(self.kept, self.input_dtype, self.seed, self.fit, options, needed_by)
 
     def left_out_moments(self, options: Options, link: Link | None) -> Predictive:
@@ -237,7 +237,7 @@ class Member:
 
     @property
     def row_width(self) -> int:
-        """Elements per row of a prediction: those of its Jacobian, or of the arrays that the posterior derives."""
+        """Number of elements per row of a prediction: of its Jacobian, or of the arrays that the posterior computes."""
         network, n_outputs = self.fit.network, self.fit.n_outputs
         return max(self.posterior.row_width(network.blocks, n_outputs), network.row_width(n_outputs))
 
@@ -270,7 +270,7 @@ class Member:
         return [value for value, _ in results]
 
     def require_finite(self, values: Tensor, chunks: Sequence[Tensor]) -> None:
-        """Raise ``NonFiniteError`` if a value is NaN or infinite; it names the layer and the rows."""
+        """Raise ``NonFiniteError`` if a value is NaN or infinite; the error names the layer and the rows."""
         if not bool(torch.isfinite(values).all()):
             raise not_finite(self.fit.network, [(part,) for part in chunks])
 
@@ -278,7 +278,7 @@ class Member:
 def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
     """Fields of a :class:`Member` that depend on its fit and hyperparameters."""
     posterior = used = fit.posterior(hyper)
-    if options.damped:  # MacKay's formulas assume exact damping
+    if options.damped:  # for predictions; MacKay's formulas assume the undamped posterior
         used = fit.damped_posterior(hyper)
     evidence = log_evidence(fit, hyper, posterior)
     return {

@@ -1,7 +1,8 @@
 """Model of noise that varies with the inputs or between targets, learnt from errors on held-out rows.
 
-For a net that is trained alone, these are leave-one-out errors, if its curvature is exact. A net with many rows per
-effective parameter has hardly overfitted. Its training errors, averaged over the posterior, can be used instead.
+For a net that is trained alone, these are leave-one-out errors if its curvature is exact. With another curvature, a net
+with many rows per effective parameter has hardly overfitted. Its training errors, averaged over the posterior, are then
+used instead.
 """
 
 from collections.abc import Callable
@@ -34,9 +35,9 @@ def fitted_noise(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> NoiseModel | TargetNoise | None:
-    """A model of varying noise, or else the levels of several targets; None if the data do not support them.
+    """Return a model of varying noise, or else the noise levels of several targets; None if the data support neither.
 
-    ``options`` are in the units of the rows; ``left_out`` maps the name of the option that needs the rows to a LeftOut.
+    ``options`` are in the units of the rows. ``left_out`` takes the name of the option that needs the rows.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or options.previous is not None:
@@ -74,7 +75,7 @@ def _errors(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> tuple[HeldOutErrors, bool] | None:
-    """Errors, and True if they have the tails of the noise; averaged errors have none."""
+    """Errors, and True if their tails are those of the noise, unlike averaged errors; None with too few rows."""
     if options.varying_noise:
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper), True
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0

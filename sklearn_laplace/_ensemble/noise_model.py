@@ -1,6 +1,6 @@
 r"""Input-dependent noise: a second net for the log noise variance, with its own Laplace approximation.
 
-The noise of target c of row n has the variance :math:`\varphi e^{h_c(x_n)}`. If mean and noise were fitted to the same
+The noise of target c in row n has the variance :math:`\varphi e^{h_c(x_n)}`. If mean and noise were fitted to the same
 rows, an overfitted mean would look like small noise, and small noise would increase the overfitting. Therefore h is
 fitted to held-out rows. Let :math:`e_n` be the errors of nets on rows held out from them, and :math:`V_n` the variances
 of their predictions without noise. Then
@@ -8,18 +8,19 @@ of their predictions without noise. Then
 .. math:: -\log p(e_n \mid h) = \tfrac12 \big[\log(V_n + \varphi e^{h_n}) + e_n^2 / (V_n + \varphi e^{h_n})\big],
           \qquad \Lambda_n = \tfrac12 \Big(\frac{\varphi e^{h_n}}{V_n + \varphi e^{h_n}}\Big)^2 ,
 
-with the Fisher information Λ. The nets are trained under a constant noise level, so :math:`V_n` is too
-large for rows with small noise. It often exceeds :math:`e_n^2`, and then carries no information about h. Therefore h is
-fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`
-under the first h. The variance of a prediction is proportional to the noise if the nearby rows determine it, and
-independent of the noise if the prior determines it. The square root is a compromise.
+with the Fisher information Λ. The nets are trained under a constant noise level, so :math:`V_n` is too large for rows
+with small noise. :math:`V_n` often exceeds :math:`e_n^2`, and the row then carries no information about h. Therefore h
+is fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`,
+using the first h. Where nearby rows determine a prediction, its variance is proportional to the noise. Where the prior
+determines it, its variance is independent of the noise. The square root is a compromise.
 
-The prior of h has mean zero, which is a constant noise level, and the precision that maximises the evidence. The
-difference of this evidence from the best log density under a constant h decides whether the noise varies. The evidence
-is reliable here because the targets of h are held-out errors. Afterwards the mean is trained further under this noise,
-in the same way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
+The prior of h has mean zero, which stands for a constant noise level, and the precision that maximises the evidence.
+The noise varies if this evidence exceeds the best log density under a constant h by a sufficient margin. The evidence
+is reliable here because the targets of h are held-out errors. Jointly trained members are then trained further under
+this noise, in the same way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
 
-For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, by Gauss–Hermite quadrature.
+For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, computed by Gauss–Hermite
+quadrature.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ from ..nets.stacked import StackedNets, is_built_in
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the training of a noise model."""
+    """Limits on the training of a noise model."""
 
     steps: int  # Gauss–Newton steps
     cost: float  # multiply-adds of one step, which limit the number of rows
 
 
 ACCURATE, QUICK = Limits(30, 1e9), Limits(20, 1e8)
-"""For predictions, and for row weights in a training or a first fit of two. See docs/decisions.md."""
+"""Limits for predictions, and for row weights in training or the first of two fits. See docs/decisions.md."""
 NODES = 15
 """Number of quadrature nodes over h."""
 LARGEST_SPREAD = 1.5
 """Maximum standard deviation of h. With a larger one, E[e^h] is dominated by a tail that no data support."""
 REACH = math.log(1e6)
-"""Maximum |h|: a factor of 1,000 of the standard deviation of an average noise."""
+"""Maximum |h|: the noise std differs from that of an average row by a factor of at most 1,000."""
 DECISIVE = 5.0
-"""Minimum gain of log evidence, in nats, for noise that varies: "very strong" in Kass & Raftery (1995)."""
+"""Minimum gain in log evidence, in nats, for noise that varies: "very strong" in Kass & Raftery (1995)."""
 LEAST_KEPT = 0.1
 """Minimum fraction of the precision of h at a row that remains when the row is left out."""
 LEVELS = torch.linspace(-REACH, REACH, 281, dtype=torch.float64)
@@ -84,16 +85,16 @@ class NoiseModel:
     ``spread`` makes the tails of the noise heavier and leaves E[e^h] unchanged (``_ensemble/calibration.py``).
     """
 
-    fit: LaplaceFit  # of the net of h, as ``hyper``
+    fit: LaplaceFit  # of the net of h, like ``hyper``
     hyper: Hyper
     gain: float  # log evidence minus the log density under the best constant noise, nats
-    is_trained_under: bool = False  # the mean is, and rows that are added later are weighted by their noise
+    is_trained_under: bool = False  # the mean is, and rows that are added later are weighted by this noise
     log_level: float = 0.0  # subtracted from the outputs of the net; makes φ the noise variance of an average row
     spread: float = 0.0  # additional standard deviation τ of h in predictions
     varies: ClassVar[bool] = True
 
     def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
-        """Return the model with noise ratios e^h of weighted mean 1 at rows (n, d) with weights (n,)."""
+        """Return the model for training: its noise ratios e^h have weighted mean 1 at rows (n, d), weights (n,)."""
         level = (weights @ self.ratios(inputs)).mean() / weights.sum()
         return replace(self, is_trained_under=True, log_level=self.log_level + float(level.log()))
 
@@ -108,7 +109,7 @@ class NoiseModel:
         return LatentGaussian(mean, torch.cat([chunk.covariance for chunk in chunks]))
 
     def _latent(self, x: Tensor) -> LatentGaussian:
-        """Distribution of the outputs of the net of h, in closed form unless rows require gradients."""
+        """Distribution of the outputs of the net of h; Jacobians are in closed form unless rows require gradients."""
         if self._nets is None or x.requires_grad:
             return GLM().latent(self.fit.network, self.posterior, x)
         line = self._nets.linearise(x)
@@ -177,7 +178,7 @@ class TrainedNoise:
     dispersion: float  # noise level φ of errors and variances
 
     def some(self, most: int) -> TrainedNoise:
-        """Return the same model with a random sample of at most ``most`` rows, with a fixed seed."""
+        """Return the same model with at most ``most`` rows, sampled with a fixed seed."""
         sample = some_rows(len(self.chosen), most).to(self.chosen.device)
         return replace(
             self,
@@ -189,7 +190,7 @@ class TrainedNoise:
         )
 
     def left_out(self) -> LatentGaussian:
-        """Leave-one-out predictions of h at the training rows, each by a Newton step, with independent outputs."""
+        """Leave-one-out predictions of h at the training rows, by one Newton step each, with independent outputs."""
         fitted = self.model.log_ratio(self.inputs)
         h, level = fitted.mean + self.model.log_level, self.model.log_level
         likelihood, targets = SquaredErrors(self.dispersion), torch.cat([self.errors.square(), self.variance], 1)
@@ -273,9 +274,9 @@ def noise_model(
 ) -> TrainedNoise | None:
     """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64; ``dispersion`` is φ.
 
-    ``net`` is untrained, in double precision. ``seed`` draws a sample if there are too many rows for exact steps; if
-    ``quick``, fewer rows and steps are used. Without ``always``, return None unless the gain of the evidence is
-    decisive and an exact step, P³ multiply-adds, is within the budget.
+    ``net`` is untrained, in double precision. ``seed`` draws a sample if there are too many rows for exact steps. If
+    ``quick``, fewer rows and steps are used. Without ``always``, return None if the gain in evidence is not decisive,
+    or if an exact step (P³ multiply-adds for P weights) exceeds the budget.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
@@ -314,7 +315,7 @@ def _fitted(
     steps: int,
     before: NoiseModel | None = None,
 ) -> NoiseModel:
-    """Fit h to errors (n, C) of predictions with these variances (n, C); ``net`` itself is not changed."""
+    """Fit h to errors (n, C) of predictions with the given variances (n, C); ``net`` itself is not changed."""
     likelihood = SquaredErrors(dispersion)
     batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
     network, rule = trace(net, inputs), GGN()

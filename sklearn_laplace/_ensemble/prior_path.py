@@ -1,8 +1,8 @@
-r"""Scores of a fit as functions of the prior precision, at fixed weights, for each rule that selects it.
+r"""Evidence and leave-one-out density of a fit as functions of the prior precision, at fixed weights.
 
 The prior precisions are those of the fit times a common factor. If the noise level is free, each score is maximised
 over φ at each point: the evidence is :math:`\max_\varphi \log p(D \mid \delta, \varphi)`, and the leave-one-out density
-is :math:`\max_\varphi L(\delta, \varphi)`. For the latter, let :math:`\hat\varphi(\rho)` be the best noise level and
+is :math:`\max_\varphi L(\delta, \varphi)`. For leave-one-out, let :math:`\hat\varphi(\rho)` be the best noise level and
 :math:`\hat L(\rho)` the density at :math:`\rho = \delta\varphi` (see ``laplace/selection/loo.py``). With F = C Σ w,
 
 .. math:: L(\delta, \varphi) = \hat L(\delta\varphi) - \tfrac12 F \big[\log\tfrac{\varphi}{\hat\varphi(\delta\varphi)}
@@ -40,10 +40,11 @@ NOISES = 2000
 def prior_path(
     fit: LaplaceFit, hyper: Hyper, options: Options, left_out: LeftOut | None, log_volume: float
 ) -> dict[str, np.ndarray]:
-    """Compute the scores on a grid of k prior precisions; each has shape (k,), and is NaN if it is not available.
+    """Compute the scores on a grid of k prior precisions; each score is (k,), and NaN where it is not available.
 
-    Returns a dict of ``prior_precision``, (k, G) for G > 1 groups, and two log densities in nats of y. ``log_volume``
-    is the change of units per unit of row weight; ``left_out`` is None if the rows are not stored.
+    Return a dict with ``prior_precision``, (k,) or, for G > 1 groups, (k, G), and two log densities in nats of y.
+    ``log_volume`` is the log factor between the units, per unit of row weight. ``left_out`` is None if the rows are not
+    stored.
     """
     groups = hyper.prior_precision
     grid = torch.from_numpy(FACTORS).to(groups)[:, None] * groups
@@ -96,7 +97,7 @@ def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, lef
 
 
 def _at_best_noises(fit: LaplaceFit, exact: LaplaceFit, batches: list[Rows], hyper: Hyper, grid: Tensor) -> np.ndarray:
-    """Maximum of L over φ at each point (k,), nats, from a spline in log ρ = log δφ of the first precision."""
+    """Maximum of L over φ at each point (k,), nats, from a spline in log ρ = log δφ; δ is the first precision."""
     deltas = grid[:, 0].cpu().numpy()
     low, high = hyper.dispersion / 100, 10 * max(hyper.dispersion, fit.likelihood.dispersion_start)
     ends = np.log(deltas.min() * low), np.log(deltas.max() * high)

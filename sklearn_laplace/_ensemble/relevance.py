@@ -1,17 +1,17 @@
 r"""Feature relevance by automatic relevance determination: the contribution of each input column to the hidden units.
 
-With one prior precision :math:`\delta_k` for the weights of column k in the first layer (MacKay 1994; Neal 1996, sec.
-1.2.3), the prior variance of these weights is :math:`1/\delta_k`. The data determine :math:`\gamma_k` of the
-:math:`n_k` weights. The relevance is
+The weights of column k in the first layer have one prior precision :math:`\delta_k` (MacKay 1994; Neal 1996, sec.
+1.2.3). Their prior variance is :math:`1/\delta_k`. The data determine :math:`\gamma_k` of the :math:`n_k` weights.
+The relevance is
 
 .. math:: r_k \propto \frac{\gamma_k}{n_k}\,\frac{1}{\delta_k}, \qquad \sum_k r_k = 1.
 
 For standardised columns, :math:`1/\delta_k` is proportional to column k's part of the prior variance of a hidden unit's
-input. It does not measure relevance alone: if the data carry no information about a column (a constant column), its
-precision keeps its initial value, and :math:`\gamma_k = 0` sets the relevance to zero. At the maximum of the evidence,
-:math:`\gamma_k / \delta_k` is the squared norm of the column's weights (MacKay's fixed point), and :math:`r_k` is
-proportional to their mean square. :math:`\gamma_k / n_k` alone does not measure relevance either: with many rows, it is
-close to one for every column that has any effect.
+input. This variance alone does not measure relevance. If the data carry no information about a column, such as a
+constant column, its precision keeps its initial value. :math:`\gamma_k = 0` then sets the relevance to zero. At the
+maximum of the evidence, :math:`\gamma_k / \delta_k` is the squared norm of the column's weights (MacKay's fixed
+point). :math:`r_k` is then proportional to their mean square. :math:`\gamma_k / n_k` alone does not measure relevance
+either: with many rows, it is close to one for every column that has any effect.
 
 The relevance of a column with several inputs, such as a number and a missing-value indicator, is the sum over these
 inputs. The embeddings of a category count as one input, because each row uses only one of them.
@@ -26,7 +26,7 @@ from ..laplace.prior_groups import input_columns, inputs_of
 
 
 def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
-    """Relevance (n_features,) of the input columns at temperature 1; the sum is one, or zero without any effect."""
+    """Relevance (n_features,) of the input columns at temperature 1, with the sum one; all zero without any effect."""
     prior, columns = fit.prior, input_columns(fit.network)
     places = {name: place for place, name in enumerate(prior.names)}
     if not columns or not places.keys() >= set(columns):

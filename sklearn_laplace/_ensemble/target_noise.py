@@ -1,30 +1,31 @@
 r"""Noise level of each of several targets, the same in all rows, and overdispersion of counts.
 
-The noise of target c has the variance :math:`\varphi r_c`. The levels r are estimated from held-out errors e of nets
-that were trained under noise variances :math:`\varphi v`, and from the variances V of their predictions.
+The noise of target c has the variance :math:`\varphi r_c`. The levels r are estimated from nets that were trained under
+noise variances :math:`\varphi v`: from their held-out errors e, and from the variances V of their predictions.
 
-**Under one level.** With v = 1, the variance of a prediction would be proportional to the noise of its target, as long
-as the rows determine it. So the error of target c in row n is normal with the variance
-:math:`r_c (V_{nc} + \varphi)`, and with row weights w of sum W
+**Nets trained under one level.** With v = 1, where the rows determine a prediction, its variance is proportional to the
+noise of its target. The error of target c in row n is then normal with the variance
+:math:`r_c (V_{nc} + \varphi)`. With row weights w of sum W,
 
 .. math:: r_c = \frac1W \sum_n \frac{w_n e_{nc}^2}{V_{nc} + \varphi} .
 
-**Under other levels.** The variances already belong to similar levels. The error has the variance
-:math:`s_c V_{nc} + \varphi r_c`, and r maximises the density. The factor
-:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is that of the model of varying noise
+**Nets trained under several levels.** The variances V already reflect similar levels. The error has the variance
+:math:`s_c V_{nc} + \varphi r_c`, and r maximises the density of the errors. The factor
+:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is the one of the model of varying noise
 (``noise_model.py``).
 
-Targets share one level if it has the smaller Bayesian information criterion (Schwarz 1978). The gain in log density by
-several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
+All targets share one level if this has the smaller Bayesian information criterion (Schwarz 1978). The gain in log
+density from several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
 
-**Counts.** Their noise level is the overdispersion α of the negative binomial likelihood: its maximum-likelihood value,
-for each output separately. The criterion is the expected log likelihood of rows, as in the EM algorithm:
+**Counts.** The noise level of counts is the overdispersion α of the negative binomial likelihood. It is estimated by
+maximum likelihood, for each output separately. The criterion is the expected log likelihood of rows, as in the EM
+algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
-For a net that is trained alone, they are its training rows under its posterior; training and selection alternate. For
-members that train together, they are the held-out rows of the trial of regularisations, with v = 0. Later, the density
-of held-out rows decides (``approximate_counts_and_classes.py``).
+For a net that is trained alone, these are its training rows under its posterior; training alternates with the selection
+of α. For jointly trained members, they are the rows held out in the trial of regularisations (``train_members.py``),
+with v = 0. Later, the density of held-out rows selects α (``approximate_counts_and_classes.py``).
 """
 
 import math
@@ -54,7 +55,7 @@ MOST_SCORED = 10_000
 
 @dataclass(frozen=True)
 class TargetNoise:
-    """Noise variance of each of C targets, in units of φ; their mean is 1."""
+    """Noise variance of each of C targets, in units of φ; the mean of the variances is 1."""
 
     levels: tuple[float, ...]
     is_trained_under: ClassVar[bool] = True
@@ -84,7 +85,7 @@ class TargetNoise:
 
 
 Noise = NoiseModel | TargetNoise | None
-"""Noise of an ensemble: by inputs, by target, or one level."""
+"""Noise of an ensemble: a model by inputs, a model by target, or None for one level."""
 
 
 def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | None:
@@ -110,7 +111,7 @@ def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | No
 def _of_largest_density(
     squares: np.ndarray, variance: np.ndarray, weights: np.ndarray, dispersion: float
 ) -> np.ndarray:
-    """Levels (C,) of nets that were trained under similar levels."""
+    """Levels (C,) that maximise the density of the errors of nets trained under similar levels."""
     log_rough = np.log(np.maximum(weights @ squares / weights.sum() / dispersion, SMALLEST))
     variance = variance * np.exp(np.minimum(0.5 * log_rough, 0.0))
 
@@ -126,14 +127,14 @@ def _of_largest_density(
 
 
 ROUNDS = 3
-"""Number of further trainings of a net, each under the overdispersion of the training before."""
+"""Number of further training runs of a net, each under the overdispersion selected after the previous run."""
 MOST_ALPHA = 1e3
-"""Largest α, and largest 1/α divided by the mean count, if that is above 1: bounds of the search."""
+"""Maximum α in the search; its inverse is the minimum, divided by the mean count if that is above 1."""
 
 
 @dataclass(frozen=True)
 class CountRows:
-    """Counts of one output, and the moments of the normal distributions of their log means; each array is (n,)."""
+    """Counts of one output, and means and variances of their normally distributed log means; each array is (n,)."""
 
     means: np.ndarray
     variances: np.ndarray
@@ -171,7 +172,7 @@ def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tu
 def overdispersion_of(
     likelihood: Likelihood, outputs: Tensor, rows: TrainingRows, weights: Tensor
 ) -> tuple[float, ...]:
-    """Overdispersion of each output of nets (K, n, C) by rows with weights (K, n) above 0; () without any."""
+    """Overdispersion of each output, from outputs (K, n, C) and row weights (K, n); () for other likelihoods."""
     if not likelihood.is_overdispersed:
         return ()
     held_out = weights.nonzero()

@@ -1,11 +1,12 @@
-"""Training of members that train together.
+"""Joint training of ensemble members.
 
 A repeat is a random assignment of the rows to folds (``_training/recipe.py``). Each member is trained without one fold
-of one repeat. Members of the first repeat suit smooth functions, those of the second functions with much detail
-(``_training/recipe.py``). For few rows and normal noise, the members of a third repeat are linear. The members of a
-repeat train as one tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each
-repeat. A repeat with less than a tenth of the weight is omitted, and for numbers one with much larger errors, except
-exact nets. ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the posteriors.
+of one repeat. Members of the first repeat suit smooth functions; those of the second suit functions with much detail.
+For few rows and normal noise, the members of a third repeat are linear. The members of a repeat train as one tensor
+program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with less than
+a tenth of the weight is omitted. For numeric targets, so is a repeat with much larger errors than another one, unless
+it has exact Gauss–Newton steps. ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the
+posteriors.
 """
 
 import math
@@ -69,22 +70,22 @@ from .noise_model import TrainedNoise
 from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
-"""Maximum and minimum part of ``max_time`` for planned steps; the rest is for further cycles, noise and posteriors."""
+"""Maximum and minimum fraction of the time left for planned steps; the rest is for cycles, noise and posteriors."""
 PASSES = 2.0
 """Number of passes over all rows after the training; a step and a pass are timed on one chunk of rows."""
 PASSES_OF_FIT = 16.0
-"""Cost of all passes over a row, in units of its cost in a step of the first repeat: about half of the time."""
+"""Time of all passes over a row, in units of its time in one step of the first repeat: about half of a fit."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
-"""Squared error in the trial of regularisations below which targets count as noise-free, in units of their variance.
-It exceeds ``NOISELESS`` because the trial has fewer steps."""
+"""Squared error in the trial of regularisations, in units of the target variance, below which targets count as almost
+free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps."""
 
 
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
-    If the targets are almost free of noise, all nets take exact steps if affordable: they are more accurate there.
+    If the targets are almost free of noise, all nets take exact steps where affordable, which are then more accurate.
     """
     options, data, stream, clock = request.options_for_rows(), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -170,10 +171,10 @@ def regularisation(
     seed: int,
     progress: Callable[..., Steps],
 ) -> tuple[tuple[float, float], float, tuple[float, ...]]:
-    """Prior precision and dropout with the smallest error on held-out rows, this error, and their overdispersion.
+    """Select prior precision and dropout with the smallest held-out error; return them, the error and overdispersion.
 
     Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, with
-    fewer steps than the members. A net that trains longer needs a stronger prior, so the best precision is multiplied
+    at most ``PILOT_STEPS`` steps. A net that trains longer needs a stronger prior, so the best precision is multiplied
     by the ratio of the steps, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
     loss, n_nets = loss_of(likelihood), len(modules)
@@ -262,9 +263,7 @@ def trained_repeat(
 
 
 def _held_out_loss(loss: NegativeLog, rows: TrainingRows, held_out: Tensor, outputs: Tensor) -> float:
-    """Loss of the rows that one of the nets holds out (K, n), or some of them, under outputs (K, n, C) and their best
-    factor.
-    """
+    """Loss of a sample of the rows held out from a net (K, n), for outputs (K, n, C) scaled by their best factor."""
     few = some_rows(len(rows), MOST_SCORED).to(outputs.device)
     of_row = (outputs[:, few] * held_out[:, few, None]).sum(0)
     weights = rows.weights[few] * held_out[:, few].any(0)
@@ -274,7 +273,7 @@ def _held_out_loss(loss: NegativeLog, rows: TrainingRows, held_out: Tensor, outp
 def _noise_so_far(
     request: FitRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
 ) -> RowNoise | None:
-    """Noise variances, up to a factor, if all errors on held-out rows were noise; None for a single level."""
+    """Noise variances, up to a factor, as if all held-out errors were noise; None for a single noise level."""
     if not learns_noise(request.data, options):
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
@@ -306,7 +305,10 @@ def learnt_of(
     honest: bool,
     quick: bool,
 ) -> tuple[TrainedNoise | None, TargetNoise | None]:
-    """Model of varying noise, None if there is none or if it fails unrequested, and noise level of each target."""
+    """Return a model of varying noise, and the noise level of each target.
+
+    The model is None if the noise does not vary. It is also None if it fails and was not explicitly requested.
+    """
     levels = target_noise(held_out, dispersion)
     if options.varying_noise is False:
         return None, levels
@@ -331,9 +333,9 @@ def learnt_of(
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> list[float]:
-    """Number of repeats and part of their steps that the time limit allows, besides the passes over the rows.
+    """Number of repeats, and part of their steps, that the time limit allows in addition to the passes over the rows.
 
-    If the time is too short for all steps of the first repeats, the others are omitted.
+    If the time is too short for all steps of the first repeats, the other repeats are omitted.
     """
     needed, passes, n_repeats = 0.0, 0.0, 0
     few = rows.taken(torch.arange(min(CHUNK, len(rows)), device=rows.inputs.device))
@@ -376,7 +378,7 @@ def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -
 
 
 def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: bool = False) -> LaplaceFit:
-    """Pass over the rows of a member. The structure of an ``exact`` one is that of a net that is trained alone."""
+    """Laplace fit of a member to rows. An ``exact`` member has the structure of a net that is trained alone."""
     if exact:
         selected, structure, n_dual, used = posterior_layout(network, rows, options)
     else:
@@ -400,10 +402,10 @@ def layout_of(network: Network, rows: TrainingRows, options: Options) -> tuple[N
 
 
 def within_time(request: FitRequest, clock: Clock) -> FitRequest:
-    """Request for a random sample of the rows, if the time limit is not sufficient for all of them.
+    """Request for a random sample of the rows, if the time limit is too short for all rows.
 
-    Encoding the columns, outputs after each cycle, curvatures and held-out errors are passes over all rows. The other
-    rows have weight zero among the unmerged rows, so that leave-one-out treats them as new rows.
+    Encoding, outputs after each cycle, curvatures and held-out errors each need a pass over all rows. Rows outside the
+    sample get weight zero among the unmerged rows, so that leave-one-out treats them as new rows.
     """
     n_rows = len(request.data.X)
     most = request.saved.result("rows", partial(_affordable, request, clock))

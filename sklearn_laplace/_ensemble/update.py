@@ -45,7 +45,7 @@ def _refitted(member: Member, settled: Options, options: Options) -> Member:
 
 
 def with_rows(member: Member, data: PreparedData, options: Options) -> Member:
-    """Member with further rows in its units."""
+    """Member with further rows, in the units of the member's network."""
     unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
     data = member.under_noise(data)
     kept = None if member.kept is None else member.kept.followed_by(data)
