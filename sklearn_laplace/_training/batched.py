@@ -1,8 +1,9 @@
-r"""Joint training of K nets of the same shape as one tensor program: one forward and one backward pass updates all.
+r"""Joint training of K nets of the same shape as one tensor program: one forward and one backward pass for all.
 
-Mini-batches are shared, and a mask selects the nets that are trained on a row. Adam in single precision has
+The nets share mini-batches, and a mask selects the nets that are trained on each row. Training uses Adam in single
+precision with
 
-- a cyclic learning rate that falls to zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` after a
+- a cyclic learning rate that falls to almost zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` after a
   fraction u of the steps, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
 - a learnable scale of each encoded column, which becomes a constant of the encoding after the training,
 - decoupled weight decay, which falls to zero in the second half of the steps,
@@ -11,9 +12,9 @@ Mini-batches are shared, and a mask selects the nets that are trained on a row. 
   The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
 For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
-The result is that of the cycle with the smallest loss of held-out rows (``_ensemble/train_members.py``). It is the loss
-of the mixture of the nets that hold out a row, under the best common factor of all outputs. A later step chooses this
-factor ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025).
+The result is the state after the cycle with the smallest held-out loss (``_ensemble/train_members.py``). For this loss,
+a row is predicted by the mixture of the nets that hold it out, under the best common factor of all outputs. The factor
+itself is chosen in a later step ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025).
 Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
 In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. Further cycles follow
@@ -62,10 +63,10 @@ def train_stacked(
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
-    ``seen`` (K, n) is 1 for rows that the net is trained on, else 0. ``prior`` has the δ of each net, and ``dropout``
-    its probability that a hidden unit is zero in a step, or nothing. ``noise_of`` maps outputs to noise variances, None
-    if constant, before the last cycle. With ``streamed`` batches, ``rows`` are a sample. With a ``score`` of the
-    outputs, the result is that of the cycle with the smallest one.
+    ``seen`` (K, n) is 1 for rows that the net is trained on, else 0. ``prior`` has the δ of each net. ``dropout`` has
+    the probability that a hidden unit of a net is zero in a step, or is empty. Before the last cycle, ``noise_of`` maps
+    outputs to noise variances, or to None if they are constant. With ``streamed`` batches, ``rows`` are a sample. If a
+    ``score`` of the outputs is given, the weights after the cycle with the smallest score are kept.
     """
     training = Training(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -113,7 +114,7 @@ def train_stacked(
 
 
 def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
-    """Measure the seconds of one training step with dropout. The few steps taken change the nets: discard them."""
+    """Measure the duration of one training step with dropout, in seconds. The steps change the nets: discard them."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
     dropout = [max(dropout for _, dropout in REGULARISATIONS)] * len(seen)
     training = Training(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
@@ -158,16 +159,16 @@ class Training:
         self.dropout = Dropout(dropout or [0.0], stacked, batch_size, seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.order_of_run = self.generator.get_state()
-        # δ divided by the total weight of the net's rows, and noise level φ, the factor of the prior in the loss; (K,).
+        # Both (K,): δ over the total weight of the net's rows, and the noise level φ, a factor of the penalty.
         self.prior = torch.tensor(prior).to(weights) / (more * weights.sum(1))
         self.noise = torch.full_like(weights[:, 0], loss.first_noise)
-        # None: batches of the encoded rows.
+        # None: mini-batches are taken from the encoded rows.
         self.streamed = None if streamed is None else StreamedRows(stacked.modules[0], streamed, unit, rows)
         self.before_noise: list[Tensor] | None = None  # weights whose errors determined the precision
         self.best: tuple[float, list[Tensor]] | None = None  # smallest score after a cycle, and its weights
 
     def take(self, noise: RowNoise, power: float) -> None:
-        """Weight the squared errors from now on by a power of the inverse noise variances."""
+        """From now on, weight the squared errors by a power of the inverse noise variances."""
         mean = noise.values.mean(0)
         self.precision = (mean / noise.values).pow(power).to(self.precision)
         if self.streamed is not None:
@@ -183,7 +184,7 @@ class Training:
         done: int = 0,
         at_step: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps ``places`` but the first ``done``; ``rate`` and ``decay`` map a place to parts of maxima."""
+        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` give parts of the maxima."""
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
         if done == len(places) and self.streamed is None:  # resumed from the end of a cycle: draw its orders again
@@ -216,7 +217,7 @@ class Training:
         return is_best
 
     def save(self, saved: Checkpoint, cycle: int, errors: tuple[float, float], done: int) -> None:
-        """Save the state after a number of steps of a cycle, if the last one is old enough."""
+        """Save the state after a number of steps of a cycle, if the last saved state is old enough."""
         if saved.is_due():
             optimisers = [(optimiser.first, optimiser.second, optimiser.counts) for optimiser in self.optimisers]
             state = {"cycle": cycle, "done": done, "errors": errors, "generator": self.order_of_run}
@@ -248,7 +249,7 @@ class Training:
         return (state["cycle"], state["done"], state["errors"]), noise
 
     def _batches(self, n_batches: int, done: int) -> Iterator[Batch]:
-        """Yield at least this number of mini-batches without the first ones; each epoch is a new random order."""
+        """Yield ``n_batches`` mini-batches or more, except the first ``done``; each epoch has a new random order."""
         shares = self.shares.mT.contiguous()
         for chosen in islice(self._orders(n_batches), done, None):
             parts = (part.index_select(0, chosen) for part in (self.targets, shares, self.precision))

@@ -1,9 +1,9 @@
 """Encoded rows and mini-batches of a joint training, in memory or read from a stream while the fit runs.
 
-A stream has shuffled mini-batches for the training, and blocks for sums over all rows. A fold of it is a set of hashes
-of rows, which needs no memory and is the same in every process. The parts of the source are taken in random order,
-``OPEN_PARTS`` at a time; random blocks of these fill a buffer, whose rows are permuted. A thread fills the next buffer
-in the meantime.
+A stream provides shuffled mini-batches for training, and blocks for sums over all rows. The fold of a row follows from
+a hash of the row, which needs no memory and is the same in every process. To shuffle, the parts of the source are taken
+in random order, ``OPEN_PARTS`` at a time. Random blocks of these parts fill a buffer, whose rows are then permuted. A
+thread fills the next buffer in the meantime.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..nets import MLP, TableMLP
 from .recipe import FOLDS_OF_MANY, REPEATS
 
 BUFFER_ROWS = 2**16
-"""Number of rows of a buffer: those of a stream, or indices, 512 kB, that a GPU gets together while the host waits."""
+"""Number of rows of a stream in a buffer, and of row indices (512 kB) that a GPU gets at once while the host waits."""
 OPEN_PARTS = 8
-"""Number of parts of a source whose rows are mixed."""
+"""Number of parts of a source whose rows are mixed in a buffer."""
 
 
 @dataclass(frozen=True)
 class RowStream:
-    """Rows of this rank, and the number and total weight (of prepared rows) of the rows of all ranks."""
+    """Rows of this rank (process), and the number and total weight of the prepared rows of all ranks."""
 
     shard: RowSource
     read: Callable[[Block], PreparedData]  # prepared rows, in the units of the network
@@ -50,7 +50,7 @@ class RowStream:
         yield from _ahead(self._buffers(self.shard.all_blocks()))
 
     def some(self, most: int) -> Iterator[PreparedData]:
-        """Yield all rows of this rank, or a random choice of at most this number, weighted like all of them."""
+        """Yield all rows of this rank, or a random sample of ``most`` of them, weighted like all of them."""
         if self.share <= most:
             yield from self.blocks()
             return
@@ -63,7 +63,7 @@ class RowStream:
 
     def shuffled(self, seed: int) -> Iterator[PreparedData]:
         """Yield buffers of rows in random order, without end."""
-        of_parts, of_rows = (np.random.default_rng([seed, self.group.rank, k]) for k in range(2))  # of two threads
+        of_parts, of_rows = (np.random.default_rng([seed, self.group.rank, k]) for k in range(2))  # used in two threads
         endless = chain.from_iterable(self._mixed(of_parts) for _ in iter(int, 1))
         for rows in _ahead(self._buffers(endless)):
             yield rows.taken(of_rows.permutation(len(rows.X)))
@@ -106,7 +106,7 @@ def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
 
 
 def folds_of(data: PreparedData, n_repeats: int = len(REPEATS)) -> np.ndarray:
-    """Fold of each row in each repeat, shape (n_repeats, n), by its hash: the same in any block and on any rank."""
+    """Fold of each row in each repeat, shape (n_repeats, n), from its hash: the same in any block and on any rank."""
     keys, folds = row_keys(data.X, data.targets), []
     for _ in range(n_repeats):
         keys = rehashed(keys)
@@ -131,7 +131,7 @@ class StreamedBatches:
     seed: int
 
     def buffers(self) -> Iterator[tuple[PreparedData, np.ndarray]]:
-        """Yield rows in random order, without end, and the members that are trained on each of them, (K, n)."""
+        """Yield rows in random order, without end, and a mask (K, n) of the members that are trained on each row."""
         for rows in self.stream.shuffled(self.seed):
             yield rows, ~held_out_by_hash(rows)[self.members.start : self.members.stop]
 
@@ -199,7 +199,7 @@ class Batch:
 
 
 class StreamedRows:
-    """Mini-batches of a stream in dtypes and device of ``rows``; ``unit`` (K, 1) is a factor of the row weights."""
+    """Mini-batches of a stream with dtypes and device of ``rows``; ``unit`` (K, 1) is a factor of the row weights."""
 
     def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:
         self.module, self.batches, self.unit, self.like = module, batches, unit, rows

@@ -24,15 +24,16 @@ ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 OF_NOISE = {"hidden_layer_sizes": (16,), "activation": "tanh", "n_bins": None}
 """Options of the noise net. See docs/decisions.md."""
 MOST_LEVELS = 32
-"""Maximum number of levels in the noise net, since an exact step costs P³; of more, the first two have indicators."""
+"""Maximum number of levels of a column in the noise net, because an exact step costs P³ for P weights. Of a column with
+more levels, only the first two have indicators."""
 NOISE_SEED = 100
 """Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
 STATISTICS_ROWS = 100_000
-"""Minimum number of rows, every k-th, for estimating encodings; quantiles of all rows need more memory."""
+"""Minimum number of rows for estimating encodings. Of more rows, every k-th is used, to save memory for quantiles."""
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters with "auto" layers, activation and bins replaced: those of a previous net, or of a single one."""
+    """Replace "auto" layers, activation and bins by those of a previous net, or layers and activation by ``ALONE``."""
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
@@ -59,8 +60,9 @@ def initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: Trainin
 def built_in_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int, *, as_table: bool = False
 ) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Class and arguments of the built-in net: an MLP on standardised numbers, or else, or ``as_table``, a
-    ``TableMLP``.
+    """Class and arguments of the built-in net: an ``MLP`` if all columns are plain numbers, otherwise a ``TableMLP``.
+
+    If ``as_table``, the class is always ``TableMLP``.
     """
     table, (X, columns) = data.table, _numbers(data)
     arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
@@ -97,7 +99,7 @@ def noise_net(
     seed: int,
     levels: Sequence[float] = (),
 ) -> nn.Module:
-    """Net of log noise variances plus log ``levels`` (C,) of several targets; ``seed`` is that of the mean's net."""
+    """Net for log noise variances, shifted by the log ``levels`` (C,) of targets; ``seed`` is that of the mean net."""
     net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
     if levels:
         arguments["output_shift"] = np.log(levels).tolist()
@@ -107,7 +109,7 @@ def noise_net(
 
 
 def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """Numeric columns of every ``stride``-th row and their metadata; in the given order: sums round differently."""
+    """Numeric columns of every ``stride``-th row, and their metadata. Rows keep their order, which affects rounding."""
     table = data.table
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
     columns = () if table is None else tuple(table.columns[k] for k in numeric)
@@ -139,9 +141,9 @@ def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: L
 def table_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, n_bins: int | None
 ) -> dict[str, Any]:
-    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` bins per column; None: numbers alone.
+    """Arguments of a :class:`~sklearn_laplace.nets.TableMLP` with ``n_bins`` bins per column; None: plain numbers.
 
-    A linear net has the numbers themselves, because it cannot undo that large ones are clipped.
+    A linear net reads the numbers without clipping, which it could not undo.
     """
     stride = max(len(data.X) // STATISTICS_ROWS, 1)
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]
@@ -154,7 +156,7 @@ def table_net(
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
-    """Median and interquartile range of each column; half the range if that is zero.
+    """Median and interquartile range of each column. An interquartile range of zero is replaced by half the range.
 
     A column whose values differ only by rounding is constant; its width is 1, or the rounding error if that is larger.
     """
@@ -171,7 +173,7 @@ def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[fl
 
 
 def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:
-    """Inputs of numeric columns, and the waves of their cycles."""
+    """Inputs of numeric columns, followed by the sine and cosine waves of their cycles."""
     if not any(cycles := _cycles(columns)):
         return plain
     encoded = Standardise(X.shape[1], cycles=cycles).encoded(torch.from_numpy(X)).numpy()
@@ -189,7 +191,7 @@ def _statistics_of_pieces(
 ) -> dict[str, Any]:
     """Edges of the bins at weighted quantiles of the present values, and mean and scale of the encoded bins.
 
-    A weight of k equals k copies. Columns with few distinct values have fewer bins, and a constant column has one.
+    A weight of k equals k copies of a row. Columns with few distinct values have fewer bins; a constant column has one.
     """
     drawn_in, tails = _drawn_in(X, weights, columns)
     statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in drawn_in.T]}
@@ -223,7 +225,7 @@ def _drawn_in(
 
 
 def statistics_of(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and scale of each column, for a net of the user's."""
+    """Mean and scale of each column, for a user's net."""
     values = _mean_and_scale(X, weights)
     return values["input_mean"], values["input_scale"]
 

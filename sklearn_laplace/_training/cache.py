@@ -1,4 +1,4 @@
-"""Cache of trainings in the joblib memory that the parameter ``memory`` specifies."""
+"""Cache of training results in the joblib memory that the parameter ``memory`` specifies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from .progress import Task
 
 Trained = TypeVar("Trained")
 FORMAT = 1
-"""Number in the key of a training: raise it if trainings change, since joblib compares parameters alone."""
+"""Version in the cache key. Raise it if the training code changes, because joblib compares only the parameters."""
 SCORES_OF_THE_MEAN = (
     "r2",
     "accuracy",
@@ -31,7 +31,7 @@ SCORES_OF_THE_MEAN = (
     "neg_root_mean_squared_error",
     "neg_mean_absolute_error",
 )
-"""Scores that depend on mean predictions or labels alone."""
+"""Scores that depend only on mean predictions or labels."""
 MAP_NEUTRAL: dict[str, Any] = {
     **{name: value for name, value in DEFAULTS.items() if name not in ("prior_structure", "prior_mean")},
     "subset_of_weights": "all",
@@ -43,7 +43,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "class_weight": None,  # already in the weights of the rows
     "n_members": "auto",
     "random_state": None,
-    "max_time": None,  # trainings with a time limit are not cached
+    "max_time": None,  # training with a time limit is not cached
     "memory": None,
     "n_jobs": None,
     "memory_budget": None,  # in the resolved options
@@ -54,7 +54,7 @@ POST_HOC_NEUTRAL: dict[str, Any] = {
     "prior_structure": "scalar",
     "sigma_noise": "evidence",
 }
-"""Further such parameters if ``map_prior_precision`` is a number."""
+"""Further parameters without effect on the training if ``map_prior_precision`` is a number."""
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRequest, task: Task) -> Trained:
-    """Train by ``train(request, task)``, or load the same training from the cache.
+    """Call ``train(request, task)``, or load the result of the same call from the cache.
 
-    The cache requires ``memory`` and a fixed ``random_state``; a search keeps trainings of given nets without
-    ``memory``. It excludes frozen nets, previous posteriors and ``max_time``, and warns (``UncachedWarning``) if the
-    net cannot be hashed.
+    The cache requires ``memory`` and a fixed ``random_state``. In a search, training results of given nets are kept
+    without ``memory``, too. Frozen nets, previous posteriors, streams and ``max_time`` exclude the cache. With
+    ``memory``, an ``UncachedWarning`` is issued if the net cannot be hashed.
     """
     parameters = request.parameters
     memory, net = check_memory(parameters["memory"]), parameters["net"]
@@ -100,14 +100,14 @@ def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRe
 
 
 def _trained(key: str, train: Callable[[FitRequest, Task], Trained], request: FitRequest, task: Task) -> Trained:
-    """Function that joblib caches, by the key alone."""
+    """Call ``train``; joblib caches the result of this function by the key alone."""
     return train(request, task)
 
 
 def _trained_once(search: Search, request: FitRequest, key: str, compute: Callable[[], Trained]) -> Trained:
-    """Training of a given net that the candidates of a search share.
+    """Return the training result of a given net, which the candidates of a search share.
 
-    Warns (``TiedScoresWarning``) if candidates with the same means are compared by a score of the mean.
+    Issue a ``TiedScoresWarning`` if candidates with the same means are compared by a score of the mean.
     """
     trained, known = search.shared.result(key, compute, lambda found: _bytes_of_net(found.net))  # type: ignore[attr-defined]
     scoring = None if search.search is None else search.search.scoring
@@ -126,11 +126,11 @@ def _trained_once(search: Search, request: FitRequest, key: str, compute: Callab
 
 
 def kept_in_search(key: str, compute: Callable[[], Trained]) -> Trained:
-    """Result that the fits of a search share; computed anew outside of a search, and for an empty key."""
+    """Return a result that the fits of a search share; compute it anew outside a search, or for an empty key."""
     search = current_search() if key else None
     return compute() if search is None else search.shared.result(key, compute, held)[0]
 
 
 def _bytes_of_net(net: NeuralNet) -> int:
-    """Size of a training: the weights of the net and of its traced copy."""
+    """Size of a training result in bytes: the weights of the net and of its traced copy."""
     return 2 * sum(tensor.numel() * tensor.element_size() for tensor in net.module_.state_dict().values())

@@ -1,8 +1,8 @@
-"""State of a joint training in a file, from which a killed fit resumes, with the same result.
+"""State of a joint training run in a file, from which a killed fit resumes with the same result.
 
-The file ``<location>/sklearn_laplace/<key>.state`` is in the folder of the parameter ``memory``. The key is a hash of
-parameters and rows. The file is replaced every ``EVERY`` seconds, and removed when the fit ends. It holds tensors and
-plain data only, so that reading it cannot run code. In a process group, rank 0 reads and writes it.
+The file ``<location>/sklearn_laplace/<key>.state`` is in the folder that the parameter ``memory`` names. The key is a
+hash of parameters and rows. The file is replaced every ``EVERY`` seconds, and removed when the fit ends. It holds only
+tensors and plain data, so that reading it cannot run code. In a process group, rank 0 reads and writes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..errors import UncachedWarning
 from ..errors.warn import warn_user
 
 EVERY = 30.0
-"""Seconds between two states."""
+"""Minimum number of seconds between two saved states."""
 UNRELATED = {"max_time", "verbose", "n_jobs", "memory", "memory_budget"}
 """Parameters that may differ between a fit and the one that resumes."""
 FORMAT = 4
@@ -35,9 +35,9 @@ FORMAT = 4
 
 
 class Checkpoint:
-    """Results of the finished stages of a fit, and the state of the one in progress; without a path, no stage is kept.
+    """Results of the finished stages of a fit, and state of the stage in progress; nothing is kept without a path.
 
-    Pickles hold nothing of it, so that the key of a cached training does not depend on it.
+    A pickled checkpoint is empty, so that the key of a cached training result does not depend on it.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Run the epochs of a skorch net with the MAP objective as loss.
 
-Nets that are too large for exact Gauss–Newton steps alternate their epochs with evidence steps.
+For nets that are too large for exact Gauss–Newton steps, epochs alternate with evidence steps, which update the
+hyperparameters.
 """
 
 import math
@@ -44,7 +45,7 @@ class EpochTasks(Callback):
 
 
 class Watch(Callback):
-    """Callback that checks the loss after each epoch, calls ``between(net)`` every ``period`` epochs, and may stop."""
+    """Callback that checks the loss after each epoch, calls ``between(net)`` every ``period`` epochs, and can stop."""
 
     def __init__(
         self, is_over: Callable[[], bool], between: Callable[[NeuralNet], None] | None = None, period: int = 1
@@ -55,7 +56,7 @@ class Watch(Callback):
 
     def on_batch_end(self, net: NeuralNet, **kwargs: Any) -> None:
         if self.is_over():
-            raise KeyboardInterrupt  # the way in which skorch callbacks stop a training
+            raise KeyboardInterrupt  # the way in which skorch callbacks stop training
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
         losses = net.history[-1, "batches", :, "train_loss"]
@@ -70,7 +71,7 @@ class Watch(Callback):
 
 
 class Annealing(Callback):
-    """Callback that lowers the learning rate to zero by a cosine over all batches, for a module without own epochs."""
+    """Callback that lowers the learning rate to zero along a cosine over all batches, for a plain torch module."""
 
     def on_train_begin(self, net: NeuralNet, X: Any = None, y: Any = None, **kwargs: Any) -> None:
         n_rows = len(X) if net.batch_size == -1 else net.batch_size
@@ -195,7 +196,7 @@ def train_epochs(
     hyper: Hyper,
     task: Task,
 ) -> Hyper:
-    """Run the epochs of a net in place, with damped evidence steps between; ``network`` is its trace at the start."""
+    """Run the epochs of a net in place, with damped evidence steps in between; ``network`` is its initial trace."""
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)
     free_prior = plan.precision is None

@@ -1,18 +1,18 @@
 """MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
 The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
-built-in net has none if exact Gauss–Newton steps are affordable or it has a warm start. Then
+built-in net skips them if exact Gauss–Newton steps are affordable or it has a warm start. Then
 :func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` bring the weights to
 the mode.
 
 The evidence covers all weights. It is exact (``full`` or its dual ``functional``) within the budget of
-``_table/limits.py``, otherwise ``kron``, or ``diag`` under a prior that ``kron`` does not support. Subset, structure
-and link of the posterior play no role here.
+``_table/limits.py``. Otherwise its structure is ``kron``, or ``diag`` under a prior that ``kron`` does not support. The
+subset, structure and link of the posterior play no role here.
 
-**Start by gradients.** For many rows, exact steps start from a joint gradient training of nets of one shape. A few
-hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. Their
-penalty is that of ``batched.py``, with δ fixed and φ the training error after the previous cycle. Encoded columns have
-no learnable scales: the nets share one encoding.
+**Gradient start.** For many rows, nets of one shape are first trained jointly by gradient steps; exact steps follow. A
+few hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. The
+penalty is that of ``batched.py``, with δ fixed and φ the training error after the previous cycle. The encoded columns
+have no learnable scales, because the nets share one encoding.
 """
 
 import math
@@ -52,26 +52,26 @@ from .stacked import Squares, Stacked
 
 @dataclass(frozen=True)
 class Effort:
-    """Maximum numbers of steps of a training to the mode."""
+    """Maximum numbers of steps in training to the mode."""
 
     gauss_newton: int
     refine: int  # L-BFGS, in the last part
 
 
 SCORED = Effort(14, 0)
-"""Of a net that is only scored."""
+"""Effort for a net that is only scored."""
 LATER_NOISELESS = Effort(14, 10)
-"""Of a later net, for many rows with targets almost free of noise."""
+"""Effort for a later net, for many rows with targets almost free of noise."""
 NOISY = Effort(8, 10)
-"""Of a first net with noisy targets that has been trained by gradients."""
+"""Effort for a first net with noisy targets that has been trained by gradients."""
 LATER_NOISY = Effort(6, 6)
-"""Of a net with noisy targets and the hyperparameters of an earlier training."""
+"""Effort for a net with noisy targets and the hyperparameters of an earlier training run."""
 LATER_NOISY_OF_FEW = Effort(3, 6)
-"""The same in the budget tier for few rows, and in a joint ensemble after gradient training."""
+"""Like ``LATER_NOISY``, in the budget tier for few rows, and in a joint ensemble after gradient training."""
 KRON_REFINE_STEPS = 20
-"""Final L-BFGS steps if the curvature is not exact."""
+"""Maximum number of final L-BFGS steps if the curvature is not exact."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
-"""Maximum number of rounds of dispersion and refinement, one for noisy targets; change of log φ that ends them."""
+"""Maximum number of rounds of dispersion and refinement (one if noisy), and change of log φ that ends the rounds."""
 
 
 def fit_map(
@@ -79,13 +79,13 @@ def fit_map(
 ) -> MapResult:
     """Train the net to the mode of its posterior, and select the free hyperparameters.
 
-    Without ``own_epochs`` or Gauss–Newton steps, the budget sets the number of epochs.
+    If there are neither ``own_epochs`` nor Gauss–Newton steps, the budget sets the number of epochs.
     """
     n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.previous)
     exact = cost <= budget.exact_step
-    # With the hyperparameters of an earlier training, full-batch steps suffice.
+    # With the hyperparameters of an earlier training run, full-batch steps suffice.
     goes_on = not exact and plan.again is not None
     if not (exact or goes_on or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
@@ -152,7 +152,7 @@ def n_dual_rows(rows: TrainingRows, likelihood: Likelihood) -> int:
 
 
 def is_exact(network: Network, rows: TrainingRows, plan: Plan) -> bool:
-    """Return True if a training uses exact Gauss–Newton steps."""
+    """Return True if the training uses exact Gauss–Newton steps."""
     cost, _ = _exact(network, rows, n_dual_rows(rows, plan.likelihood), plan.previous)
     return cost <= budget_for(len(rows)).exact_step
 
@@ -160,7 +160,7 @@ def is_exact(network: Network, rows: TrainingRows, plan: Plan) -> bool:
 def _exact(
     network: Network, rows: TrainingRows, n_dual: int, past: PreviousPosterior | None
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of an exact step and its structure; a previous posterior permits a dual form only if it has one."""
+    """Multiply-adds and structure of an exact step. A previous posterior allows dual form only if it has dual form."""
     if past is None:
         return exact_cost(network.blocks, n_dual)
     previous_rows = past.dual_rows(n_dual // len(rows))
@@ -176,7 +176,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Mode search, exact if that is affordable; no fallback in small memory, on which a training must not depend."""
+    """Set up the mode search, exact if affordable. Too little memory raises an error, and never changes the result."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
@@ -202,12 +202,12 @@ def problem_of(
 
 
 STARTS = 1.0, 0.1
-"""Initial prior precisions, in natural units: a strong one alone may lead to a linear fit, a weak one to an overfit."""
+"""Initial prior precisions, in natural units. A strong one alone may lead to a linear fit, a weak one to an overfit."""
 LITTLE = 2.0
-"""Maximum effective parameters after the strong start, relative to a linear model's, for a weak start as well."""
+"""Maximum number of effective parameters after the strong start, relative to a linear model, for a weak start."""
 GROUPED_START = 10.0, 0.1
-"""A further start for several prior precisions: that of the first layer, and of later ones. A strong first prior keeps
-irrelevant columns out."""
+"""A further start for models with several prior precisions: values for the first layer and for later layers. A strong
+prior of the first layer keeps irrelevant columns out."""
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
@@ -253,7 +253,7 @@ def _levels(network: Network, prior: Prior) -> Tensor:
 def _start_factors(network: Network, prior: Prior) -> list[Tensor]:
     """Factors (G,) of the natural precisions for each start."""
     groups, ones = prior.groups, torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
-    # Otherwise an embedding of many levels could fit each row's target at once, so that the numbers are not used.
+    # Without this factor, an embedding of many levels could fit all targets at once, and numbers would not be used.
     by_levels = _levels(network, prior).clamp_min(1.0)
     factors = [factor * by_levels for factor in STARTS]
     if has_groups(network, prior):
@@ -269,8 +269,8 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> bool:
     """True if gradients precede exact steps.
 
-    This is for normal noise of free level, more than ``SMALL_ROWS`` rows, hidden layers, and a prior precision that is
-    fixed or a single one.
+    This requires normal noise of free level, more than ``SMALL_ROWS`` rows, hidden layers, and a prior precision that
+    is fixed or common to all groups.
     """
     is_open = plan.free_dispersion and plan.previous is None and plan.likelihood.quadratic
     if not is_open or len(rows) <= SMALL_ROWS or not is_exact(network, rows, plan):
@@ -284,8 +284,8 @@ def gradient_start(
 ) -> float | None:
     """Train nets of the same shape in place; return the mean squared error of held-out rows.
 
-    ``seen`` (K, n) is 1 for the rows of a net, else 0; ``prior`` is the prior precision δ. None and the initial weights
-    for targets almost free of noise, where gradient training leads to worse modes.
+    ``seen`` (K, n) is 1 for the training rows of a net, else 0; ``prior`` is the prior precision δ. For targets almost
+    free of noise, return None and keep the initial weights, because gradient training then leads to worse modes.
     """
     stacked, loss = Stacked(modules, learns_scales=False), Squares()
     training = Training(stacked, loss, rows, seen, SCHEDULE, seed % 2**31, [prior] * len(modules), from_zero=False)

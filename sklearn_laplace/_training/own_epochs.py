@@ -1,8 +1,9 @@
-"""Training of a user's net: its own epochs, with a given prior precision as a penalty of the loss, and nothing else.
+"""Training of a user's net by its own epochs alone, with a given prior precision as a penalty on the loss.
 
 Epochs, optimiser, batches, callbacks, schedules, early stopping and random draws are those of the skorch net, in its
-own precision. A prior precision selected after the training is no penalty: epochs and learning rate regularise the net.
-A module without a skorch net trains under a prior of natural size, with a learning rate that falls to zero.
+own floating-point precision. A prior precision that is selected after training is not a penalty: the epochs and the
+learning rate regularise the net. A module without a skorch net trains under a prior of natural size (outputs of order
+one), with a learning rate that falls to zero.
 """
 
 import copy
@@ -31,9 +32,9 @@ from .progress import Steps, Task
 MODULE_LR = 0.02
 """Initial learning rate of a module without a skorch net."""
 OF_CLASSES = 0.3
-"""Prior precision of a module's training for classes and counts, in units of the natural one. See docs/decisions.md."""
+"""Prior precision in training a module for classes and counts, relative to the natural one. See docs/decisions.md."""
 LINEARITY = 1e-9, 1e-4
-"""Second differences of the outputs relative to the outputs, up to which a net is linear: float64 and float32."""
+"""Maximum second differences of the outputs of a linear net, relative to the outputs: in float64 and in float32."""
 
 
 def train_given(
@@ -48,7 +49,7 @@ def train_given(
 ) -> GivenNet:
     """Run the epochs of an initialised net, in place and in the net's own precision.
 
-    ``network`` is its trace in the precision of the rows, and ``seed`` that of a random ``train_split``.
+    ``network`` is its trace in the precision of the rows. ``seed`` is used by a random ``train_split``.
     """
     own = rows.to(next(net.module_.parameters()).dtype)
     held_out = hold_out(net, own, seed)
@@ -92,7 +93,7 @@ def is_linear(network: Network, inputs: Tensor) -> bool:
 
 
 def prepare_module(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, *, by_rows: bool) -> None:
-    """Give the net around a module a training: a falling rate, a prior of natural size and, ``by_rows``, epochs."""
+    """Prepare the net around a module: a falling learning rate, a prior of natural size and, if ``by_rows``, epochs."""
     if by_rows:
         budget = budget_for(len(rows))
         size = budget.batch_size if net.batch_size == -1 else net.batch_size

@@ -1,8 +1,8 @@
 """Request of a fit, and specification, warm start and results of the MAP stage.
 
-For a single row, neither prior precision nor noise level can be estimated: without a prior on the noise level, the
-posterior predictive is improper, because a net can interpolate the row. The prior precision is then 1, and the noise
-level the size of the target, or that of known noise variances.
+A single row determines neither prior precision nor noise level. A net can interpolate the row, so that the posterior
+predictive is improper without a prior on the noise level. Therefore the prior precision is 1. The noise level is the
+size of the target, or that of known noise variances.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
 def posterior_layout(
     everything: Network, rows: TrainingRows, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """Network of the random weights, its structure, its dual dimension M, and the bytes with a previous posterior.
+    """Network of the random weights, structure, dual dimension M, and bytes of the structure.
 
-    M is the number of rows times the columns of the output factor.
+    M is the number of rows times the number of columns of the output factor. The bytes include a previous posterior.
     """
     network, rule, memory = selected(everything, rows.inputs, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
@@ -78,7 +78,7 @@ def selected(everything: Network, example: Tensor, options: Options) -> Network:
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    """Prior that the options specify, with one precision per group of all trained tensors ``names``, random or not."""
+    """Prior of the random weights. Given precisions are checked against the groups of all trained tensors ``names``."""
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
         raise ValueError(
@@ -97,7 +97,10 @@ def tempering(network: Network, temperature: float | Mapping[str, float]) -> flo
 
 
 def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale) -> Options:
-    """Replace rules by values if the rows weigh too little for them; the likelihood is in the units of the targets."""
+    """Replace selection rules by fixed values if the total weight of the rows is too small for a selection.
+
+    The likelihood in ``options`` must be scaled to the targets.
+    """
     if total_weight >= FEWEST_ROWS or not options.likelihood.has_dispersion:
         return options
     size = (
@@ -113,14 +116,14 @@ def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale)
 
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which they count as almost free of noise, without gradient training."""
+"""Noise variance of standardised targets below which they count as almost free of noise, without gradient start."""
 BEGUN_DISPERSION = 0.5
-"""Initial φ after a gradient training, in units of the held-out mean squared error."""
+"""Initial φ after gradient training, in units of the held-out mean squared error."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Warm start: the end state of an earlier training on the same rows, as arrays that the cache compares by value."""
+    """Warm start: the end state of an earlier training run on the same rows, as arrays that the cache can compare."""
 
     theta: np.ndarray | None  # (P,), float64; None for a new initialisation
     prior_precision: np.ndarray  # (G,)
@@ -144,10 +147,10 @@ class Plan:
     precision: Tensor | None  # 0-d or one per group; None: selected by the evidence
     dispersion: float | None  # φ; None: selected by the rule of the options
     natural_start: bool  # initial precisions are 1 (built-in net), not by fan-in
-    again: Hyper | None = None  # start: hyperparameters of an earlier training on the same rows
+    again: Hyper | None = None  # start: hyperparameters of an earlier training run on the same rows
     quick: bool = False  # the net is only scored: a few Gauss–Newton steps
-    begun: float | None = None  # held-out mean squared error after a gradient training
-    is_over: Callable[[], bool] = bool  # never
+    begun: float | None = None  # held-out mean squared error after gradient training
+    is_over: Callable[[], bool] = bool  # by default never
 
     @property
     def likelihood(self) -> Likelihood:
@@ -165,13 +168,13 @@ class Plan:
 
     @property
     def is_noisy(self) -> bool:
-        """True if an earlier training has found a noise variance of ``NOISELESS`` or more."""
+        """True if an earlier training run has found a noise variance of ``NOISELESS`` or more."""
         noise = self.begun if self.again is None else self.again.dispersion
         return self.likelihood.has_dispersion and noise is not None and noise >= NOISELESS
 
     @property
     def first_dispersion(self) -> float:
-        """Initial φ of a training that has neither a fixed φ nor the hyperparameters of an earlier training."""
+        """Initial φ if it is neither fixed nor among the hyperparameters of an earlier training run."""
         start = self.likelihood.dispersion_start
         return start if self.begun is None else min(start, BEGUN_DISPERSION * self.begun)
 
@@ -180,7 +183,7 @@ class Plan:
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Initial hyperparameters: fixed, of a previous posterior, of an earlier training, or natural precisions."""
+        """Initial hyperparameters: fixed, of a previous posterior, of an earlier run, or natural precisions."""
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.first_dispersion
@@ -236,7 +239,7 @@ class GivenNet:
     net: NeuralNet  # in eval mode, trimmed for prediction
     network: Network  # its trace with the trained weights
     prior: Prior  # groups the prior precisions of all weights
-    hyper: Hyper  # start of the posterior's: given precisions, or of natural size
+    hyper: Hyper  # initial hyperparameters of the posterior: given precisions, or of natural size
     held_out: Tensor  # (m,), int64, rows that its train_split holds out
     history: list[dict[str, object]]  # one entry per epoch
     is_small: bool
@@ -249,7 +252,7 @@ class GivenNet:
         return len(self.history)
 
     def warm_start(self) -> WarmStart:
-        """No weights: a further member starts anew."""
+        """Warm start without weights: a further member starts from its own initial weights."""
         return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion)
 
 
@@ -287,7 +290,7 @@ class FitRequest:
     kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
     seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module; of the posterior
     warm_start: WarmStart | None = None
-    is_member: bool = False  # later member: prior precisions of its warm start
+    is_member: bool = False  # later member, with the prior precisions of its warm start
     stream: RowStream | None = None
     saved: Checkpoint = field(default_factory=Checkpoint)  # of a killed process
 
@@ -303,7 +306,7 @@ class FitRequest:
         stream: RowStream | None,
         saved: Checkpoint,
     ) -> FitRequest:
-        """Request for prepared rows, from which their unmerged copy is taken apart."""
+        """Request for prepared rows, whose unmerged copy is stored separately in ``kept``."""
         return cls(
             kind=kind,
             parameters=parameters,
@@ -322,7 +325,7 @@ class FitRequest:
         return replace(self, parameters=parameters, resolved=resolve(self.kind, parameters))
 
     def options_for_rows(self) -> Options:
-        """Resolved options in the units of these rows, and for their number."""
+        """Resolved options, in the units of these rows and adapted to their number."""
         resolved, data, seed = self.resolved, self.data, self.seeds[2]
         single_logit = data.targets.ndim == 1 and data.n_outputs == 1
         options = replace(
@@ -352,7 +355,7 @@ class FitRequest:
         return replace(self, parameters={**self.parameters, "overdispersion": alpha})
 
     def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
-        """Set the weights of the stored rows to zero that a given net has held out from its training."""
+        """Give weight zero to the stored rows that a given net has held out from its training."""
         if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
             return self
         weights = self.kept.weights.copy()

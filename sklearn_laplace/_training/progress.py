@@ -11,10 +11,10 @@
     │   └── posterior                             both twice if training is repeated under varying noise
     └── …
 
-A task that fails begins but does not end, as in scikit-learn. The tasks of a fit share a :class:`Clock`, which ends the
-training after ``max_time`` or Ctrl-C, and prints lines.
+A task that fails reports its beginning but not its end, as in scikit-learn. The tasks of a fit share a :class:`Clock`.
+The clock ends the training after ``max_time`` or Ctrl-C, and prints lines on the progress.
 
-Steps of a training report lines of ``verbose``, or a bar of tqdm, which skorch depends on.
+Training steps are reported in lines of ``verbose``, or in a bar of tqdm, which skorch depends on.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl
 """Message on standard error after the first Ctrl-C."""
 
 STAGES = 2
-"""Number of subtasks: of a member, training and posterior; of a training, epochs or members, and exact steps."""
+"""Number of subtasks of a member (training and posterior), and of training (epochs or members, and exact steps)."""
 
 
 @dataclass
 class Clock:
-    """Time limit of a training from the creation of the clock; it also prints a line per stage."""
+    """Time limit of a training run from the creation of the clock, which also prints a line per stage."""
 
     max_time: float | None = None  # seconds; None: no limit
     verbose: int = 0  # 1: a line per stage; 2: per epoch as well
-    has_bar: bool = False  # trainings by steps draw a progress bar
+    has_bar: bool = False  # training steps draw a progress bar
     group: Group = field(default_factory=Group)  # its ranks stop together: rank 0 decides
-    was_cut: bool = False  # a training has ended early
+    was_cut: bool = False  # training has ended early
     is_interrupted: bool = False  # after the first Ctrl-C
     begun: float = field(default_factory=time.perf_counter)
     best: float = -math.inf  # largest mean log density of held-out rows so far, in nats per row
@@ -88,12 +88,12 @@ class Clock:
         return False
 
     def say(self, text: str) -> None:
-        """Print a line with the time since the creation, at once, so that lines of several processes do not mix."""
+        """Print a line with the elapsed time in a single write, so that lines of several processes do not mix."""
         sys.stdout.write(f"{self.elapsed:7.1f} s  {text}\n")
         sys.stdout.flush()
 
     def warn_if_cut(self) -> None:
-        """Warn if a training has ended early."""
+        """Warn if training has ended early."""
         if self.was_cut:
             cause = "Ctrl-C" if self.is_interrupted else f"max_time={self.max_time!r}"
             warn_user(
@@ -104,7 +104,7 @@ class Clock:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the first Ctrl-C end the training, the second raise; only in the main thread, without another handler."""
+        """Let the first Ctrl-C end the training and the second raise, in the main thread without another handler."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -136,7 +136,7 @@ class Task:
     def subtask(
         self, name: str, most: int | None = 0, *, place: tuple[int, int] | None = None, n_jobs: int = 1
     ) -> Task:
-        """Create a subtask with up to ``most`` subtasks; ``place`` is (position, number); ``n_jobs`` run at a time."""
+        """Create a subtask with up to ``most`` subtasks; ``place`` is (position, total); ``n_jobs`` run at a time."""
         context = self.context
         if context is not None:
             context = context.subcontext(task_name=name, max_subtasks=most)
@@ -172,7 +172,7 @@ class Task:
 
 
 def about(seconds: float) -> str:
-    """Text on the time that is left.
+    """Text about the remaining time.
 
     >>> about(0.2), about(71.4)
     ('about 1 s left', 'about 72 s left')
@@ -208,7 +208,7 @@ else:
         def _reported(self, clock: Clock, most: int, X: Any, y: Any, sample_weight: Any) -> Iterator[Task]:
             """Report a fit as the root task with at most ``most`` subtasks.
 
-            A decorator of ``fit`` would add frames between a warning and the line that it refers to.
+            A decorator of ``fit`` would add stack frames between a warning and the line that it refers to.
             """
             arguments: dict[str, Any] = {"estimator": self, "X": X, "y": y}
             arguments["metadata"] = None if sample_weight is None else {"sample_weight": sample_weight}
@@ -227,15 +227,15 @@ else:
 
 
 EVERY = 5.0
-"""Seconds between two lines of ``verbose=1``."""
+"""Minimum number of seconds between two lines of ``verbose=1``."""
 
 
 class Steps:
-    """Steps of a training: ends them in time, and shows their progress if that is wanted; does neither without a task.
+    """Progress of training steps: ends them in time, and shows their progress on request; does neither without a task.
 
-    ``total`` may be unknown; a line is printed every ``each`` steps, unless another part ``prints`` it. ``unit`` is
-    "step" or "epoch", ``label`` the name of the training within its stage. ``log_volume`` is the log of the factor from
-    the network's units of all outputs to those of y.
+    ``total`` may be unknown. A line is printed every ``each`` steps, unless ``prints`` is False. ``unit`` is "step" or
+    "epoch", and ``label`` is the name of the training run within its stage. ``log_volume`` is the log of the factor
+    from the network's units of all outputs to those of y.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Steps:
             self._show()
 
     def score(self, mean_square: Tensor, n_outputs: int) -> None:
-        """Show the log density of held-out rows under normal noise of the mean squared errors (K,), network units."""
+        """Show the log density of held-out rows under normal noise, from the mean squared error of each net (K,)."""
         if self.is_shown:
             level = max(float(mean_square.mean()), 1e-300)
             density = -0.5 * n_outputs * (math.log(2 * math.pi * level) + 1) - self.log_volume
@@ -308,7 +308,7 @@ class Steps:
             self._show(f"held-out log likelihood {float(log_likelihood.mean()):.3f}")
 
     def _tell_time(self) -> None:
-        """Print the step and the seconds that are left, every few seconds."""
+        """Print the step and the remaining seconds, every few seconds."""
         now = time.perf_counter()
         if now - self._told < EVERY or self.total is None or self.n_done >= self.total:
             return
@@ -317,7 +317,7 @@ class Steps:
         self.clock.say(f"{self.name}: {part}, {about(min(left, self.clock.left))}")
 
     def _show(self, *results: str) -> None:
-        """Print a line, or write the results behind the bar."""
+        """Print a line, or write the results next to the bar."""
         losses = [float(loss) for loss in self._losses]
         mean = [f"loss {sum(losses) / len(losses):.4g}"] if losses else []
         self._losses = []

@@ -1,11 +1,11 @@
-"""Shape and schedule of jointly trained ensemble members: one recipe per repeat, as powers of the number of rows.
+"""Shape and schedule of jointly trained ensemble members: one recipe per repeat, from powers of the number of rows.
 
-A repeat is a partition of the rows into four folds, with one member for each fold that is trained on the other three.
+A repeat is a partition of the rows into four folds, with one member per fold that is trained on the other three.
 For few rows and normal noise there are eight folds, and members are trained on seven eighths of the rows.
 
-The first two repeats have nets with hidden layers (:func:`recipes_for`), a third one linear nets (:func:`linear`). A
-schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. Up to 300 rows there are fewer
-steps, to keep the fit short. ``docs/decisions.md`` compares other values.
+The first two repeats have nets with hidden layers (:func:`recipes_for`); a third one has linear nets (:func:`linear`).
+A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. With up to 300 rows there are
+fewer steps, to keep the fit short. ``docs/decisions.md`` compares other values.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .._table.rows import rehashed, row_keys
 from .progress import Steps, Task
 
 FOLDS_OF_MANY, FOLDS_OF_FEW = 4, 8
-"""Number of folds of a repeat, and number for few rows with normal noise."""
+"""Number of folds of a repeat: by default, and for few rows with normal noise."""
 LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS, MANY_ROWS = 40, 100, 1000, 2000
-"""Minimum number of rows for folds, because the errors of fewer rows do not determine the noise level. Minimum for
-classes and counts that train together: with fewer, members are confident far from the rows. Maximum number
-of few rows, which have ``FOLDS_OF_FEW`` folds and linear members for normal noise. More than ``MANY_ROWS`` are many:
-noisy targets have narrower nets, and a time limit may omit rows."""
+"""Limits on the number of rows. ``LEAST_ROWS``: minimum for folds, because the errors of fewer rows do not determine
+the noise level. ``LEAST_OF_OTHERS``: minimum for joint training on classes and counts; with fewer rows, members are
+confident far from the rows. ``FEW_ROWS``: maximum for ``FOLDS_OF_FEW`` folds and linear members under normal noise.
+``MANY_ROWS``: with more rows, nets for noisy targets are narrower, and a time limit may omit rows."""
 
 
 def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:
-    """Mask (n_repeats · n_folds, n) of the rows that each member holds out; targets (n,) are stratified classes.
+    """Mask (n_repeats · n_folds, n) of the rows that each member holds out; stratified by class if targets are (n,).
 
     The fold of a row depends on its content, not on its position: equal rows are in the same fold.
     """
@@ -51,12 +51,12 @@ def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_fol
 
 
 LINES = 20
-"""Approximate number of printed lines on a training; each covers at least one epoch."""
+"""Approximate number of printed lines on a training run; each covers at least one epoch."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number of steps, learning rate and weight decay of a training; a step multiplies weights by 1 − rate · decay."""
+    """Number of steps, learning rate and weight decay; each step multiplies the weights by 1 − rate · decay."""
 
     n_steps: int  # of all cycles together; a further cycle has as many
     batch_size: int = 256  # rows
@@ -68,8 +68,8 @@ class Schedule:
     betas: tuple[float, float] = (0.9, 0.95)  # decay of the mean gradient and of the mean square, in Adam
     epsilon: float = 1e-8  # added to the root of the mean square, in Adam
     weight_decay: float = 0.02  # maximum
-    most_further: int = 3  # further cycles, for targets almost free of noise
-    further_below: float = 0.6  # one follows if the last cycle reduced the held-out error to less than this fraction
+    most_further: int = 3  # maximum number of further cycles, for targets almost free of noise
+    further_below: float = 0.6  # one follows if the last cycle reduced the held-out error to less than this part
     noise_power: float = 1.0  # p of the row weights v⁻ᵖ in the last cycle, v the noise variance
 
     def rate(self, step: int) -> float:
@@ -100,7 +100,7 @@ class Schedule:
         return replace(self, n_steps=max(int(part * self.n_steps), least), most_further=0)
 
     def steps(self, task: Task, n_rows: int, log_volume: float, label: str = "") -> Steps:
-        """Progress of the steps of this schedule, for a training on ``n_rows`` rows; see :class:`Steps`."""
+        """Progress of the steps of this schedule, for training on ``n_rows`` rows; see :class:`Steps`."""
         epoch = max(n_rows // self.batch_size, 1)
         each = epoch * math.ceil(self.n_steps / (LINES * epoch))
         return Steps(task, self.n_steps, label=label, each=each, log_volume=log_volume)
@@ -129,7 +129,7 @@ def power_law(
 
 
 UNITS, WIDTH_STEP = power_law(64, at=2500, power=0.36, low=32, high=128), 16
-"""Number of units of a hidden layer; in steps of ``WIDTH_STEP``."""
+"""Number of units of a hidden layer, rounded to a multiple of ``WIDTH_STEP``."""
 STEPS_AT_1000 = 500, 450
 """Number of steps of each repeat for 1,000 rows, without ``MORE_STEPS``."""
 MORE_STEPS = power_law(1.5, at=1000, power=-0.37, low=1.0, high=1.5)
@@ -139,13 +139,13 @@ NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
 DETAILED_ROWS = 5000
 """Maximum number of rows for which the second repeat has an activation of its own."""
 NOISY, NOISY_WIDTH = 0.1, 0.5
-"""Noisy targets: minimum squared error in the trial of regularisations, in units of the variance; factor of the number
-of units for many rows. Noise hides the detail that wider nets would learn."""
+"""Noisy targets: minimum squared error in the trial of regularisations, relative to the target variance, and factor of
+the number of units for many rows. Noise hides the detail that wider nets would learn."""
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
-"""Maximum prior precision of a training; maximum number of steps of the trial, and minimum number of its held-out rows.
-"""
+"""Maximum prior precision of a training run. Maximum number of steps of the trial, and minimum number of its held-out
+rows."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer bins."""
 
@@ -168,7 +168,7 @@ class RepeatSettings:
 
     activation: str
     n_bins: Callable[[float], float]  # bins of each numeric column, by the number of rows
-    steps_power: float  # of the number of rows, in the number of steps
+    steps_power: float  # exponent of the number of rows, in the number of steps
     lr: float  # maximum
     weight_decay: float  # maximum
 
@@ -209,12 +209,12 @@ def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Rec
 
 
 def linear(recipe: Recipe) -> Recipe:
-    """Recipe of linear nets with the same schedule. They find weak signals, and linear functions exactly."""
+    """Recipe of linear nets with the same schedule. They find weak signals, and represent linear functions exactly."""
     return replace(recipe, hidden_layer_sizes=(), n_bins=None)
 
 
 def trial_folds(n_rows: int, n_folds: int) -> int:
-    """Number of folds that the trial holds out, each from nets of its own.
+    """Number of folds that the trial holds out, each from separate nets.
 
     >>> [trial_folds(n, 8) for n in (40, 300, 1000)]
     [8, 4, 2]

@@ -1,7 +1,8 @@
 r"""Stacked weights of several nets of the same shape, with one forward and one backward pass for all nets.
 
-The gradient is written out, which takes about half the time of autograd for small nets. With inputs :math:`h_{l-1}` of
-layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation a and the cotangent :math:`g_l` of :math:`z_l`,
+The gradient is coded explicitly, which takes about half the time of autograd for small nets. With inputs
+:math:`h_{l-1}` of layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation a and the cotangent
+:math:`g_l` of :math:`z_l`,
 
 .. math::
     \nabla W_l = s_l\, g_l h_{l-1}^\top, \quad \nabla b_l = g_l \mathbf 1, \quad
@@ -33,22 +34,23 @@ from .progress import Steps
 from .recipe import Schedule
 
 MOST_FACTOR = 8.0
-"""Maximum of the factor of the outputs of classes, and of its inverse."""
+"""Maximum factor of the outputs of classes, and maximum of its inverse."""
 SPARE = 2**16
-"""Number of random values of :class:`Dropout` besides those of two batches."""
+"""Number of random values of :class:`Dropout` in addition to those of two batches."""
 HALF_A_ROW = 0.5
 """Weight that each class has in addition to its rows, when the frequencies of the classes are estimated."""
 
 
 def of_mixture(log_densities: Tensor, shares: Tensor, n_nets: int) -> Tensor:
-    r"""Log density of each row under a mixture of K ``n_nets``, estimated from those (D, …, n) of D of its nets.
+    r"""Log density of each row under a mixture of K = ``n_nets`` nets, from the log densities (D, …, n) of D nets.
 
-    A row is held out from D nets with ``shares`` (D,), but new rows get the mixture of all. To first order in 1 / K,
+    A row is held out from D nets with ``shares`` (D,), whereas the mixture for new rows has all K nets. To first order
+    in 1 / K,
 
     .. math:: \log p_K = \overline{\log p_1} + \frac{1 - 1/K}{1 - 1/D} (\log p_D - \overline{\log p_1}),
 
-    where :math:`\overline{\log p_1}` is the mean of the nets' log densities. The estimate is at most that of the best
-    net.
+    where :math:`\overline{\log p_1}` is the mean of the nets' log densities. The estimate is at most the log density of
+    the best net.
     """
     n_known, shares = len(shares), shares.view(-1, *(1,) * (log_densities.dim() - 1))
     mixed = (log_densities + shares.log()).logsumexp(0)
@@ -80,14 +82,14 @@ class Loss(Protocol):
         """Outputs (C,) of all nets before the training; None if they are those of the given nets."""
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
-        """Errors (K, n), float64, by which trainings are compared; ``precision`` is a factor of squared errors."""
+        """Errors (K, n), float64, that compare training runs; ``precision`` is a factor of squared errors."""
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
         """Show the mean errors (K,) of held-out rows."""
 
 
 class Squares:
-    """Half the squared errors; the errors of held-out rows are the squares."""
+    """Half the squared errors as the loss; the errors of held-out rows are the squares."""
 
     has_noise: ClassVar[bool] = True
     first_noise: ClassVar[float] = 0.1  # in units of the target variance
@@ -125,7 +127,7 @@ class NegativeLog:
         return loss * factors, self.likelihood.residual(flat, repeated).view_as(outputs) * factors
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
-        """Logits of the class frequencies; half a row is added to each class, since a rare one may be missing."""
+        """Logits of the class frequencies; half a row is added to each class, since a rare class may be missing."""
         if not self.likelihood.over_classes:
             return None
         logs = (targets.bincount(weights.double(), minlength=max(n_outputs, 2)) + HALF_A_ROW).log()
@@ -138,11 +140,11 @@ class NegativeLog:
     def best_factor(
         self, outputs: Tensor, targets: Tensor, weights: Tensor, shares: Tensor | None = None, n_nets: int = 1
     ) -> tuple[float, float]:
-        """Factor of the outputs (D, n, C) with the smallest loss of a mixture of ``n_nets``, and this mean loss, nats.
+        """Factor of the outputs (D, n, C) with the smallest loss of a mixture of ``n_nets``, and the mean loss.
 
-        See :func:`of_mixture`; ``weights`` are (n,) and ``shares`` (D,), equal by default. The logarithm of the factor
-        has a standard normal prior. Without it, rows that are all classified correctly would have the largest factor.
-        Counts have factor 1.
+        The loss is in nats, see :func:`of_mixture`; ``weights`` are (n,) and ``shares`` (D,), equal by default. The
+        logarithm of the factor has a standard normal prior. Without this prior, rows that are all classified correctly
+        would lead to the largest factor. Counts have factor 1.
         """
         scored = weights > 0
         shares = outputs.new_full((len(outputs),), 1 / len(outputs)) if shares is None else shares
@@ -220,10 +222,10 @@ class Adam:
 
 
 class Dropout:
-    """Masks of hidden units: 0 with the probability of a net, else 1 / (1 − probability) (Srivastava et al. 2014).
+    """Masks of hidden units: 0 with the dropout probability, else 1 / (1 − probability) (Srivastava et al. 2014).
 
-    A mask is a part of one random sequence, from a place that depends on the step and the layer: new random numbers for
-    each step would take as long as the step. Nets of the same probability have the same mask.
+    A mask is a part of one random sequence; it begins at a place that depends on the step and the layer. New random
+    numbers for each step would take as long as the step. Nets of the same probability have the same mask.
     """
 
     def __init__(self, rates: Sequence[float], stacked: Stacked, batch_size: int, seed: int) -> None:
@@ -252,7 +254,7 @@ class Dropout:
 
 
 LEAST_SCALE = 1e-3
-"""Minimum magnitude of a column scale after the training, when the encoding's divisor is divided by it."""
+"""Minimum magnitude of a column scale that is merged into the encoding's divisor after training."""
 DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     nn.Tanh: lambda cotangent, inputs, outputs: torch.ops.aten.tanh_backward(cotangent, outputs),
     nn.ReLU: lambda cotangent, inputs, outputs: torch.ops.aten.threshold_backward(cotangent, outputs, 0),
@@ -304,7 +306,7 @@ class Stacked:
     def _forward(
         self, numbers: Tensor, codes: Tensor, masks: Sequence[Tensor | None]
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
-        """Outputs (K, n, C), and for each activation its inputs, its outputs, and these times its mask (K, n, h)."""
+        """Outputs (K, n, C), and for each activation its inputs, outputs, and outputs times mask (K, n, h)."""
         hidden, passed = self._first(numbers, codes), []
         biases = [bias for bias in self.biases[self.n_first :] if bias is not None]
         layers = zip(self.activations, self.factors, self.weights[self.n_first :], biases, masks, strict=True)
@@ -419,9 +421,9 @@ class Stacked:
 
 
 def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
-    """Merge column scales (D,) into a state dict: magnitudes of numeric columns into the divisors of the encoding.
+    """Merge column scales (D,) into a state dict: magnitudes of numeric columns' scales into the encoding's divisors.
 
-    Their signs, and the scales of indicator columns, go into the weights of the first layer.
+    The signs of these scales, and the scales of indicator columns, go into the weights of the first layer.
     """
     divisor, weight = state["standardise.scale"], state["first.weight"]
     n_numbers = len(divisor)

@@ -1,7 +1,7 @@
 """Training of one net to its mode, or of a given net by its own epochs; gradient training may precede exact steps.
 
-:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. A warm
-start begins with the weights of a previous posterior, after a check that it is the same net.
+:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. After a
+previous posterior, training starts from the previous weights, after a check that the net is the same.
 """
 
 import copy
@@ -31,11 +31,11 @@ from .progress import Task
 from .recipe import FOLDS_OF_MANY, held_out_rows
 
 SAME_OUTPUTS = 1e-3
-"""Maximum difference of the outputs of two equal nets of any precision, relative to 1 plus the largest one."""
+"""Maximum difference of the outputs of two equal nets of any precision, relative to 1 plus the largest output."""
 
 
 def load(module: nn.Module, past: nn.Module) -> None:
-    """Load weights and buffers of the previous net ``past`` in place; ``ValueError`` if the nets have other ones."""
+    """Load weights and buffers of the previous net ``past`` in place; ``ValueError`` if names or shapes differ."""
     try:
         module.load_state_dict(past.state_dict())
     except RuntimeError as error:
@@ -70,9 +70,10 @@ STANDARD = 1e-6
 
 
 def train(request: FitRequest, task: Task) -> MapResult | GivenNet:
-    """Train a net to its mode; a given net by its own epochs only, unless it is linear.
+    """Train a net to its posterior mode.
 
-    The memory budget affects the result only by rounding. ``task`` gets at most two subtasks.
+    A given net is trained by its own epochs only, unless it is linear and exact steps are affordable. The memory budget
+    affects the result only by rounding. ``task`` gets at most two subtasks.
     """
     rows, plan = planned(request, task)
     parameters, seeds = request.parameters, request.seeds
@@ -145,7 +146,7 @@ def _train_net(request: FitRequest, rows: TrainingRows, plan: Plan, task: Task) 
             return train_given(net, network, rows, plan, task, seed=request.seeds[1], level=level)
         net.module_.to(rows.weights.dtype)
     elif start is None and not (own_epochs or options.prior_mean) and starts_by_gradients(network, rows, plan):
-        # A copy of the net trained without a fold shows the error.
+        # A copy of the net is trained without one fold, to measure the held-out error.
         fold = held_out_rows(request.data.X, request.data.targets, 1, FOLDS_OF_MANY)[0]
         seen = torch.stack([torch.ones(len(rows)), torch.from_numpy(~fold)]).to(rows.weights)
         modules, log_volume = [net.module_, copy.deepcopy(net.module_)], request.data.scale.log_volume
@@ -166,7 +167,7 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 
 
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
-    """Let the linear layers of the user's net that take X standardise it, by statistics of a previous net if given."""
+    """Make the linear layers of the user's net that read X standardise it, by statistics of a previous net if given."""
     if options.standardises is False:
         return
     layers, statistics = first_layers(module, x), statistics_of(data.X, data.weights)
