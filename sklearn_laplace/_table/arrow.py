@@ -1,6 +1,6 @@
-"""Datasets of pyarrow: Parquet files, row group by row group, and all other formats that it reads, file by file.
+"""Datasets of pyarrow. Parquet files are read row group by row group, and all other formats file by file.
 
-An error of reading names its file. A file whose size or time changes between two readings is an error too.
+Reading errors name the file. A change of size or modification time between two reads is an error, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from .source import BLOCK_ROWS, Block, RowSource
 
 NEEDS = 'install it with: pip install "sklearn-laplace[arrow]"'
-"""Cure in the error about a missing library."""
+"""Remedy in the error about a missing library."""
 NO_FILES = "X={!r} has no files; expected a folder, a file or a pattern of Parquet files."
 
 
@@ -27,13 +27,13 @@ class ArrowSource(RowSource):
     counts: tuple[int, ...]
     stamps: tuple[object, ...]  # size and time of the file of each fragment; None in memory
     columns: tuple[str, ...]
-    targets: tuple[str, ...]  # names of columns, as weight
+    targets: tuple[str, ...]  # column names, like weight
     weight: str | None
-    single: bool  # y is one column, not in a list
+    single: bool  # y is a column name, not a list of names
 
     @classmethod
     def of(cls, dataset: Any, y: Any, sample_weight: Any) -> Self:
-        """Source of the rows of a dataset, with the names of its columns of targets and of weights."""
+        """Source of the rows of a dataset; ``y`` and ``sample_weight`` are names of its columns."""
         single = isinstance(y, str)
         targets = _names(y)
         if sample_weight is not None and not isinstance(sample_weight, str):
@@ -116,7 +116,7 @@ def _parts(fragment: Any) -> list[tuple[Any, int, object]]:
 
 
 def _n_rows(part: Any) -> int:
-    """Number of rows of a row group or a file; pyarrow's ``count_rows`` counts those of the whole file."""
+    """Number of rows of a row group or of a file; for a row group, ``count_rows`` of pyarrow counts the whole file."""
     groups = getattr(part, "row_groups", None)
     return int(part.count_rows()) if groups is None else sum(group.num_rows for group in groups)
 
@@ -138,7 +138,7 @@ def _check_same(fragment: Any, stamp: object, cause: Exception | None = None) ->
 
 @contextmanager
 def _naming(fragment: Any, stamp: object) -> Iterator[None]:
-    """Name the file in an error of reading it; its cause may be that the file has changed."""
+    """Name the file in an error that is raised while reading it; check first whether the file has changed."""
     cause = None
     try:
         yield
@@ -157,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 
 def dataset_of(path: Any) -> Any:
-    """Dataset of the Parquet files of a folder, a pattern such as ``"rows/*.parquet"``, or a single file."""
+    """Dataset of Parquet files: those of a folder, of a pattern such as ``"rows/*.parquet"``, or a single file."""
     try:
         from pyarrow import dataset
     except ImportError as error:
@@ -166,7 +166,7 @@ def dataset_of(path: Any) -> Any:
     files = sorted(glob(text, recursive=True)) if has_magic(text) else [text]
     if not files or not all(Path(file).exists() for file in files):
         raise FileNotFoundError(NO_FILES.format(text))
-    options = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)  # of pages that have one
+    options = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)  # checks pages with a checksum
     kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
     try:
         found = dataset.dataset(files if has_magic(text) else text, format=kind)

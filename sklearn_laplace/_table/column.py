@@ -20,23 +20,23 @@ MAX_LEVELS = 1000
 LEVEL_TYPES = (str, int, float)
 """Types of levels; values of other types are converted to one of these."""
 EXACT = 2.0**53
-"""Smallest size of a number that is refused as a category: float64 does not tell all larger integers apart."""
+"""Smallest absolute value of a number that is refused as a category: float64 does not tell larger integers apart."""
 FAR = 1e30
-"""Size of a number, relative to the median size of the other non-zero ones, above which there is a warning."""
+"""Minimum ratio of an absolute value to the median of all that are not zero, for a warning about this number."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
-"""Maximum number of columns in this warning, and of unknown categories that are remembered to give it only once."""
+"""Maximum number of columns in this warning, and of unknown categories remembered to issue it only once."""
 CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
-"""Periods in days, by which the net reads dates if they span about two periods."""
+"""Periods, in days, of the cycles with which dates are encoded if they span about two periods."""
 N_PERIODS = 1.99
 """Number of periods that dates have to span; the first and the last day of two years are 730 days apart."""
 SAME_PHASE = 0.999
-"""Length of the mean phase from which dates count as constant in a cycle, such as first days of years in a year."""
+"""Length of the mean phase vector above which dates count as constant in a cycle, such as each 1 January in a year."""
 N_SPREAD = 16
 """Number of training values that stand for a missing number or an unknown level of a new row."""
 MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
-"""Levels of the quantiles that these values are."""
+"""Quantile levels of these values."""
 MARGIN = 2.0
 """Margin of the range of a column, in units of the distance between an extreme and the quantile next to it."""
 
@@ -52,7 +52,7 @@ class Column:
     n_levels: int = 0  # V, with the shared levels of rare and of missing values; 0 for numbers
     codes: tuple[tuple[Any, int], ...] = ()
     missing: int = 0  # code of a missing level; V if none was missing in the training
-    has_missing: bool = False  # of numbers
+    has_missing: bool = False  # some numbers were missing
     is_empty: bool = False  # all numbers were missing
     heavy: bool = False  # numbers with heavy tails
     zoned: bool | None = None  # times with a time zone, or without; None for other columns
@@ -77,7 +77,7 @@ class Column:
 
     @property
     def kind_of_text(self) -> str:
-        """What text of later rows is read as: "dates", "numbers", or an empty string."""
+        """What text of later rows is read as: "dates", "numbers", or an empty string for categories."""
         return self.of_text or (DATES if self.zoned is not None else "")
 
 
@@ -99,7 +99,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
 
 
 def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
-    """Refuse times with a time zone if the training had none, and the reverse: their offset is unknown."""
+    """Refuse times with a time zone if the training rows had none, and the reverse, because the offset is unknown."""
     differs = column.zoned is not None and zoned is not None and column.zoned != zoned
     if differs and not np.isnan(days).all():
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
@@ -110,7 +110,10 @@ def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
 
 
 def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
-    """Refuse infinite numbers, and the first missing ones of a column in rows with weights, which change a fit."""
+    """Refuse infinite numbers. Given weights, also refuse missing values in a column that had none in training.
+
+    Weights are given for rows of a fit or an update. Predictions accept such missing values.
+    """
     if np.isinf(values).any():
         raise ValueError(
             f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
@@ -126,7 +129,7 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
 
 
 def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
+    """Encoding of a categorical column: codes of the sorted levels. Levels beyond ``MAX_LEVELS`` share one code."""
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
     totals, some_missing = _weights_of_levels(name, values, weights)
@@ -158,7 +161,7 @@ def _weights_of_levels(name: str, values: np.ndarray, weights: np.ndarray) -> tu
                     f"may not tell apart. Convert them to text: {in_pandas(name, 'X[k].astype(str)')}."
                 )
             weights_of.setdefault(level, []).append(weight)
-    # independent of the order of rows
+    # math.fsum does not depend on the order of rows
     return {level: math.fsum(parts) for level, parts in weights_of.items()}, some_missing
 
 
@@ -180,7 +183,7 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
-    """Warn once (``TableWarning``) of all columns in which most of many values are ``unknown`` levels."""
+    """Warn once (``TableWarning``) of all columns in which most values are ``unknown`` levels, given enough rows."""
     mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
     found = {(column.name, value) for column, values in mostly for value in values}
     if n_rows < MANY_ROWS or found <= reported:
@@ -201,7 +204,7 @@ def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, r
 
 
 def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:
-    """Refuse numbers if all training levels were text, and the reverse: no value could equal a level."""
+    """Refuse numbers if all training levels were text, and the reverse, because no value could equal a level."""
     if not kinds or len(column.level_kinds) != 1:
         return
     [before] = column.level_kinds
@@ -233,8 +236,8 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
     """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
 
-    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n), or the distance to the
-    next value if that is larger.
+    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n). If the distance to the
+    next value is larger, that distance is the margin.
 
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
     ((-10.0, 110.0), (-1.0, 2.0))

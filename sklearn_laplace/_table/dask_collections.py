@@ -48,7 +48,7 @@ class DaskSource(RowSource):
 
     @cached_property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each partition, which have to be computed for it; a fit on workers does not need it."""
+        """Number of rows of each partition. They are computed for counting; a fit on workers does not count them."""
         from dask.base import compute
         from dask.delayed import delayed
 
@@ -94,7 +94,7 @@ def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) 
 
 
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
-    """Predict each partition of a collection by ``function`` of model and table: a lazy array of dask, or a tuple."""
+    """Apply ``function`` to the model and each partition of X; return a lazy array of dask, or a tuple of arrays."""
     import dask.array as da
     from dask.base import compute
     from dask.delayed import delayed
@@ -122,7 +122,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _delayed(value: Any, name: str) -> list[Any]:
-    """Delayed partitions of a collection; ``TypeError`` if it is no collection of dask."""
+    """Delayed partitions of a collection; ``TypeError`` if it is not a dask collection."""
     if not is_collection(value):
         raise TypeError(
             f"{name} is of type {type(value).__name__}, and X is a collection of dask. Pass a collection of dask with "

@@ -1,10 +1,10 @@
 r"""Training values that stand for missing numbers and unknown levels of new rows.
 
-Each column has K = 16 values. Gaps of several columns of a row are filled jointly, with K combinations in all. Value
-:math:`(b_1 b_2 b_3 b_4)_2` of a column is in combination i if :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over
-GF(2), for a generator :math:`\alpha` of GF(16), the place p of the column and s = (0, 5, 6, 2). Among 15 columns, the
-halves of any two columns meet equally often; among five consecutive ones, their quarters do too. This is a Latin
-hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15.
+Each column has K = 16 values. Gaps in several columns of a row are filled jointly, by K combinations of values. Let
+:math:`\alpha` be a generator of GF(16), p the place of a column, and s = (0, 5, 6, 2). Combination i then has the value
+:math:`(b_1 b_2 b_3 b_4)_2` of this column, where :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over GF(2). Among 15
+columns, the halves of any two columns meet equally often. Among five consecutive columns, so do their quarters. This is
+a Latin hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ STEPS = 0, 5, 6, 2
 
 @dataclass(frozen=True, eq=False)
 class Fillings:
-    """Values of columns in rows with gaps."""
+    """Values that fill the gaps of rows, by column."""
 
     values: Tensor  # (K, d), training values; NaN in columns without gaps
     unknown: Tensor  # (d,), code of unknown levels; NaN for numeric columns

@@ -1,9 +1,9 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
-Up to 300 rows, a default fit takes no longer than a few trainings with Adam, since searches and ensembles run many
-fits; with more it comes closer to its mode. The default memory is that available to the process. It does not cover the
-data, the net, its epochs, and temporary arrays of up to 32 MB. Structures above the budget are refused before they are
-allocated, and rows pass through the network in sufficiently small chunks.
+With up to 300 rows, a default fit takes no longer than a few training runs with Adam, since searches and ensembles run
+many fits. With more rows, a fit comes closer to its mode. The default memory budget is the memory available to the
+process. The budget does not cover the data, the net, its epochs, or temporary arrays of up to 32 MB. Structures that
+exceed the budget are refused before they are allocated, and rows pass through the network in sufficiently small chunks.
 """
 
 import os
@@ -28,12 +28,12 @@ from ..laplace.structures import STRUCTURES, Diag, Full, Functional, Kron
 from ..laplace.structures._base import Curvature, tensors_in
 
 SMALL_ROWS = 300
-"""Maximum number of rows of the lower tier."""
+"""Maximum number of rows of the lower budget tier."""
 SINGLE_THREAD_FLOPS, SINGLE_THREAD_STEP = 1e9, 2e8
 """Multiply-adds of one exact step, and of one gradient step, up to which further threads save no time. On a busy
-machine they lose much: every parallel region waits for a thread without a core."""
+machine, further threads cost much time, because every parallel region waits for a thread without a core."""
 SINGLE_THREAD_PASS = 1e7
-"""Rows × weights of one forward pass up to which further threads do not save time in a training without exact steps."""
+"""Rows × weights of a forward pass up to which further threads save no time, in training without exact steps."""
 FLOAT32_ROWS = 10_000
 """Total weight up to which ``dtype="auto"`` means float64."""
 
@@ -45,7 +45,7 @@ class Budget:
     exact_step: float  # of a Gauss–Newton step in the training
     exact_posterior: float  # pass over the data and eigendecomposition of an automatic exact structure
     posterior_bytes: int  # of an automatic exact structure
-    gauss_newton_steps: int  # cheap ones, each alternating with an evidence step
+    gauss_newton_steps: int  # cheap ones; each alternates with an evidence step
     dear_gauss_newton_steps: int  # expensive ones
     refine_steps: int  # L-BFGS, after the Gauss–Newton steps
     epoch_steps: int  # gradient steps of the built-in net if Gauss–Newton steps are too expensive
@@ -62,7 +62,7 @@ def exact_cost(
 ) -> tuple[float, type[Curvature]]:
     """Multiply-adds of one exact step, and the cheaper exact structure.
 
-    ``n_dual`` is the number of rows times that of columns of the factor S of the outputs' curvature.
+    ``n_dual`` is the number of rows times the number of columns of the factor S of the outputs' curvature.
     """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
@@ -80,8 +80,8 @@ def automatic_structure(
 ) -> type[Curvature]:
     """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
 
-    It accepts one of the forms that the curvature ``provides``, and the ``unit`` within which prior precisions are
-    equal, such as "layer".
+    The structure accepts one of the forms that the curvature ``provides``. It also supports the ``unit`` within which
+    prior precisions are equal, such as "layer".
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
@@ -104,7 +104,7 @@ CHUNK_ELEMENTS = 2**21
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
 GPU_CHUNK = 32
-"""Factor of both on a GPU, where the operations of a small chunk take as long as those of a large one."""
+"""Factor of the target, and of the maximum number of rows, on a GPU, where small chunks take as long as large ones."""
 ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
@@ -125,7 +125,7 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Budget of bytes, a string with a unit, or None for the memory available to the process; or ``ValueError``."""
+        """Budget from bytes, a string with a unit, or None for the memory of the process; ``ValueError`` for others."""
         if value is None:
             return cls(_physical_memory())
         amount, unit = value, 1
@@ -199,9 +199,9 @@ class MemoryBudget:
         return needed
 
     def _smaller(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int, matrix: int) -> str:
-        """Advice to use a smaller structure, within a list; empty if none fits in addition to a matrix in bytes."""
+        """Advice to use a smaller structure, as a list item; empty if none fits in addition to ``matrix`` bytes."""
         left = replace(self, size=self.size - matrix)
-        # The exact Hessian and single weights have no Kronecker factors.
+        # The exact Hessian and subsets of single weights have no Kronecker factors.
         smaller = (Diag,) if matrix or network.layout.elements else (Kron, Diag)
         able = (kind for kind in smaller if left.fits(kind, network, n_dual, n_columns) and kind is not structure)
         other = next(able, None)
@@ -231,13 +231,13 @@ class MemoryBudget:
 
 
 def of_last_layer(network: Network) -> str:
-    """Advice to restrict the random weights, within a list; empty if they already are those of the last layer."""
+    """Advice to restrict the random weights, as a list item; empty if they are those of the last layer already."""
     layers = {name.rpartition(".")[0] for name in network.parameter_names}
     return "" if layers == set(network.called[-1:]) else "subset_of_weights='last_layer', "
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes of a CUDA device that torch can allocate, those that it has reserved and does not use included."""
+    """Bytes of a CUDA device that torch can allocate, including those that it has reserved and does not use."""
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + reserved)
 
@@ -274,7 +274,7 @@ def naming_the_budget(budget: object) -> Iterator[None]:
 
 
 def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:
-    """Elements of one row: its factors, and the arrays that the structure derives from them."""
+    """Number of elements of one row: its factors, and the arrays that the structure derives from the factors."""
     return network.row_width(n_columns) + structure.row_width(network.blocks, n_columns)
 
 
@@ -288,7 +288,7 @@ def _physical_memory(root: Path = Path("/")) -> int:
 
 
 MEMORY_LIMITS = {"": (("", "memory.max"), ("unified", "memory.max")), "memory": (("memory", "memory.limit_in_bytes"),)}
-"""Mounts and files of the limits by controller; control groups of version 2 list none."""
+"""Mounts and files of the limits, by controller; control groups of version 2 list no controllers."""
 
 
 @lru_cache(maxsize=8)
@@ -316,7 +316,7 @@ def _number_in(path: Path) -> list[int]:
 
 
 def _address_space() -> list[int]:
-    """Bytes that a limit of the address space (``ulimit -v``) leaves after the loaded libraries; else an empty list."""
+    """Bytes that a limit of the address space (``ulimit -v``) leaves for fits; an empty list without such a limit."""
     if sys.platform == "win32":
         return []
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -1,7 +1,7 @@
-"""Read columns of arrays and dataframes: values, names, data types, and the cells of columns of Python objects.
+"""Read columns of arrays and dataframes: values, names, data types, and cells that are Python objects.
 
-Bytes become text. A column of dates, datetimes or periods becomes days since 1970 (a period counts from its start);
-durations and times of day become days.
+Bytes become text. A column of dates, datetimes or periods becomes days since 1970; a period counts from its start.
+Durations and times of day become numbers of days.
 """
 
 from collections.abc import Hashable, Iterator, Sequence, Set
@@ -30,7 +30,7 @@ MOMENTS, DURATIONS, CLOCK = "moments", "durations", "clock"
 
 
 def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[np.ndarray, bool | None]:
-    """Objects (n,) with bytes as text; times of one kind as NumPy times, and whether they have a time zone."""
+    """Convert objects (n,): bytes to text, times of one kind to NumPy times; also return whether they have a zone."""
     types = set(map(type, values.tolist()))
     if any(issubclass(kind, bytes) for kind in types):
         values = np.array([*map(as_text, values.tolist()), None], dtype=object)[:-1]
@@ -40,7 +40,7 @@ def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[
 
 
 def _as_times(values: np.ndarray) -> tuple[np.ndarray, bool | None]:
-    """Times of one kind as NumPy times, and whether they have a time zone; other values unchanged."""
+    """Convert times of one kind to NumPy times, not other values; also return whether they have a zone."""
     present = [None if is_missing(value) else value for value in values.tolist()]
     known = [value for value in present if value is not None]
     kinds = {_time_kind(type(value)) for value in known}
@@ -73,7 +73,7 @@ def _duration(value: Any) -> Any:
 
 
 def as_levels(values: np.ndarray) -> np.ndarray:
-    """Levels (n,) as text or numbers: other hashable values become their text, if it tells them apart."""
+    """Levels (n,) as text or numbers. Other hashable values are replaced by their text, if it tells them apart."""
     if values.dtype != object or all(_is_level(kind) for kind in set(map(type, values.tolist()))):
         return values
     levels = np.empty(len(values), dtype=object)
@@ -93,7 +93,7 @@ def _text(value: Any) -> Any:
 
 
 def is_level_like(value: Any) -> bool:
-    """True if a value can be a level: hashable, and no set, whose text has no fixed order."""
+    """True if a value can be a level: it is hashable, and not a set, whose text has no fixed order."""
     try:
         hash(value)
     except TypeError:  # a tuple of lists
@@ -116,7 +116,7 @@ def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
 
 
 def built_in(name: Any) -> Any:
-    """Equal value of built-in types, also within tuples; whole numbers are integers."""
+    """Equal value of built-in types, also within tuples; whole numbers become integers."""
     if isinstance(name, tuple):
         return tuple(built_in(part) for part in name)
     name = name.item() if isinstance(name, np.generic) else name
@@ -124,7 +124,7 @@ def built_in(name: Any) -> Any:
 
 
 def check_names(estimator: Any, names: Sequence[Any] | None, *, reset: bool) -> None:
-    """Keep the names of a fit in ``_column_names``; ``ValueError`` if those of a later table or their order differ."""
+    """Store the column names of a fit; raise ``ValueError`` if a later table has other names or another order."""
     given, fitted = keys_of(names), estimator._column_names
     if reset:
         if given:
@@ -172,7 +172,7 @@ def is_plain(X: Any) -> bool:
 
 
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
-    """Validate X with scikit-learn, as float64 or unchanged if it needs encoding, and y by ``how`` (``check_X_y``).
+    """Validate X with scikit-learn: as float64, or unchanged if it needs encoding; and y by ``how`` (``check_X_y``).
 
     Without ``tables``, X has to hold finite numbers.
     """
@@ -255,7 +255,7 @@ def _explain_rows(X: Any, y: Any, error: Exception) -> None:
 
 
 def _explain(X: Any, error: Exception, tables: bool) -> None:
-    """Raise a clearer ``ValueError`` or ``TypeError`` if the shape, sparsity or a column of X caused the first one."""
+    """Raise a clearer ``ValueError`` or ``TypeError`` if the shape, sparsity or a column of X caused ``error``."""
     if issparse(X):
         raise TypeError(
             "Sparse data was passed for X, but dense data is required: X.toarray(). In a pipeline, set "
@@ -305,7 +305,7 @@ def column_names(X: Any) -> list[Any] | None:
 
 
 def first_of(names: Sequence[object], most: int = NAMED) -> str:
-    """The first names, for a message."""
+    """The first names, separated by commas, for a message."""
     return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
@@ -318,10 +318,10 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
 
 
 def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
-    """Read the columns of a table: values (n,), float64 or object, whether a data type is categorical, and time zones.
+    """Read the columns of a table: values (n,), float64 or object, True for categorical data types, and time zones.
 
     Columns marked in ``text`` were text in the training: they stay text, even if they look like numbers or times. The
-    zone is True for times with one, False for times without, None for other columns.
+    zone is True for times with a time zone, False for times without one, and None for other columns.
     """
     arrays, types = _arrays_and_types(X)
     kept = text or [False] * len(arrays)
@@ -338,7 +338,7 @@ def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.nd
 
 
 def _arrays_and_types(X: Any) -> tuple[list[np.ndarray], list[Any]]:
-    """Columns of a table as arrays (n,), and their data types, None for those of an array."""
+    """Columns of a table as arrays (n,), and their data types, which are None for an array."""
     if column_names(X) is None:
         array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
         return [array[:, k] for k in range(_width(array))], [None] * _width(array)
@@ -347,7 +347,7 @@ def _arrays_and_types(X: Any) -> tuple[list[np.ndarray], list[Any]]:
 
 
 def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """Name and values (n,) of each column, and True for times; nothing if X is not a table.
+    """Name and values (n,) of each column, and True for times; yield nothing if X is not a table.
 
     Numbers are float64, also in lists of rows and in arrays of objects; other values are objects.
 
@@ -365,7 +365,7 @@ def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
-    """True if all values that are not missing are numbers, apart from True and False, and there is one."""
+    """True if there are values that are not missing, and all of these are numbers other than True and False."""
     present = [value for value in values if not is_missing(value)]
     return bool(present) and all(isinstance(v, NUMBERS) and not isinstance(v, bool | np.bool_) for v in present)
 
@@ -396,7 +396,7 @@ def _is_category(kind: Any) -> bool:
 
 
 def _times(series: Any, unit: str) -> np.ndarray:
-    """Times as an array of a NumPy type, in UTC; pandas converts those of Arrow only without zone and as timestamps."""
+    """Times as a NumPy array, in UTC; pandas converts times of Arrow only as timestamps without a time zone."""
     of_arrow = getattr(series.dtype, "pyarrow_dtype", None)
     if of_arrow is not None and _zone(of_arrow):
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -430,7 +430,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
-    """Kinds of the present values of a column: {str}, {Real}, both if ``mixed``, or an empty set."""
+    """Kinds of the values of a column that are not missing: {str}, {Real}, both if ``mixed``, or an empty set."""
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
     types_of: dict[type, set[type]] = {}

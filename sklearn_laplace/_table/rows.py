@@ -1,12 +1,12 @@
 r"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, standardised targets.
 
-**Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`: σ is one number, one per target,
-or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by s, and its
+**Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. Here σ is one number, one per
+target, or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by s, and its
 dispersion φ is the noise variance of an average row in these units. The remaining ratios v′ are known before the fit:
 
 .. math:: \sigma_c^2 v_{nc} / s_c^2 = \varphi\, v'_{nc}, \qquad v'_{nc} = v_{nc}\, (u_c / s_c)^2,
 
-where :math:`u_c` is the σ of target c for which φ is 1. It is scaled such that v′ is 1 on average.
+where :math:`u_c` is the σ of target c for which φ is 1. All :math:`u_c` are scaled such that v′ is 1 on average.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .table import Table
 LEAST, LARGEST = 1e-60, 1e60
 """Valid range of a noise variance, in squared units of y."""
 FEWEST_ROWS = 2
-"""Total weight below which rows carry no information about their noise."""
+"""Minimum total weight of rows that determine the noise level."""
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Validated noise variances (n, C), in squared units of y, from (n,), for all targets of a row, or (n, C)."""
+    """Validate noise variances, in squared units of y, and return (n, C); (n,) is for all targets of a row."""
     if value is None:
         return None
     if not likelihood.takes_known_noise:
@@ -67,7 +67,7 @@ def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) 
 
 
 def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
-    """``ValueError`` if either new rows or those of the fit have noise variances: the units of σ² and σ² v differ."""
+    """``ValueError`` if only new rows, or only those of the fit, have noise variances: σ² and σ² v differ in units."""
     if noisy_rows != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
@@ -89,8 +89,8 @@ def unit_noise(
 ) -> np.ndarray:
     """Noise level u (C,) of each target for which the network's φ is 1, in the units of y; see the module's docstring.
 
-    A common factor of ``sigma`` (C,) does not change u. Without σ, noise variances are ``variances`` v (n, C), or the
-    squared ``scale`` s (C,), up to a factor.
+    A common factor of ``sigma`` (C,) does not change u. Without σ, the noise variances are, up to a factor,
+    ``variances`` v (n, C) or else the squared ``scale`` s (C,).
     """
     ratios = np.ones_like(scale) if sigma is None else sigma / sigma[0]
     if variances is None and (sigma is None or (ratios / scale == ratios[0] / scale[0]).all()):
@@ -101,7 +101,7 @@ def unit_noise(
 
 
 def row_reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
-    """Weights (n,) or (n, C) of rows for the mean and scale of the targets: w / (1 + v / median of v), or w without v.
+    """Row weights for mean and scale of the targets: w / (1 + v / median of v), (n, C), or w (n,) without v.
 
     A few very noisy or nearly exact rows then do not determine the scale.
 
@@ -204,12 +204,12 @@ def log_slope(transforms: tuple[LogTransform, ...], y: np.ndarray, weights: np.n
 class TableShape:
     """Numbers of rows, columns and outputs, which determine the nets of a fit."""
 
-    n_rows: int  # different rows
+    n_rows: int  # distinct rows
     n_outputs: int
-    levels: tuple[int, ...]  # of each column; 0 for numbers
+    levels: tuple[int, ...]  # number of levels of each column; 0 for numbers
     n_added: int  # missing-value indicators, and waves of the cycles of dates
     has_pieces: bool  # a numeric column has more than two values; with two, its only bin equals the number
-    least_total: float = math.inf  # smallest weighted sum of a target: for counts, of events
+    least_total: float = math.inf  # smallest weighted sum of a target; for counts, that of events
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class PreparedData:
 
     @property
     def mean_variance(self) -> float:
-        """Mean variance of the network's targets; below a total weight of 2 the largest square; 1 for classes."""
+        """Mean variance of the network's targets; below total weight 2, mean of the largest squares; 1 for classes."""
         if self.targets.ndim == 1:
             return 1.0
         _, deviation, constant = spread(self.targets, self.weights)
@@ -262,7 +262,7 @@ class PreparedData:
         )
 
     def training_rows(self, dtype: torch.dtype | None, device: torch.device, *, built_in: bool) -> TrainingRows:
-        """Rows of a training; the default dtype is float64 for few rows, unless the device is slow at it."""
+        """Rows for training; the default dtype is float64 for few rows, unless the device is slow in float64."""
         is_double = self.total_weight <= FLOAT32_ROWS and not is_slow_at_float64(device)
         dtype = dtype or (torch.float64 if is_double else torch.float32)
         # The built-in net standardises its columns in float64; its layers may compute in float32.
@@ -321,7 +321,7 @@ class PreparedData:
 
     @property
     def observed_targets(self) -> np.ndarray:
-        """Targets with zeros in rows of weight zero, whose targets may be arbitrary."""
+        """Targets, with zeros in rows of weight zero, where the given targets may be arbitrary."""
         observed = (self.weights > 0).reshape(-1, *[1] * (self.targets.ndim - 1))
         return np.where(observed, self.targets, 0).astype(self.targets.dtype)
 
@@ -332,7 +332,7 @@ class PreparedData:
         return replace(self, noise=ratios, scale=scale)
 
     def without(self, keys: np.ndarray | None) -> PreparedData:
-        """Set the weight of rows to zero whose keys, of inputs and targets, are among the given ones."""
+        """Give weight zero to the rows whose keys (hashes of inputs and targets) are among the given ones."""
         if keys is None:
             return self
         weights, present = self.weights.copy(), np.flatnonzero(self.weights > 0)
@@ -340,7 +340,7 @@ class PreparedData:
         return replace(self, weights=weights)
 
     def unshared_keys(self, index: np.ndarray) -> np.ndarray:
-        """Keys, of inputs and targets, of the rows of an index, without those that equal a row outside it."""
+        """Keys (hashes of inputs and targets) of the rows at an index, without the keys of any other rows."""
         keys = row_keys(self.X, self.targets)
         return np.setdiff1d(keys[index], np.delete(keys, index))
 
@@ -351,7 +351,7 @@ class PreparedData:
 
     @classmethod
     def together(cls, parts: Sequence[PreparedData]) -> PreparedData:
-        """Rows of several data sets of one scale, without known noise."""
+        """Rows of several data sets with the same target scale, without known noise."""
         X, targets, weights = zip(*((part.X, part.targets, part.weights) for part in parts), strict=True)
         return replace(parts[0], X=np.concatenate(X), targets=np.concatenate(targets), weights=np.concatenate(weights))
 
@@ -359,7 +359,7 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort rows (n, …), drop rows of weight zero, and merge equal rows up to a total weight of 10,000."""
+    """Drop rows of weight zero, order the others canonically, and merge equal rows up to a total weight of 10,000."""
     X, targets, weights = present_rows(X, targets, weights)
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")
@@ -400,7 +400,7 @@ def row_keys(*parts: np.ndarray) -> np.ndarray:
 
 
 def rehashed(keys: np.ndarray) -> np.ndarray:
-    """Hash the keys by the finaliser of SplitMix (Steele, Lea & Flood 2014): each bit depends on all bits."""
+    """Hash the keys by the finaliser of SplitMix (Steele, Lea & Flood 2014): each bit depends on all input bits."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -2,8 +2,8 @@
 
 A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows.
 
-**Several processes** (``torch.distributed``). Every rank calls the same method with its own rows, and takes the same
-decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
+**Several processes** (``torch.distributed``). Every rank (process) calls the same method with its own rows. All ranks
+take the same decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
 """
 
 from abc import ABC, abstractmethod
@@ -57,7 +57,7 @@ class Group:
         return bool(decision[0] > 0)
 
     def gathered(self, value: Value) -> list[Value]:
-        """Values of all ranks, in the order of the ranks. They are pickled."""
+        """Values of all ranks, in the order of the ranks. The values are pickled."""
         if self.is_alone:
             return [value]
         values: list[Any] = [None] * self.size
@@ -199,5 +199,5 @@ class ArraySource(RowSource):
 
 def _rows(values: Any, span: slice) -> Any:
     if isinstance(values, np.ndarray):
-        return np.array(values[span])  # of a memory-mapped array too
+        return np.array(values[span])  # also copies memory-mapped arrays
     return _safe_indexing(values, np.arange(span.start, span.stop))

@@ -1,7 +1,7 @@
-"""Which arguments of a fit or of a prediction are sources of rows, and a uniform sample of the rows of a source.
+"""Sources of rows among the arguments of a fit or a prediction, and a uniform sample of the rows of a source.
 
-The sample does not depend on how the ranks have divided the rows: a row belongs to it if the hash of its position in
-the whole table is small, so that samples of parts can be merged.
+The sample does not depend on how the rows are divided among the ranks (processes). A row belongs to the sample if the
+hash of its position in the whole table is small. Therefore samples of parts can be merged.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from .rows import rehashed
 from .source import ArraySource, Block, Group, RowSource, SomeParts, is_collection, is_dataset, joined
 
 ENDINGS = (".parquet", ".pq")
-"""Ends of the names of Parquet files."""
+"""Endings of the names of Parquet files."""
 SAMPLE_ROWS = 200_000
-"""Number of rows up to which a source is read into memory, and that are sampled from a larger one."""
+"""Maximum number of rows of a source that is read into memory, and number of rows in a sample of a larger one."""
 
 
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
@@ -43,14 +43,17 @@ def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | N
 
 
 def _is_path(X: Any) -> bool:
-    """True for a path object, and for text that ends like a Parquet file, is a pattern, or names a folder."""
+    """True for a path object, and for a string that ends like a Parquet file, is a pattern, or names a folder."""
     if isinstance(X, str):
         return X.endswith(ENDINGS) or has_magic(X) or Path(X).is_dir()
     return isinstance(X, PathLike)
 
 
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
-    """Rows of this rank, its own or parts of a source that all share, and where each part starts in the table."""
+    """Rows of this rank, and the positions in the table at which their parts start.
+
+    A source that is the same on all ranks is divided among them; otherwise each rank has its own rows.
+    """
     identities = group.gathered(source.identity)
     if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):
         before = sum(group.gathered(source.n_rows)[: group.rank])
@@ -81,7 +84,7 @@ class Sample:
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
-    """Draw about ``most`` rows by one pass over those of this rank; ``tally`` finds the labels of all rows."""
+    """Draw about ``most`` rows from all ranks, by one pass over the rows of each; ``tally`` counts all labels."""
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))
     piece, error = None, None

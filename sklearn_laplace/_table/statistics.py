@@ -13,13 +13,13 @@ TAILS = 0.05
 NORMAL_RANGE = 3.2897072539029444
 """Width of the central 90 % interval of a standard normal distribution."""
 MOST_EXACT = 2.0**53
-"""All floating-point numbers above this one are whole."""
+"""All floating-point numbers above this value are whole."""
 MOST_COPIES = 10
-"""Ratio of weights up to which multiples of the smallest one count copies; larger ones are multiples by chance."""
+"""Maximum ratio of weights at which multiples of the smallest one count copies; larger ones may be so by chance."""
 FAR_TARGET = 1e6
-"""Distance of a target from all others, in widths of their range, above which there is a warning."""
+"""Distance of a target from all others, in units of their range, above which a warning is issued."""
 MOST_ZEROS = 0.5
-"""Share of zeros among targets that are never negative, from which there is a hint."""
+"""Minimum share of zeros, among targets that are never negative, for a hint."""
 LARGEST_COUNT, LEAST_VARIANCE = 100, 0.9
 """Targets look like counts if they are whole numbers up to this value, with a variance of at least this fraction of
 their mean. The variance of ratings is smaller."""
@@ -71,7 +71,7 @@ def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    """Row weights (n,); shares, which sum to at most one, are rescaled to Kish's (1965) effective number of rows.
+    """Row weights (n,). Shares, which sum to at most one, are rescaled to sum to Kish's effective sample size.
 
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
@@ -83,11 +83,11 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
 
 
 def relative_weights(weights: np.ndarray) -> np.ndarray:
-    """Row weights (n,) of which only the ratios matter.
+    """Row weights (n,), of which only the ratios matter.
 
-    Whole numbers without their common divisor count copies, and so do small multiples of the smallest weight. Other
-    weights sum to Kish's effective number of rows. Ratios are rounded to 30 bits, because a training amplifies rounding
-    errors.
+    Whole numbers are divided by their greatest common divisor and count copies, and so do small multiples of the
+    smallest weight. Other weights are rescaled to sum to Kish's effective sample size. Their ratios are rounded to 30
+    bits, because training amplifies rounding errors.
 
     >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
     (array([1., 0., 2.]), array([2., 3.]))
@@ -105,19 +105,19 @@ def relative_weights(weights: np.ndarray) -> np.ndarray:
 
 
 def copies_of(weights: np.ndarray) -> np.ndarray | None:
-    """Whole numbers without their common divisor; None if some of the weights (n,) are no whole numbers."""
+    """Weights (n,) divided by their greatest common divisor; None if some of them are not whole numbers."""
     if weights.max() > MOST_EXACT or (weights != np.floor(weights)).any():
         return None
     return weights / np.gcd.reduce(weights.astype(np.int64))
 
 
 def _of_effective_sum(shares: np.ndarray) -> np.ndarray:
-    """Weights whose sum is Kish's effective number of rows, which their ratios determine."""
+    """Rescale shares such that their sum is Kish's effective sample size, which the ratios determine."""
     return shares * (shares.sum() / (shares**2).sum())
 
 
 def effective_number(weights: np.ndarray) -> int:
-    r"""Kish's (1965) effective number of rows, :math:`(\sum w)^2 / \sum w^2`, rounded; n for equal weights.
+    r"""Kish's (1965) effective sample size, :math:`(\sum w)^2 / \sum w^2`, rounded; n for equal weights.
 
     >>> effective_number(np.ones(7)), effective_number(np.array([1.0, 1.0, 0.0, 0.0]))
     (7, 2)
@@ -151,7 +151,7 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of the asinh that compresses heavy tails (values 20 robust deviations away); None without."""
+    """Centre and width of the asinh transform for heavy tails (beyond 20 robust deviations); None without them."""
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))

@@ -2,8 +2,8 @@
 
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
 become days, dates days since 1970. Text is categorical, unless it holds dates or numbers (``text.py``). A level becomes
-its index among the training levels, and an unseen level the next index after them. Levels are compared by value: 1, 1.0
-and True are the same.
+its index among the training levels, and an unseen level gets the next index. Levels are compared by value: 1, 1.0 and
+True are the same.
 """
 
 import math
@@ -40,11 +40,11 @@ from .reading import NAMED, _kinds, _label, _numbers, column_names, first_of, re
 from .text import converted
 
 FROM_DTYPE = "from_dtype"
-"""Value of ``categorical_features`` that selects the categorical columns by their type."""
+"""Value of ``categorical_features`` that selects the categorical columns by their data type."""
 
 
 Categorical = tuple[Any, ...] | None
-"""Names, positions or a mask of the categorical columns; None for strings and categorical data types."""
+"""Names, positions or a mask of the categorical columns; None selects strings and categorical data types."""
 
 
 def _positions(columns: tuple[Any, ...], names: Sequence[Any] | None, d: int) -> set[int]:
@@ -99,7 +99,7 @@ class Table:
 
     @property
     def n_added(self) -> int:
-        """Number of inputs of the net apart from those of numbers and levels: indicators, and waves of cycles."""
+        """Number of further inputs of the net: missing-value indicators, and sine and cosine waves of cycles."""
         return sum(column.flagged + 2 * len(column.cycles) for column in self.columns)
 
     @property
@@ -136,7 +136,7 @@ class Table:
 
     @classmethod
     def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Self:
-        """Names and ends of the columns of rows (n, d) that a given net reads unchanged; :meth:`with_reach` follows."""
+        """Names and extremes of columns (n, d) that a given net reads unchanged; then :meth:`with_reach`."""
         ends = zip(X.min(0).tolist(), X.max(0).tolist(), strict=True)
         return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
 
@@ -157,7 +157,7 @@ class Table:
                 warn_user(concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
-        """Encode rows as numbers (n, d), float64; warn of mostly unknown categories and first missing numbers."""
+        """Encode rows as numbers (n, d), float64; warn of mostly unknown categories and unexpected missing numbers."""
         if self.is_numeric and _are_finite(X):
             return X.copy()
         text = ["text" in column.level_kinds for column in self.columns]
@@ -215,7 +215,7 @@ class Table:
         return bool(((coded < low) | (coded > high)).any())
 
     def excess(self, coded: np.ndarray) -> np.ndarray:
-        """Distance of coded rows (n, d) from the range of each column, in its widths; infinite for new levels, gaps."""
+        """Distance of coded rows (n, d) from each column's range, in its widths; infinite for new levels and gaps."""
         fillings, d = self.fillings(coded), len(self.columns)
         sides = self.extrapolation(torch.ones(1)).excess(torch.from_numpy(coded)).numpy()
         excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])
@@ -241,7 +241,7 @@ class Table:
         return replace(self, columns=tuple(columns))
 
     def with_reach(self, coded: np.ndarray) -> Self:
-        """Encoding with the ranges of different training rows (n, d), whatever their weights."""
+        """Encoding with the ranges of the distinct training rows (n, d), whatever their weights."""
         columns = [
             column if column.n_levels else replace(column, reach=reach_of(values[~np.isnan(values)]))
             for column, values in zip(self.columns, coded.T, strict=True)
@@ -249,7 +249,7 @@ class Table:
         return replace(self, columns=tuple(columns))
 
     def without_rows(self, coded: np.ndarray) -> Self:
-        """Encoding without coded rows that came later: a range that one of them extended is that of the training."""
+        """Encoding without coded rows that came later: ranges that they extended are reset to the training ranges."""
         columns = [
             replace(column, later=()) if np.isin(values, [*{*column.later} - {*column.reach}]).any() else column
             for column, values in zip(self.columns, coded.T, strict=True)

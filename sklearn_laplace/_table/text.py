@@ -1,9 +1,9 @@
 """Text columns that hold dates or numbers, as CSV files contain them, and text columns that do not suit categories.
 
-Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00), which is unambiguous, and if
-few rows share a date. It is read as numbers if every value is a number or a common marker of missing values, and there
-is such a marker. Markers are missing values in both cases. All other text is categorical, with a warning if it looks
-like dates, numbers or names.
+Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00) and few rows share a date.
+ISO order is unambiguous. Text is read as numbers if every value is a number or a common marker of missing values, with
+at least one marker. Markers count as missing values in both cases. All other text is categorical, with a warning if it
+looks like dates, numbers or names.
 """
 
 import re
@@ -38,7 +38,7 @@ MARKERS = {
     "missing",
     "unknown",
 }
-"""Texts that mark a missing number, in lower case."""
+"""Strings that mark a missing number, in lower case."""
 ISO_ORDER = re.compile(r"\s*(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\s*(\d.*\S))?\s*")
 """A date with the year first, with or without a time."""
 DATE_LIKE = re.compile(
@@ -50,11 +50,11 @@ NUMBER_LIKE = re.compile(r"\s*[-+$€£]?\s*\d[\d.,' ]*(e[-+]?\d+)?\s*[%$€£]?
 DAY = 86_400.0
 """Seconds per day."""
 MOST_PART = 0.5
-"""Minimum share of values that look like numbers or dates, or that are all different, for a warning."""
+"""Minimum share of values that look like numbers or dates, or of distinct values, for a warning."""
 MOSTLY_DIFFERENT = 0.75
-"""Minimum number of different dates per row for dates that are not categories. See docs/decisions.md."""
+"""Minimum ratio of distinct dates to rows for a column that is read as dates. See docs/decisions.md."""
 FEW_ROWS = 20
-"""Minimum number of values for a warning about values that are all different."""
+"""Minimum number of values for a warning about a column of mostly distinct values."""
 OF_PERCENT = "X[k].str.rstrip('% ').astype(float)"
 """Conversion of a column of percentages, for messages."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ def days(text: str) -> tuple[float, bool] | None:
 
 
 def number(text: str) -> float | None:
-    """Value of a text that is a finite number; None for any other text."""
+    """Value of a string that is a finite number; None for any other string."""
     try:
         value = float(text)
     except ValueError:
@@ -87,7 +87,7 @@ def number(text: str) -> float | None:
 
 
 def read_as(texts: Collection[str], n_rows: float) -> str:
-    """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories."""
+    """What the distinct strings of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories."""
     present = [text for text in texts if not is_marker(text)]
     if _are_dates(present):
         return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""
@@ -96,7 +96,7 @@ def read_as(texts: Collection[str], n_rows: float) -> str:
 
 
 def _are_dates(texts: Sequence[str]) -> bool:
-    """True for dates that all have a time zone, or all have none."""
+    """True if all strings are dates, and either all or none of them have a time zone."""
     moments = [days(text) for text in texts]
     return all(moments) and len({moment[1] for moment in moments if moment}) == 1
 
@@ -104,7 +104,7 @@ def _are_dates(texts: Sequence[str]) -> bool:
 def converted(
     values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, bool | None]:
-    """Numbers (n,), float64, or days since 1970 from objects (n,), NaN if missing; whether dates have a time zone."""
+    """Convert objects (n,) to numbers or days since 1970, NaN if missing; also return whether dates have a zone."""
     numbers, zoned, meaning_of = np.full(len(values), np.nan), None, cache(_meaning)
     for row, value in enumerate(values):
         if is_missing(value):
@@ -134,7 +134,7 @@ def converted(
 
 
 def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
-    """Number, or days and whether a date has a time zone; None for text that is not of the kind."""
+    """Return a number, or days and whether the date has a time zone; None for text that is not of the kind."""
     if kind == DATES:
         return days(text)
     value = number(text)
@@ -172,7 +172,7 @@ def concern(texts: Iterable[str], name: str) -> str:
 
 
 def _text_among_numbers(levels: Collection[str]) -> str | None:
-    """First level that is no number, if most levels look like numbers."""
+    """Return the first level that is not a number, if most levels look like numbers."""
     like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
     is_mostly_numbers = len(like_numbers) > MOST_PART * len(levels)
     return next((text for text in levels if number(text) is None), None) if is_mostly_numbers else None
