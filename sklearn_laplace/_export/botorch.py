@@ -1,4 +1,4 @@
-r"""Adapter to BoTorch, for Bayesian optimisation by the gradients of an acquisition function: :func:`to_botorch`.
+r"""Adapter to BoTorch, for Bayesian optimisation with gradients of an acquisition function: :func:`to_botorch`.
 
 The posterior at q points is one joint normal distribution over points and outputs, with the first two moments of the
 ensemble. For members k with weights :math:`w_k`, means :math:`\mu_k` and covariances :math:`\Sigma_k` of the outputs,
@@ -29,7 +29,7 @@ from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
 
 ROWS = 128
-"""Number of rows of a chunk. Covariances between its batches are computed as well, and dropped."""
+"""Number of rows of a chunk. Covariances between batches of a chunk are computed as well, and dropped."""
 JITTER = 1e-10
 """Variance added to each value for Cholesky factors, in units of the mean variance of the points of a batch."""
 
@@ -39,8 +39,8 @@ def to_botorch(estimator: Any) -> Any:
     """Wrap a fitted regressor as a BoTorch model, for acquisition functions and ``optimize_acqf``.
 
     ``posterior(X)`` takes a tensor of shape (…, q, n_features) in the units of X. It returns a ``GPyTorchPosterior``: a
-    joint normal distribution over q points and all outputs, with gradients with respect to X, in units of y. Its
-    moments are those of the ensemble, including the covariance between members. With ``observation_noise=True`` it
+    joint normal distribution over q points and all outputs, in units of y. It is differentiable with respect to X. Its
+    moments are those of the ensemble, including the spread of the members' means. With ``observation_noise=True``, it
     includes the noise, which may vary with X. A tensor instead of True gives noise variances in squared units of y.
 
     ``condition_on_observations(X, Y)`` returns a model to which ``partial_fit`` has added rows, without training.
@@ -146,12 +146,12 @@ def _model_class(Model: Any) -> type:
 
 
 def _restored(estimator: Any, outputs: Sequence[int]) -> Any:
-    """Copy of a model; its class is not an attribute of this module, so that pickle needs this function."""
+    """Rebuild a model from a pickle. The class is not an attribute of this module, so pickle needs this function."""
     return _model_class(_base())(estimator, outputs)
 
 
 def _with_rows(estimator: Any, X: Tensor, Y: Tensor, options: dict[str, Any]) -> Any:
-    """Copy of an estimator with further rows (n, d), targets (n, C), and noise variances in the option ``noise``."""
+    """Copy of an estimator, updated with further rows (n, d) and targets (n, C); the option ``noise`` is refused."""
     if X.ndim != 2 or Y.ndim != 2:
         raise UnsupportedCombinationError(
             f"condition_on_observations was given X of shape {tuple(X.shape)} and Y of shape {tuple(Y.shape)}; "

@@ -1,7 +1,7 @@
-"""The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
+"""The container of a saved model: a header that lists arrays, then their bytes (the format of safetensors).
 
-Sizes are compared with that of the file before anything is allocated: a header cannot request more memory than the file
-has bytes.
+Sizes are compared with the size of the file before anything is allocated. A header therefore cannot request more memory
+than the file has bytes.
 """
 
 import json
@@ -25,7 +25,7 @@ PICKLED = b"\x80", b"PK", b"\x78", b"\x1f\x8b"
 
 
 class Entry(NamedTuple):
-    """Data type and shape of an array, and the place of its bytes behind the header."""
+    """Data type and shape of an array, and the place of its bytes after the header."""
 
     begin: int
     end: int
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the metadata of a file; a StateError if its entries do not cover it exactly, each byte once."""
+    """Read the arrays and the metadata of a file; a StateError if its entries do not cover each byte exactly once."""
     with path.open("rb") as opened:
         first, n_bytes = opened.read(8), os.fstat(opened.fileno()).st_size - 8
         try:

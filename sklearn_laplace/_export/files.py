@@ -1,7 +1,8 @@
-"""Save estimators to files that execute nothing when they are read: :func:`save` and :func:`load`.
+"""Save estimators to files that execute no code when they are read: :func:`save` and :func:`load`.
 
-A file has the format of safetensors (``_export/container.py``), and holds the arrays of the estimator's description
-(``_storage/describe.py``) in C order. Data types that safetensors lacks are stored as bytes.
+A file has the format of safetensors (``_export/container.py``). It holds a description of the estimator, the tree
+(``_storage/describe.py``), and the arrays that the tree refers to, in C order. Data types that safetensors lacks are
+stored as bytes.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
 damage; an HMAC with a key also finds tampering.
@@ -49,10 +50,10 @@ other steps with skops, and put both together:
     pipeline = make_pipeline(steps, sklearn_laplace.load("net.safetensors"))"""
 """Advice for a pipeline whose last step can be saved."""
 LEAST_KEY = 16
-"""Bytes of a key for the HMAC."""
+"""Minimum number of bytes of a key for the HMAC."""
 MAC = "hmac-sha256"
 DTYPE = re.compile(r"[<>|=]?[biufcmMSU][1-9]\d{0,8}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
-"""Names of data types whose bytes are their values."""
+"""Pattern of the names of data types whose bytes are their values."""
 
 
 @explained
@@ -72,13 +73,13 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     Raises
     ------
     NotStorableError
-        For lambdas and local classes, methods, partials, hooks, and objects that define their own pickling. The message
-        names the attribute. See :doc:`/guide/persistence`.
+        If it holds a lambda, local class, method, partial, hook, or an object that defines its own pickling. The
+        message names the attribute. See :doc:`/guide/persistence`.
     TypeError
         If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message has the lines
-        that write and read it.
+        of code that write and read it.
     ImportError
-        Without the package safetensors (``pip install "sklearn-laplace[save]"``).
+        If the package safetensors is not installed (``pip install "sklearn-laplace[save]"``).
 
     Examples
     --------
@@ -136,14 +137,14 @@ def load(
     Returns
     -------
     LaplaceRegressor or LaplaceClassifier
-        Bit-identical to the saved estimator; on the CPU if its device is not available. Not restored are ``memory``
-        and, for a skorch net, ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
+        Bit-identical to the saved estimator; on the CPU if its device is not available. ``memory`` is not restored and,
+        for a skorch net, neither are ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
 
     Raises
     ------
     StateError
-        A ValueError: the file is damaged, truncated, of another format or version, or names a class that is neither
-        known nor trusted.
+        If the file is damaged, truncated, of another format or version, or names a class that is neither known nor
+        trusted. It is a ValueError.
 
     Examples
     --------
@@ -213,7 +214,7 @@ def _is_native(dtype: np.dtype[Any]) -> bool:
 
 
 def _storable(values: np.ndarray) -> np.ndarray:
-    """An array of a data type that safetensors has, of the same bytes."""
+    """The same bytes in an array of a data type that safetensors has."""
     return values if _is_native(values.dtype) else np.frombuffer(values.tobytes(), dtype=np.uint8)
 
 
@@ -225,7 +226,7 @@ def _secret(key: Any) -> bytes | None:
 
 
 def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
-    """HMAC-SHA256 over the names, types, shapes and bytes of all arrays, the tree among them."""
+    """HMAC-SHA256 over the names, types, shapes and bytes of all arrays, including the tree."""
     mac = hmac.new(key, f"{FORMAT} {VERSION}".encode(), "sha256")
     for name in sorted(arrays):
         mac.update(f"\n{name} {arrays[name].dtype.str} {arrays[name].shape} ".encode())
@@ -234,7 +235,7 @@ def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _read(path: Path, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The tree and the arrays of a file, read once: the verified bytes are the used ones."""
+    """The tree and the arrays of a file. The file is read once, so that the verified bytes are the ones used."""
     if path.exists() and not path.is_file():
         raise StateError(f"{path} is not a regular file. Pass the path of a file written by sklearn_laplace.save.")
     if not path.exists():
@@ -294,7 +295,7 @@ def _arrays(path: Path, arrays: Mapping[str, np.ndarray], needed: Any) -> list[n
 
 
 def _array(name: str, stored: np.ndarray, dtype_name: Any, sizes: Any, checksum: Any) -> np.ndarray:
-    """The array that was saved. Text with numbers that are not characters is refused here; numpy would fail later."""
+    """The array that was saved. Text with invalid character codes is refused here, because numpy would fail later."""
     if not isinstance(dtype_name, str) or not DTYPE.fullmatch(dtype_name):
         raise StateError(f"{name} names the data type {dtype_name!r:.80}, which is not a type of numbers or text.")
     if not are_sizes(sizes):

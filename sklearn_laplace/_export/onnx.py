@@ -5,11 +5,11 @@ forward pass of the net, its Jacobian by the chain rule, layer by layer, and
 
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 
-with J the Jacobian, s the shift of the weights after ``partial_fit``, P the posterior precision, and R the root of its
-inverse. R is a constant matrix of P × P numbers for P random weights, of any structure. For Kronecker factors
-(``laplace/structures/kron.py``) the constants are the bases :math:`Q_A, Q_B` and the eigenvalues m of each layer. With
-the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. An
-ensemble has one such part for each member. Noise that varies with x is one more net.
+with the Jacobian J, the shift s of the weights after ``partial_fit``, the posterior precision P, and the root R of its
+inverse. R is a constant square matrix, with one row per random weight, for a posterior of any structure. For Kronecker
+factors (``laplace/structures/kron.py``), the constants are the bases :math:`Q_A, Q_B` and the eigenvalues m of each
+layer. With the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt
+m`. An ensemble has one such part for each member. A model of noise that varies with x adds one more net.
 """
 
 import json
@@ -81,9 +81,8 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     ValueError
         If ``path`` has the suffix of another format.
     UnsupportedCombinationError
-        If the net has other layers, categorical columns or missing values, for ``predictive="mc"``, for counts, for
-        transformed targets, and for links other than "moderated", "probit" and "plugin". The message names the
-        alternatives.
+        For nets with other layers, categorical columns or missing values, ``predictive="mc"``, counts, and transformed
+        targets; also for links other than "moderated", "probit" and "plugin". The message names the alternatives.
     MemoryBudgetError
         If the graph would be larger than ONNX allows.
     ImportError
@@ -220,7 +219,7 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
 
 
 def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
-    """E[e^h], shape (n, C): ratio of the noise variance at x to the average noise variance."""
+    """E[e^h], shape (n, C): ratio of the noise variance at x to that of an average row."""
     latent = _gaussian(graph, noise.fit.network, noise.posterior, None)
     mean = graph("Sub", latent.mean, noise.log_level + noise.spread**2 / 2)
     variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
@@ -301,7 +300,7 @@ class Step(NamedTuple):
 def _gaussian(
     graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None, outside: str | None = None
 ) -> Latent:
-    """Distribution of the outputs; ``outside`` (n, C) are further standard deviations."""
+    """Distribution of the outputs; ``outside`` (n, C) are standard deviations to add."""
     mean, jacobian, steps = _linearised(graph, network, shift)
     if (factors := _factors(network, posterior)) is not None:
         root = _factored_root(graph, network, factors, steps)
@@ -386,7 +385,7 @@ def _names() -> str:
 
 
 def _cotangents(graph: Graph, network: Network, steps: Sequence[Step]) -> dict[str, tuple[str, str]]:
-    """Cotangent (n, C, O) of the layer output and the layer input, for each random tensor by name."""
+    """For each random tensor, by name: the cotangent (n, C, O) of its layer's output, and the layer's input."""
     random_tensors = set(network.parameter_names)
     cotangents: dict[str, tuple[str, str]] = {}
     outputs = _n_outputs(steps)

@@ -1,6 +1,6 @@
 """Building blocks of an ONNX graph: nodes, constants, and layers with their vector-Jacobian products.
 
-Operators that several runtimes have only in single precision are written out with others, to keep double precision.
+Operators that several runtimes have only in single precision are composed of other operators, to keep double precision.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
 
 
 def _standardised(graph: Graph, layer: Standardise, plain: str, value: str) -> Made:
-    """Standardised inputs, with the waves of the cycles of the columns ``value``."""
+    """Standardised inputs: ``plain`` ones, followed by the waves of the cycles of the columns ``value``."""
     mean, scale, period = array(layer.mean), array(layer.scale), array(layer.period)
     if period.size:
         columns = graph("Gather", value, array(layer.cyclic).astype(np.int64), axis=1)
@@ -84,7 +84,7 @@ def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
 
 
 def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
-    """Columns with heavy tails as asinh z = sign(z) log(|z| + √(z² + 1)), as few runtimes have asinh in float64."""
+    """Columns with heavy tails as asinh z = sign(z) log(|z| + √(z² + 1)); few runtimes have asinh in float64."""
     if bool(layer.width.isinf().all()):
         return value
     unchanged = layer.width.isinf().cpu().numpy()

@@ -35,7 +35,7 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
 }
 """Criteria accepted for each likelihood: those that match it, and the defaults of skorch's classes."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
-"""Argument names to which the number of outputs is passed, as that of inputs is to INPUT_SIZES."""
+"""Names of arguments that get the number of outputs, as those in INPUT_SIZES get the number of inputs."""
 
 
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
@@ -84,9 +84,9 @@ ADVICE = {
     "size_average": "Omit it; the loss is the mean over the rows",
     "reduce": "Omit it; the loss is the mean over the rows",
 }
-"""Options of criteria that a likelihood does not have, with what to use instead."""
+"""Options of criteria that a likelihood does not have, and what to use instead."""
 NEUTRAL: dict[str, object] = {"label_smoothing": 0.0, "ignore_index": -100, "reduction": "mean"}
-"""Values of these options without effect, next to None."""
+"""Values of these options that have no effect, in addition to None."""
 
 
 def _is_neutral(value: object, neutral: object) -> bool:
@@ -106,7 +106,7 @@ def check_iterator(net: NeuralNet) -> None:
 
 
 def check_monitors(net: NeuralNet) -> None:
-    """Check that callbacks that watch the validation loss have validation rows."""
+    """Check that there are validation rows if a callback watches the validation loss."""
     callbacks = net.callbacks if isinstance(net.callbacks, list | tuple) else []
     for item in callbacks:
         callback = item[1] if isinstance(item, tuple) else item
@@ -133,7 +133,7 @@ def both_probabilities(logit: Tensor) -> Tensor:
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """True if the user's net has a single output, one logit for two classes, for rows (n, d) on the CPU."""
+    """True if the user's net has a single output (one logit for two classes) for rows (n, d), on the CPU."""
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
     if isinstance(net, FrozenEstimator):
@@ -157,7 +157,7 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
 
 
 def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
-    """Sizes of the data for those arguments of a module class that take them and that the user has not set."""
+    """Numbers of inputs and outputs, for arguments of a module class that take them and are not set by the user."""
     if not inspect.isclass(net.module):
         return {}
     arguments = inspect.signature(net.module).parameters
@@ -170,7 +170,7 @@ def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
 
 @contextmanager
 def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generator inside the block and restore it afterwards; other threads wait."""
+    """Seed torch's global generator inside the block and restore it afterwards; other threads have to wait."""
     with _global_generator, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -182,7 +182,7 @@ def is_list(net: Any) -> bool:
 
 
 def is_frozen(net: Any) -> bool:
-    """True for a net that keeps its weights, or a list of nets, which are always trained."""
+    """True for a net that keeps its weights: a frozen net, or a list of nets, which all have to be frozen."""
     return isinstance(net, FrozenEstimator) or is_list(net)
 
 
@@ -335,7 +335,7 @@ def copied(net: NeuralNet) -> NeuralNet:
     kind: Any = type(net)
     duplicate: NeuralNet = kind.__new__(kind)
     history = net.history if net.initialized_ else None
-    memo = {} if history is None else {id(history): history[:]}  # its epochs are not changed, and many to copy
+    memo = {} if history is None else {id(history): history[:]}  # its entries are not changed, and can be many
     for name, value in copy.deepcopy(dict(vars(net)), memo).items():
         object.__setattr__(duplicate, name, value)
     return move_to_present_device(duplicate)

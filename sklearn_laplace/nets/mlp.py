@@ -6,14 +6,14 @@ columns, m of which have missing values, a hidden unit of the first layer comput
 .. math:: b + \frac{1}{\sqrt{d + m}} \Big( \sum_{k \text{ numeric}} (w_k z_k + u_k [x_k \text{ missing}])
           + \sum_{k \text{ categorical}} e_{k, x_k} \Big)
 
-Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
-wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
-several inputs, its bins (:class:`Pieces`) and the waves of its cycles; each has a weight and counts in d. The
-curvature of all these weights has the Kronecker form of a linear layer.
+Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k has
+one entry per hidden unit. It is equivalent to a linear layer applied to the one-hot encoding of the level. A numeric
+column may enter as several inputs: its bins (:class:`Pieces`) and the waves of its cycles. Each of these inputs has a
+weight and counts in d. The curvature of all these weights has the Kronecker form of a linear layer.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
-training uses it: its weights stay at the prior mean, and their posterior is the prior. All embeddings of a column share
-one prior precision, set by the variance between the seen levels.
+training run uses this embedding: its weights stay at the prior mean, and their posterior is the prior. All embeddings
+of a column share one prior precision, which the variance between the seen levels determines.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLIP = 3.0
 
 
 class Standardise(nn.Module):
-    r"""Standardise the inputs made of each column with fixed statistics, (x − mean) / scale; by default 0 and 1.
+    r"""Standardise the inputs derived from each column with fixed statistics: (x − mean) / scale, by default x itself.
 
     A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`, all cosines before all sines.
     Cycles longer than one unit use whole units, such as the days of a week.
@@ -102,7 +102,7 @@ class Standardise(nn.Module):
         return torch.cat([plain, angles.cos(), angles.sin()], 1)
 
     def plain(self, x: Tensor) -> Tensor:
-        """Inputs before standardisation but for those of cycles, float64."""
+        """Inputs before standardisation, without those of cycles, float64."""
         return x.double()
 
 
@@ -139,8 +139,8 @@ class Pieces(Compress):
     r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
     A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
-    clipped to 0 below the bin and to 1 above it. The first is not clipped below, the last not above. A linear layer
-    on this encoding can represent any function that is linear between the edges, including x itself.
+    clipped to 0 below the bin and to 1 above it. The first one is not clipped below, and the last one not above. A
+    linear layer on this encoding can represent any function that is linear between the edges, including x itself.
     """
 
     column: Tensor
@@ -204,8 +204,8 @@ class NumbersAndPieces(Pieces):
     r"""Encode each column as a robustly scaled, smoothly clipped number and by its bins (:class:`Pieces`).
 
     The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
-    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two bins has only the
-    number, which a single bin would repeat. All numbers come before all bins.
+    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two bins enters only as this
+    number, because a single bin would repeat it. All numbers come before all bins.
 
     >>> NumbersAndPieces([[0.0, 1.0, 4.0]], [1.0], [2.0])(torch.tensor([[1.0], [5.0]])).round(decimals=3)
     tensor([[ 0.0000,  0.5000, -0.5000],
@@ -279,7 +279,7 @@ class MLP(nn.Sequential):
     """Multilayer perceptron: input standardisation, hidden layers (none for a linear model) and a linear output layer.
 
     The input of each linear layer is divided by √(number of inputs) (Jacot et al. 2018). Weights of order one then give
-    outputs of order one at any width, so that one prior precision, naturally 1, suits all layers.
+    outputs of order one at any width. Therefore one prior precision suits all layers, with the natural value 1.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = [standardised(in_features, input_mean, input_scale, input_centre, input_width)]
         for n_in, n_out in itertools.pairwise(sizes):
             layers += [Scale(1 / math.sqrt(n_in)), linear(n_in, n_out, n_in, generator), activate()]
-        del layers[-1]  # no activation behind the output
+        del layers[-1]  # no activation after the output layer
         if output_shift is not None:
             layers.append(Shift(output_shift))
         super().__init__(*layers)
@@ -370,7 +370,7 @@ class MLP(nn.Sequential):
 
 
 class Levels(nn.Module):
-    """One-hot encoding of V levels, times ``factor``: 1/√(fan-in) in :class:`TableMLP`. Code V is the unknown level."""
+    """One-hot encoding of V levels times ``factor``, 1/√(fan-in) in :class:`TableMLP`. Code V is the unknown level."""
 
     def __init__(self, n_levels: int, factor: float) -> None:
         super().__init__()
@@ -385,11 +385,11 @@ class Levels(nn.Module):
 class TableMLP(ColumnsModule):
     """Multilayer perceptron on numeric columns with missing values and embedded categorical columns.
 
-    ``levels`` of each column are 0 for a numeric one; ``missing`` is True for columns that get an indicator of missing
-    values. Other parameters are as in :class:`~sklearn_laplace.nets.MLP`, with statistics of the numeric columns, or of
-    the encoded ones with ``input_edges`` (:class:`Pieces`). With ``input_quartiles``, medians
-    and interquartile ranges, each enters as a clipped number too (:class:`NumbersAndPieces`).
-    ``input_cycles`` are the periods of :class:`Standardise`.
+    ``levels`` is the number of levels of each column, 0 for a numeric one. ``missing`` is True for columns that get an
+    indicator of missing values. Other parameters are as in :class:`~sklearn_laplace.nets.MLP`. The statistics are those
+    of the numeric columns or, with ``input_edges``, of the encoded columns (:class:`Pieces`). With
+    ``input_quartiles``, which are medians and interquartile ranges, each column also enters as a clipped number
+    (:class:`NumbersAndPieces`). ``input_cycles`` are the periods of cycles, see :class:`Standardise`.
 
     >>> import torch
     >>> net = TableMLP([0, 3], [True, False], 1, hidden_layer_sizes=(5,))
@@ -442,7 +442,7 @@ class TableMLP(ColumnsModule):
         for name, columns in (("numeric", numeric), ("flagged", flagged), ("categorical", categorical)):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
         sizes = [*hidden_layer_sizes, out_features]
-        # Without numeric columns the first embedding has the bias: a layer without inputs has an empty weight tensor.
+        # Without numeric columns, the first embedding has the bias: a layer without inputs has an empty weight tensor.
         self.first = linear(n_numbers, sizes[0], fan_in, generator) if n_numbers else None
         self.codes = nn.ModuleList(Levels(levels[k], self.factor) for k in categorical)
         embeddings = [
@@ -486,7 +486,7 @@ class TableMLP(ColumnsModule):
 
 
 def units_before(layers: Iterable[nn.Module]) -> tuple[int, ...]:
-    """Inputs of each linear layer among the given ones."""
+    """Number of inputs of each linear layer among the given ones."""
     return tuple(layer.in_features for layer in layers if isinstance(layer, nn.Linear))
 
 
@@ -512,7 +512,7 @@ def standardised(
 
 
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """Linear layer with zero bias and Xavier normal weights for inputs already divided by √(fan-in)."""
+    """Linear layer with zero bias and Xavier normal weights, for inputs that are already divided by √(fan-in)."""
     layer = nn.Linear(n_in, n_out, bias=bias, device="meta")  # draws nothing; nn.utils.skip_init would import sympy
     std, dtype = math.sqrt(2.0 * fan_in / (fan_in + n_out)), torch.get_default_dtype()
     weight = std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64)

@@ -1,7 +1,8 @@
-r"""Build a skorch net for training, with skorch's training loop. NeuralNet is used as it is, never subclassed.
+r"""Build a skorch net that trains in skorch's training loop. ``NeuralNet`` is used as it is, never subclassed.
 
-The net is a clone of the user's skorch net, or a new one around a torch module. It gets an iterator that slices instead
-of collating, the sizes of the data, separate seeds, and as loss the MAP objective in mean form,
+The net is a clone of the user's skorch net, or a new one around a torch module. It gets the numbers of inputs and
+outputs, separate seeds, and an iterator that slices rows instead of collating them. Its loss is the MAP objective in
+mean form,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
           + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
@@ -12,7 +13,7 @@ earlier fits: d is the difference from the weights at which their loss has gradi
 
 **Standardisation.** A linear layer with a bias whose input is X, or a range of its columns, standardises that input.
 The functions that the net can represent, the names of its parameters, and the units of gradients with respect to X stay
-the same. Any other use of X, such as the indices of an embedding, gets the values themselves.
+the same. Any other use of X, such as the indices of an embedding, gets the original values.
 """
 
 import functools
@@ -65,7 +66,7 @@ def build_net(
 ) -> NeuralNet:
     """Skorch net configured for training, not yet initialised: a clone of the user's net, or a new one around a module.
 
-    ``seed`` is that of the order of mini-batches; None for torch's global generator, as in skorch.
+    ``seed`` is that of the order of mini-batches; with None, torch's global generator draws the order, as in skorch.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
@@ -73,7 +74,7 @@ def build_net(
     net = clone(source) if isinstance(source, NeuralNet) else _net_around(source, module_parameters)
     net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], rows.n_outputs))
     if own_training:
-        if not names_criterion(net, (MAPLoss,)):  # that of an earlier fit
+        if not names_criterion(net, (MAPLoss,)):  # the criterion of an earlier fit
             _check_criterion(net, likelihood)
         check_iterator(net)
         check_monitors(net)
@@ -117,7 +118,7 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
 
 
 def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) -> None:
-    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass of two rows."""
+    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass on two rows."""
     try:
         net.initialize()
     except TypeError as error:
@@ -135,7 +136,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy of the user's module; weights in the range of torch's defaults are drawn again if all can be reset."""
+    """Copy the user's module. Draw weights in the range of torch's defaults again, if all layers can be reset."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
@@ -147,7 +148,7 @@ def renewed(module: nn.Module) -> nn.Module:
 
 
 def _is_new(layer: nn.Module) -> bool:
-    """False if a weight of a linear layer or a convolution is out of the range ±1/√fan-in of its initialisation."""
+    """False if a weight of a linear layer or a convolution is outside its initial range ±1/√fan-in."""
     if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return True
     bound = (1 + 1e-6) / math.sqrt(max(layer.weight[0].numel(), 1))
@@ -155,7 +156,7 @@ def _is_new(layer: nn.Module) -> bool:
 
 
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
-    """Linear layers with a bias that take X itself, by name, each with its columns of X."""
+    """Names of the linear layers with a bias that read X or some of its columns, and these columns for each."""
     found: dict[str, list[slice | None]] = {}
     original, handles = x.clone(), []
     for name, layer in module.named_modules():
@@ -190,7 +191,7 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Let the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X."""
+    """Make the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X."""
     for name, columns in layers.items():
         layer = module.get_submodule(name)
         mean, scale = (
@@ -221,14 +222,14 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
 
 
 class WeightedTargets(Tensor):
-    """Targets of a batch, as scoring callbacks take them, with what the loss takes instead."""
+    """Targets of a batch in the form for scoring callbacks, with the values that the loss uses instead."""
 
     observed: Tensor  # targets combined with their known noise
     weights: Tensor  # (n,)
 
 
 class SlicingIterator:
-    """Iterator over mini-batches, slices of one permuted copy of the rows per epoch, without collating.
+    """Iterator over mini-batches. Each epoch slices a permuted copy of the rows, without collating.
 
     Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``.
     """
@@ -280,7 +281,7 @@ def _draw() -> int:
 
 
 class RowsDataset(Dataset[Any]):
-    """Data set for skorch: (x, y) if all weights are 1, else (x, (y, w)); ``X`` and ``y`` are for scoring callbacks."""
+    """Data set for skorch: (x, y) if all weights are 1, else (x, (y, w)). Scoring callbacks use ``X`` and ``y``."""
 
     def __init__(self, rows: TrainingRows) -> None:
         self.rows = rows
@@ -296,7 +297,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam initialised before the first epoch: its import of torch's compiler takes longer than most trainings."""
+    """Adam that is initialised before the first epoch: its import of torch's compiler takes longer than most fits."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr
@@ -310,8 +311,8 @@ class LateAdam(torch.optim.Adam):
 class MAPLoss(nn.Module):
     """MAP objective in mean form, for n rows of total weight N_w.
 
-    The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its gradient unbiased. A
-    ``scale`` of 2 / C makes a Gaussian loss that of ``nn.MSELoss`` for C outputs.
+    The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its gradient unbiased. With a
+    ``scale`` of 2 / C, a Gaussian loss equals that of ``nn.MSELoss`` for C outputs.
     """
 
     def __init__(self, likelihood: Likelihood, total_weight: float, n_rows: int, scale: float = 1.0) -> None:
@@ -381,7 +382,7 @@ def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    """Concatenate all elements into one vector, on which one operation replaces one per tensor in a training step."""
+    """Concatenate all elements into one vector, so that a training step needs one operation, not one per tensor."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
@@ -390,6 +391,6 @@ def _as_matrix(outputs: Tensor) -> Tensor:
 
 
 def _one_if_equal(values: Tensor) -> Tensor:
-    """Replace equal entries by one 0-d tensor, which makes every training step cheaper."""
+    """Return a 0-d tensor if all entries are equal, which makes every training step cheaper."""
     first = values.reshape(-1)[0]
     return first if bool((values == first).all()) else values

@@ -1,9 +1,10 @@
 r"""Outputs and Jacobians of several built-in nets of the same shape, in closed form and as one tensor program.
 
 The nets read the same rows through the same encoding, up to the scale of each encoded column. The columns are encoded
-once, and the ratio of the scales becomes a factor of the first weights; so does the constant factor of the inputs of
-the other layers. With the pre-activations :math:`h_l`, the inputs :math:`a_{l+1} = \varphi(h_l)` and the weights
-:math:`W_l` after these factors, the cotangents follow from the last layer backwards,
+once, and the ratios of the scales are multiplied into the first weights. The constant input factors of the other layers
+are multiplied into their weights as well. Let :math:`h_l` be the pre-activations, :math:`a_{l+1} = \varphi(h_l)` the
+inputs and :math:`W_l` the weights with these factors. The cotangents, which are derivatives of output c, follow
+backwards from the last layer,
 
 .. math:: g_L = e_c, \qquad g_l = \varphi'(h_l) \circ W_{l+1}^\top g_{l+1} .
 """
@@ -32,16 +33,17 @@ SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.SiLU: torch.ops.aten.silu_backward,
     nn.Softplus: lambda g, h: g * h.sigmoid(),
 }
-"""Product of a gradient g with the derivative of each activation at h; both broadcast."""
+"""Product of a gradient g with the derivative of each activation at h; g and h broadcast."""
 
 
 @dataclass(frozen=True)
 class StackedPass:
-    """Inputs and cotangents of all layers of K nets for n rows; inputs are without the ones and the factors.
+    """Inputs and cotangents of all layers of K nets for n rows; inputs are without ones for biases and without factors.
 
-    ``outputs`` (K, n, C), ``shared`` inputs (n, I) of the layers that read the columns, ``hidden`` inputs (K, n, I) of
-    the others. ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the first pre-activations,
-    and to the outputs of the other layers. The last one has n = 1, since it does not depend on the row.
+    ``outputs`` are (K, n, C). ``shared`` are the inputs (n, I) of the layers that read the columns, and ``hidden`` the
+    inputs (K, n, I) of the other layers. ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the
+    first pre-activations, and to the outputs of the other layers. The last cotangent has n = 1, since it does not
+    depend on the row.
     """
 
     outputs: Tensor
@@ -54,8 +56,9 @@ class StackedPass:
 class StackedNets:
     """K built-in nets of one shape, activation and encoding; build it with :meth:`of`.
 
-    ``weights`` (K, O, I) of each layer are multiplied by the ``factors`` of its inputs, (K, I) or a float: for the
-    numbers, the column scales of the first net over those of each net. ``biases`` are (K, O), ``shift`` is (K, 1, C).
+    The ``weights`` (K, O, I) of each layer are multiplied by the ``factors`` of its inputs, (K, I) or a float. For
+    numeric columns, a factor is the column scale of the first net over that of each net. ``biases`` are (K, O), and
+    ``shift`` is (K, 1, C).
     """
 
     nets: tuple[MLP | TableMLP, ...]
@@ -67,7 +70,7 @@ class StackedNets:
 
     @classmethod
     def of(cls, networks: Sequence[Network]) -> Self:
-        """Stack of traced networks that :func:`is_built_in` and, with the first one, :func:`is_same_kind` accept."""
+        """Stack traced networks that are built-in (:func:`is_built_in`) and of the same kind (:func:`is_same_kind`)."""
         nets: tuple[Any, ...] = tuple(network.module for network in networks)
         columns = list(zip(*(_linear(net).values() for net in nets), strict=True))
         weights = [torch.stack([layer.weight.detach() for layer in column]) for column in columns]
@@ -161,7 +164,7 @@ def _standardise(net: MLP | TableMLP) -> Standardise:
 
 
 def is_built_in(network: Network) -> bool:
-    """True for an unchanged built-in net of which all weights are random."""
+    """True for an unchanged built-in net whose weights are all random."""
     net: Any = network.module
     if type(net) not in (MLP, TableMLP) or network.generic is not None or network.layout.elements:
         return False
@@ -181,7 +184,7 @@ def _are_built_in(layers: Sequence[nn.Module]) -> bool:
 
 
 def is_same_kind(one: Network, another: Network) -> bool:
-    """True if two built-in nets differ in their weights, column scales and output shifts only."""
+    """True if two built-in nets differ only in their weights, column scales and output shifts."""
     first: Any = one.module
     other: Any = another.module
     if repr(first) != repr(other) or first.factor != other.factor or _factors(first) != _factors(other):
