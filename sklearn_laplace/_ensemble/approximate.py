@@ -127,7 +127,7 @@ class PosteriorLayout:
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
-    """Return the fit, a Laplace fit to the rows of an update alone, and the exact curvature H of these rows.
+    """Return the fit itself, the Laplace fit to only the rows of an update, and the exact curvature H of these rows.
 
     If the rows are ``added``, the first fit may get another structure that has room for them.
     """

@@ -50,7 +50,7 @@ from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
 
 CURVATURE_ROWS = 2_000_000
-"""Maximum number of rows of all ranks in the curvature pass. Of more rows, a random sample represents all."""
+"""Maximum number of rows of all ranks in the curvature. With more rows, a random sample represents all of them."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a Laplace fit that are sums over rows."""
 
@@ -166,7 +166,7 @@ def noise_of_folds(
 
 @dataclass(frozen=True)
 class _Passes:
-    """Result of the passes over the rows: Laplace fits under the last noise model, held-out scores and errors."""
+    """Result of the passes over the rows: Laplace fits under the last noise model, and held-out scores and errors."""
 
     fits: Sequence[LaplaceFit]
     scores: Sequence[HeldOutScores]  # (K,), one for each net

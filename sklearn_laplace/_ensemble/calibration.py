@@ -18,7 +18,7 @@ shifted such that :math:`E[e^h]` stays the same. The density of an error e of a 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
 For each row, h is predicted without that row, by one Newton step. :math:`\tau` maximises the held-out density of the
-mixture of the repeats. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
+mixture of the repeats. :math:`\tau` is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from ..options.resolved import DISPERSION_RULES, Options
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
-    """Log density of a left-out target, in nats: of a class if ``link`` is given, or of a number or count."""
+    """Log density of a left-out target, in nats: of a class if ``link`` is given, otherwise of a number or count."""
     if link is not None:
         return class_density(likelihood, link)
     return gaussian_density if likelihood.has_dispersion else partial(_count_density, likelihood)
@@ -53,7 +53,7 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
 def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
     """As :func:`density_of`, for selection on held-out rows. The link is fixed, because the link of a fit may change.
 
-    "probit" is underconfident for many classes. This offsets that nets trained on fewer rows prefer a wider posterior.
+    "probit" is underconfident for many classes. In return, nets trained on fewer rows prefer a wider posterior.
     """
     return density_of(likelihood, LINKS[link](torch.zeros(0, 0)) if likelihood.over_classes else None)
 
@@ -67,7 +67,7 @@ def _count_density(likelihood: Likelihood, latent: LatentGaussian, targets: Tens
 ROUNDS, RESTING = 10, 0.01
 """Maximum number of alternations between two rules, and the change of log δ and log φ below which they stop."""
 POINTS = 40
-"""Number of points of a path that memory estimates assume; all of them are stored for each row of a chunk."""
+"""Assumed number of points of a leave-one-out path. All of them are stored in memory for each row of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class LeftOut:
         return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
     def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """Errors √(e² + V) of the training rows: e is the residual, V the posterior variance. Their variances are 0."""
+        """Errors √(e² + V) of the training rows: e is the residual, V the posterior variance. Errors get variance 0."""
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
         step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []
@@ -156,7 +156,7 @@ class LeftOut:
         return replace(chosen, temperature=hyper.temperature)
 
     def _room(self, network: Network, n_outputs: int, structure: type[Curvature], used_bytes: int) -> int:
-        """Number of rows per chunk in the memory left by ``used_bytes`` of curvatures and by the stored Jacobians."""
+        """Number of rows per chunk that fit in memory next to ``used_bytes`` of curvatures and the stored Jacobians."""
         dual = len(self.rows) * n_outputs
         size = min(network.n_parameters, dual) if structure is Functional else network.n_parameters
         width = network.row_width(n_outputs) + n_outputs * (n_outputs + 2) * (size + POINTS)

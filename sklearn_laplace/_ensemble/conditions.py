@@ -21,7 +21,7 @@ from ..options.resolved import Options, is_auto, is_number
 from .joint_members import blocks_of
 
 LEAST_EVENTS = 30
-"""Minimum sum of the counts of each target for joint training. With hardly any event, a rate has no lower bound."""
+"""Minimum sum of the counts of each target for joint training. With hardly any events, a rate has no lower bound."""
 
 
 def trains_jointly(

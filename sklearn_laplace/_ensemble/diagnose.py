@@ -1,8 +1,8 @@
 """Diagnosis of a fitted ensemble, once for each fit: at most one warning about its intervals.
 
-A fit whose prior precision and noise level were both selected on held-out rows needs no check. Intervals of other fits
-are compared with left-out targets in closed form; those of the user's nets, with rows outside their training. All
-criteria are ratios, so none of them depends on the scale of X, y or the weights.
+A fit whose prior precision and noise level were both selected on held-out rows needs no check. For other fits, the
+intervals are compared with targets that are left out in closed form. For the user's nets, they are compared with
+targets outside the training. All criteria are ratios, so none of them depends on the scale of X, y or the weights.
 ``examples/benchmarks/true_warnings.py`` measures precision and recall of the warnings.
 """
 
@@ -31,7 +31,7 @@ from .member import Member
 
 Finding = tuple[str, type[UserWarning]]
 FAR_FROM_MODE = 1.0
-"""Maximum distance to the mode without a warning: posterior standard deviations over √(effective parameters)."""
+"""Maximum distance to the mode without a warning, in posterior standard deviations per √(effective parameters)."""
 WIDER_THAN_ERRORS = 1.5
 """Maximum ratio of interval width to errors at which wide intervals are attributed to large errors."""
 LEVEL, NARROW = 0.9, 0.8
@@ -102,7 +102,7 @@ def _finding(ensemble: Ensemble, options: Options) -> Finding | None:
 
 
 def _distance(ensemble: Ensemble) -> float:
-    """Largest distance of a trained member to its mode: posterior standard deviations over √(effective parameters)."""
+    """Largest distance of a member from its mode, in posterior standard deviations per √(effective parameters)."""
     # The user has chosen the weights of a given net.
     trained = [member for member in ensemble.members if member.n_steps > 0 and not member.is_given]
     distances = [member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in trained]
@@ -147,7 +147,7 @@ def _is_affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def _merged(rows: PreparedData) -> PreparedData:
-    """Merge equal rows, because copies of a left-out row would leak its target; keep rows with known noise apart."""
+    """Merge equal rows, because copies of a left-out row would leak its target; rows with known noise stay apart."""
     if rows.noise is not None:
         return rows.present()
     X, targets, weights = canonical_rows(rows.X, rows.targets, rows.weights)

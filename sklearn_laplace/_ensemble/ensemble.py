@@ -43,7 +43,7 @@ class KronRoots:
     variances: Tensor  # (K, J, O), inverse precisions in both bases
 
     def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
-        """Part of the layer in the covariances (K, n, C, C); inputs (n, I) or (K, n, I), cotangents (K, C, n, O)."""
+        """The layer's part of covariances (K, n, C, C), for inputs (n, I) or (K, n, I) and cotangents (K, C, n, O)."""
         n_nets, n_outputs = cotangents.shape[:2]
         if inputs.ndim == 2:
             rotated = torch.addmm(self.bias.flatten(), inputs, self.input_basis)
@@ -94,7 +94,7 @@ class Together:
     """All members of an ensemble, in their order, as stacks of consecutive members."""
 
     stacks: tuple[Stack, ...]
-    width: int  # number of elements of one row in all members
+    width: int  # number of elements per row, over all members
     used: int  # memory of posteriors, curvatures and their copies, bytes
 
     @classmethod
@@ -233,7 +233,7 @@ class Ensemble:
         return any(member.unseen is not None and not member.is_given for member in self.members)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
-        """Weighted mean of a function of the members."""
+        """Weighted mean, over the members, of the values of a function."""
         answers = torch.stack([answer(member) for member in self.members], -1)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
@@ -252,7 +252,7 @@ class Ensemble:
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
 
     def averages(self, x: Tensor, options: Options, answer: Callable[[Member, LatentGaussian], Tensor]) -> Tensor:
-        """Weighted mean, over the members, of a function (n, …) of the distribution of the outputs."""
+        """Weighted mean, over the members, of a function (n, …) of the output distribution."""
         if (together := self._together(options)) is None:
             return self.mean_of(
                 lambda member: torch.cat(member.answers(x, options, lambda latent, _: answer(member, latent)))
@@ -260,7 +260,7 @@ class Ensemble:
         return together.averages(x, options, torch.from_numpy(self.weights), answer)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program; None for gaps, for predictives but GLM, or if memory is too small."""
+        """All members as one tensor program; None for gaps, predictives other than GLM, or too little memory."""
         has_room = 2 * self._used <= options.memory.size
         is_plain = options.fillings is None and issubclass(options.predictive, GLM)
         return self._stacked if has_room and is_plain else None

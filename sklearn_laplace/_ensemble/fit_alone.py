@@ -146,7 +146,7 @@ def fit_alone(
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
-    """Fit the first member. For negative binomial counts, alternate between training and selection of α.
+    """Fit the first member. For negative binomial counts, alternate training and selection of their overdispersion.
 
     The prior and the overdispersion α depend on each other. A large α attributes differences between rows to noise,
     which favours a strong prior.

@@ -77,7 +77,7 @@ FACTOR, FACTOR_OF_CLASSES = LogNormalPrior(0.0, math.log(10.0)), LogNormalPrior(
 NOISE = LogNormalPrior(0.0, 2 * 0.2)
 """Prior of φ relative to the mean squared error; log σ has the standard deviation .2. See docs/decisions.md."""
 BIAS = LogNormalPrior(0.2, 0.3)
-"""Prior of the mean squared error of new rows relative to that of leave-one-out."""
+"""Prior of the mean squared error of new rows relative to leave-one-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +306,7 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
-    """Return the fit to all rows, and for each fold the fit without it and its rows, with leave-one-out errors."""
+    """Return the fit to all rows, and for each fold the fit to other rows, and its rows with leave-one-out errors."""
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
     folds = folds if len(rows) <= SMALL_ROWS else folds[:1]

@@ -2,7 +2,7 @@ r"""Rows with gaps: predictions averaged over training values of the column.
 
 A gap is an unknown level, or a missing number in a column without missing numbers in training. An unknown level stands
 for any of the training levels, in proportion to their rows. A row x with gaps becomes K copies, each filled with other
-training values. The outputs of x have the moments of the mixture of the copies. If the copies have means
+training values. The outputs of x have the moments of a mixture over the copies. If the copies have means
 :math:`\mu_k` and covariances :math:`\Sigma_k`, these moments are
 
 .. math:: \mu = \frac1K \sum_k \mu_k, \qquad
@@ -50,7 +50,7 @@ class Filled:
         return sums / self.counts.view(-1, *[1] * (values.ndim - 1))
 
     def latent(self, copies: LatentGaussian) -> LatentGaussian:
-        """Moments of the outputs of the rows, from those of the copies."""
+        """Moments of the rows' outputs, from those of the copies."""
         if self.counts is None:
             return copies
         mean, samples = self.mean(copies.mean), copies.samples

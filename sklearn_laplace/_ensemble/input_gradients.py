@@ -28,7 +28,7 @@ from ..options.resolved import Options
 from .ensemble import Ensemble
 
 GRAPH = 8
-"""Memory of a row with an autograd graph of outputs and Jacobian, in units of a row without a graph."""
+"""Memory of a row with an autograd graph of outputs and Jacobian, relative to a row without a graph."""
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:
@@ -56,7 +56,7 @@ class InputGradients:
     def sloped(
         self, x: Tensor, noise: Tensor | None = None, *, of_std: bool = False
     ) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments of the targets of rows x (n, d), and gradients (n, d, C) of the mean and, if ``of_std``, of the std.
+        """Moments of the targets at rows x (n, d), and gradients (n, d, C) of the mean and, if ``of_std``, of the std.
 
         ``noise`` (n, d) are standard deviations of errors in the inputs; the moments include the resulting variance.
         """
@@ -116,7 +116,7 @@ def deviations(X_std: Any, shape: tuple[int, ...], names: Any = None) -> np.ndar
 
 
 def _labels(values: Any) -> list[str] | None:
-    """Names of the columns of a dataframe or of the values of a series; None unless all of them are strings."""
+    """Column names of a dataframe, or names of the values in a series; None unless all of them are strings."""
     labels = column_names(values) or getattr(values, "index", None)
     if labels is None or callable(labels) or not all(isinstance(label, str) for label in labels):
         return None

@@ -90,7 +90,7 @@ def blocks_of(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | No
 
 
 EM_STEPS = 100
-"""Number of expectation-maximisation steps, from equal weights; more hardly change the density of new rows."""
+"""Number of expectation-maximisation steps from equal weights; further steps hardly change the density of new rows."""
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
@@ -104,8 +104,8 @@ def by_stacking(
 ) -> np.ndarray:
     """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats.
 
-    If the densities have common parameters, ``updated`` returns the log densities at their best values. Its argument
-    (k, n) holds each member's responsibility for each row; all responsibilities have the sum 1.
+    If the densities have common parameters, ``updated`` returns the log densities for the best parameters. Its
+    argument (k, n) holds each member's responsibility for each row; all responsibilities have the sum 1.
     """
     shares = row_weights / row_weights.sum()
     weights = np.full(len(log_densities), 1 / len(log_densities))
@@ -219,9 +219,9 @@ def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | Non
     """Weights of the repeats that maximise the density of held-out rows under their mixture (stacking).
 
     A repeat predicts normal distributions. Its outputs (n, C) are the means, and the noise times the best common factor
-    is the variance. Its weight is zero if the geometric mean of its squared errors exceeds ``MOST_ERROR_RATIO`` times
-    the smallest one. The first repeat has at least the weight ``least``. All weights are NaN if no repeat has finite
-    errors.
+    is the variance. The weight of a repeat is zero if the geometric mean of its squared errors exceeds
+    ``MOST_ERROR_RATIO`` times the smallest one. The first repeat has at least the weight ``least``. All weights are NaN
+    if no repeat has finite errors.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]

@@ -1,4 +1,4 @@
-"""Replacement of nets that have learnt nothing by a linear net, unless its evidence is smaller.
+"""Replacement of nets that have learnt nothing by a linear net, unless the linear net has less evidence.
 
 With a weak signal in few rows, the evidence of a net with hidden layers can be largest where all weights are nearly
 zero. A linear net would find part of the signal. A linear net has a single mode, and its evidence for a Gaussian

@@ -256,7 +256,7 @@ class Member:
     def _chunked(
         self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0
     ) -> list[T]:
-        """Apply a function to each chunk; it returns a value and a sum, which has to be finite."""
+        """Apply a function to each chunk. The function returns a value and a sum, which has to be finite."""
         rows, n_jobs = self.chunk_size(options, n_draws)
         chunks = x.split(rows)
         n_jobs = min(n_jobs, len(chunks))

@@ -88,7 +88,7 @@ class NoiseModel:
     fit: LaplaceFit  # of the net of h, like ``hyper``
     hyper: Hyper
     gain: float  # log evidence minus the log density under the best constant noise, nats
-    is_trained_under: bool = False  # the mean is, and rows that are added later are weighted by this noise
+    is_trained_under: bool = False  # the mean is trained under this noise, and later rows are weighted by it
     log_level: float = 0.0  # subtracted from the outputs of the net; makes φ the noise variance of an average row
     spread: float = 0.0  # additional standard deviation τ of h in predictions
     varies: ClassVar[bool] = True
@@ -109,7 +109,7 @@ class NoiseModel:
         return LatentGaussian(mean, torch.cat([chunk.covariance for chunk in chunks]))
 
     def _latent(self, x: Tensor) -> LatentGaussian:
-        """Distribution of the outputs of the net of h; Jacobians are in closed form unless rows require gradients."""
+        """Output distribution of the net of h; Jacobians are in closed form unless rows require gradients."""
         if self._nets is None or x.requires_grad:
             return GLM().latent(self.fit.network, self.posterior, x)
         line = self._nets.linearise(x)

@@ -26,7 +26,7 @@ from ..laplace.prior_groups import input_columns, inputs_of
 
 
 def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
-    """Relevance (n_features,) of the input columns at temperature 1, with the sum one; all zero without any effect."""
+    """Relevance (n_features,) of the input columns at temperature 1; the sum is one, or zero without any effect."""
     prior, columns = fit.prior, input_columns(fit.network)
     places = {name: place for place, name in enumerate(prior.names)}
     if not columns or not places.keys() >= set(columns):

@@ -23,9 +23,9 @@ algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
-For a net that is trained alone, these are its training rows under its posterior; training alternates with the selection
-of α. For jointly trained members, they are the rows held out in the trial of regularisations (``train_members.py``),
-with v = 0. Later, the density of held-out rows selects α (``approximate_counts_and_classes.py``).
+For a net that is trained alone, the rows are its training rows under its posterior; training alternates with selection
+of α. For jointly trained members, the rows are held out in the trial of regularisations (``train_members.py``), and v =
+0. Later, the density of held-out rows selects α (``approximate_counts_and_classes.py``).
 """
 
 import math
@@ -55,7 +55,7 @@ MOST_SCORED = 10_000
 
 @dataclass(frozen=True)
 class TargetNoise:
-    """Noise variance of each of C targets, in units of φ; the mean of the variances is 1."""
+    """Noise variance of each target, in units of φ; the mean of the C variances is 1."""
 
     levels: tuple[float, ...]
     is_trained_under: ClassVar[bool] = True

@@ -74,7 +74,7 @@ PART_OF_TIME, LEAST_PART = 0.6, 0.2
 PASSES = 2.0
 """Number of passes over all rows after the training; a step and a pass are timed on one chunk of rows."""
 PASSES_OF_FIT = 16.0
-"""Time of all passes over a row, in units of its time in one step of the first repeat: about half of a fit."""
+"""Time of all passes over a row, relative to a step of the first repeat; the passes take about half of a fit."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS

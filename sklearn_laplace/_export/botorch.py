@@ -31,7 +31,7 @@ from ..options.resolved import Options
 ROWS = 128
 """Number of rows of a chunk. Covariances between batches of a chunk are computed as well, and dropped."""
 JITTER = 1e-10
-"""Variance added to each value for Cholesky factors, in units of the mean variance of the points of a batch."""
+"""Variance added to each value for Cholesky factors, relative to the mean variance in its batch."""
 
 
 @explained
@@ -39,8 +39,8 @@ def to_botorch(estimator: Any) -> Any:
     """Wrap a fitted regressor as a BoTorch model, for acquisition functions and ``optimize_acqf``.
 
     ``posterior(X)`` takes a tensor of shape (…, q, n_features) in the units of X. It returns a ``GPyTorchPosterior``: a
-    joint normal distribution over q points and all outputs, in units of y. It is differentiable with respect to X. Its
-    moments are those of the ensemble, including the spread of the members' means. With ``observation_noise=True``, it
+    joint normal distribution over q points and all outputs, in units of y, differentiable in X. Its moments are those
+    of the ensemble, including the spread of the members' means. With ``observation_noise=True``, the distribution
     includes the noise, which may vary with X. A tensor instead of True gives noise variances in squared units of y.
 
     ``condition_on_observations(X, Y)`` returns a model to which ``partial_fit`` has added rows, without training.

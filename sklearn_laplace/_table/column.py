@@ -20,9 +20,9 @@ MAX_LEVELS = 1000
 LEVEL_TYPES = (str, int, float)
 """Types of levels; values of other types are converted to one of these."""
 EXACT = 2.0**53
-"""Smallest absolute value of a number that is refused as a category: float64 does not tell larger integers apart."""
+"""Smallest absolute value of a number that is refused as a category: float64 does not tell all larger ones apart."""
 FAR = 1e30
-"""Minimum ratio of an absolute value to the median of all that are not zero, for a warning about this number."""
+"""Minimum ratio of the largest absolute value to the median of the non-zero ones, for a warning."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
@@ -129,7 +129,7 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
 
 
 def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels. Levels beyond ``MAX_LEVELS`` share one code."""
+    """Encoding of a categorical column: codes of the sorted levels. The rarest share a code if there are many."""
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
     totals, some_missing = _weights_of_levels(name, values, weights)
@@ -166,7 +166,7 @@ def _weights_of_levels(name: str, values: np.ndarray, weights: np.ndarray) -> tu
 
 
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of the levels (n,), float64, and the unknown values; refuses numbers where all levels are text."""
+    """Return the codes of the levels (n,), float64, and the unknown values; refuse numbers if all levels are text."""
     values, known = as_levels(values), dict(column.codes)
     kinds = _kinds(values, column.name, mixed=len(column.level_kinds) > 1)
     _check_level_types(column, values, kinds)

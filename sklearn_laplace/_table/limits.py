@@ -62,7 +62,7 @@ def exact_cost(
 ) -> tuple[float, type[Curvature]]:
     """Multiply-adds of one exact step, and the cheaper exact structure.
 
-    ``n_dual`` is the number of rows times the number of columns of the factor S of the outputs' curvature.
+    ``n_dual`` is the number of rows times the number of columns of the output factor S.
     """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
@@ -104,7 +104,7 @@ CHUNK_ELEMENTS = 2**21
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
 GPU_CHUNK = 32
-"""Factor of the target, and of the maximum number of rows, on a GPU, where small chunks take as long as large ones."""
+"""Factor of the target and maximum for chunks on a GPU, where small chunks take as long as large ones."""
 ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
@@ -125,7 +125,7 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Budget from bytes, a string with a unit, or None for the memory of the process; ``ValueError`` for others."""
+        """Budget from bytes, a string with a unit, or None for the memory of the process; ``ValueError`` otherwise."""
         if value is None:
             return cls(_physical_memory())
         amount, unit = value, 1
@@ -331,4 +331,4 @@ def _mapped() -> int:
 
 
 MAPPED = _mapped()
-"""Address space in use at import, that of the libraries; the memory of a fit is counted separately."""
+"""Address space that the libraries use at import; the memory of a fit is counted separately."""

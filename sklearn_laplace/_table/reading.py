@@ -73,7 +73,7 @@ def _duration(value: Any) -> Any:
 
 
 def as_levels(values: np.ndarray) -> np.ndarray:
-    """Levels (n,) as text or numbers. Other hashable values are replaced by their text, if it tells them apart."""
+    """Levels (n,) as text or numbers. Other hashable values are replaced by their text, if it identifies them."""
     if values.dtype != object or all(_is_level(kind) for kind in set(map(type, values.tolist()))):
         return values
     levels = np.empty(len(values), dtype=object)
@@ -109,7 +109,7 @@ def in_pandas(name: str, conversion: str) -> str:
 
 
 def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
-    """Text of each name, equal for equal numbers of any type; empty without names, and if all names are strings."""
+    """Text of each name, equal for equal numbers of any type; empty without names, or if all names are strings."""
     if names is None or all(isinstance(name, str) for name in names):
         return ()
     return tuple(repr(built_in(name)) for name in names)
@@ -172,7 +172,7 @@ def is_plain(X: Any) -> bool:
 
 
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
-    """Validate X with scikit-learn: as float64, or unchanged if it needs encoding; and y by ``how`` (``check_X_y``).
+    """Validate X with scikit-learn, as float64 unless it needs encoding, and y with options ``how`` of ``check_X_y``.
 
     Without ``tables``, X has to hold finite numbers.
     """

@@ -67,7 +67,7 @@ def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) 
 
 
 def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
-    """``ValueError`` if only new rows, or only those of the fit, have noise variances: σ² and σ² v differ in units."""
+    """Raise ``ValueError`` if only new rows, or only those of the fit, have noise variances: the units of σ² differ."""
     if noisy_rows != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
@@ -340,7 +340,7 @@ class PreparedData:
         return replace(self, weights=weights)
 
     def unshared_keys(self, index: np.ndarray) -> np.ndarray:
-        """Keys (hashes of inputs and targets) of the rows at an index, without the keys of any other rows."""
+        """Keys (hashes of inputs and targets) of the rows at an index, except keys that other rows share."""
         keys = row_keys(self.X, self.targets)
         return np.setdiff1d(keys[index], np.delete(keys, index))
 
@@ -383,7 +383,7 @@ def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tup
 
 
 def row_keys(*parts: np.ndarray) -> np.ndarray:
-    """64-bit hashes, shape (n,), of the concatenated rows of arrays of shape (n,) or (n, k). Cost O(n k).
+    """64-bit hashes, shape (n,), of rows concatenated from arrays of shape (n,) or (n, k). Cost O(n k).
 
     Equal rows have equal keys; −0 equals 0, and NaN equals NaN.
 

@@ -1,6 +1,6 @@
 """A source of rows: a table in parts that are read block by block, in any order, by one process or several.
 
-A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows.
+A block has at most ``BLOCK_ROWS`` rows, so that the memory in use does not depend on the number of rows.
 
 **Several processes** (``torch.distributed``). Every rank (process) calls the same method with its own rows. All ranks
 take the same decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
@@ -173,7 +173,7 @@ def is_collection(value: Any) -> bool:
 
 
 PART_ROWS = 8 * BLOCK_ROWS
-"""Number of rows of a part of an array."""
+"""Number of rows per part of an array."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
 
 
 SAMPLE_CELLS, FEWEST = 2**25, 10_000
-"""Maximum number of cells of a sample of a wide table, and its minimum number of rows."""
+"""Maximum number of cells in a sample of a wide table, and its minimum number of rows."""
 MOST_LABELS = 10_000
 """Maximum number of different labels."""
 Tally = Callable[[Block], Mapping[Any, float]]
@@ -73,14 +73,14 @@ Tally = Callable[[Block], Mapping[Any, float]]
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample of the rows of all ranks, in the order of the table."""
+    """Sample from the rows of all ranks, in the order of the table."""
 
     rows: Block
     is_all: bool  # these are all rows
     n_rows: int  # of all ranks
     total_weight: float  # of all ranks
     shard: RowSource  # rows of this rank
-    labels: Mapping[Any, float] = field(default_factory=dict)  # sum of the weights of each label on all ranks, if any
+    labels: Mapping[Any, float] = field(default_factory=dict)  # total weight of each label on all ranks, if any
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:

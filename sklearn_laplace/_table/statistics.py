@@ -15,7 +15,7 @@ NORMAL_RANGE = 3.2897072539029444
 MOST_EXACT = 2.0**53
 """All floating-point numbers above this value are whole."""
 MOST_COPIES = 10
-"""Maximum ratio of weights at which multiples of the smallest one count copies; larger ones may be so by chance."""
+"""Maximum ratio of weights at which multiples of the smallest one count copies; larger ratios may be coincidences."""
 FAR_TARGET = 1e6
 """Distance of a target from all others, in units of their range, above which a warning is issued."""
 MOST_ZEROS = 0.5

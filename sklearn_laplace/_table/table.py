@@ -136,7 +136,7 @@ class Table:
 
     @classmethod
     def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Self:
-        """Names and extremes of columns (n, d) that a given net reads unchanged; then :meth:`with_reach`."""
+        """Names and extremes of columns (n, d) that a given net reads unchanged; :meth:`with_reach` adds ranges."""
         ends = zip(X.min(0).tolist(), X.max(0).tolist(), strict=True)
         return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
 
@@ -222,7 +222,7 @@ class Table:
         return excess if fillings is None else np.where(fillings.gaps(torch.from_numpy(coded)), np.inf, excess)
 
     def with_trained_rows(self, coded: np.ndarray) -> Self:
-        """Encoding after training on coded rows: unknown levels share a trained embedding, and ranges include them."""
+        """Encoding after training on coded rows: unknown levels share a trained embedding; ranges include the rows."""
         columns = [
             replace(column, spread=()) if column.n_levels and (values == column.n_levels).any() else column
             for column, values in zip(self.columns, coded.T, strict=True)
@@ -288,7 +288,7 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
 
 
 def check_columns(fitted: Any, previous: Any) -> None:
-    """``ValueError`` if number, names or order of the columns differ from those of the previous posterior, if any."""
+    """Raise ``ValueError`` if number, names or order of the columns differ from those of a previous posterior."""
     if previous is None:
         return
     names, previous_names = (

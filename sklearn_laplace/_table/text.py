@@ -1,4 +1,4 @@
-"""Text columns that hold dates or numbers, as CSV files contain them, and text columns that do not suit categories.
+"""Text columns that hold dates or numbers, as in CSV files, and text columns that do not suit categories.
 
 Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00) and few rows share a date.
 ISO order is unambiguous. Text is read as numbers if every value is a number or a common marker of missing values, with

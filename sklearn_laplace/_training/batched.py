@@ -42,7 +42,7 @@ from .recipe import REGULARISATIONS, Schedule
 from .stacked import Adam, Dropout, Loss, Stacked
 
 TRIAL_STEPS = 5
-"""Number of timed steps of a speed measurement, after the same number of warm-up steps."""
+"""Number of timed steps in a speed measurement, after the same number of warm-up steps."""
 
 
 def train_stacked(
@@ -125,7 +125,7 @@ def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: 
 
 
 class Training:
-    """State of a joint training of K nets; if ``from_zero``, the last layer's weights start at zero."""
+    """State of the joint training of K nets; if ``from_zero``, the last layer's weights start at zero."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class Training:
         done: int = 0,
         at_step: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` give parts of the maxima."""
+        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` return parts of the maxima."""
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
         if done == len(places) and self.streamed is None:  # resumed from the end of a cycle: draw its orders again

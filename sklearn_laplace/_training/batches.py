@@ -1,4 +1,4 @@
-"""Encoded rows and mini-batches of a joint training, in memory or read from a stream while the fit runs.
+"""Encoded rows and mini-batches of joint training, in memory or read from a stream while the fit runs.
 
 A stream provides shuffled mini-batches for training, and blocks for sums over all rows. The fold of a row follows from
 a hash of the row, which needs no memory and is the same in every process. To shuffle, the parts of the source are taken
@@ -32,7 +32,7 @@ OPEN_PARTS = 8
 
 @dataclass(frozen=True)
 class RowStream:
-    """Rows of this rank (process), and the number and total weight of the prepared rows of all ranks."""
+    """Rows of this rank (process), and the number and total weight of all ranks' prepared rows."""
 
     shard: RowSource
     read: Callable[[Block], PreparedData]  # prepared rows, in the units of the network
@@ -50,7 +50,7 @@ class RowStream:
         yield from _ahead(self._buffers(self.shard.all_blocks()))
 
     def some(self, most: int) -> Iterator[PreparedData]:
-        """Yield all rows of this rank, or a random sample of ``most`` of them, weighted like all of them."""
+        """Yield all rows of this rank, or a random sample of ``most`` rows, weighted to represent all."""
         if self.share <= most:
             yield from self.blocks()
             return

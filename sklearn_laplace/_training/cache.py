@@ -67,7 +67,7 @@ def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRe
     """Call ``train(request, task)``, or load the result of the same call from the cache.
 
     The cache requires ``memory`` and a fixed ``random_state``. In a search, training results of given nets are kept
-    without ``memory``, too. Frozen nets, previous posteriors, streams and ``max_time`` exclude the cache. With
+    without ``memory``, too. Frozen nets, previous posteriors, streams and ``max_time`` prevent caching. With
     ``memory``, an ``UncachedWarning`` is issued if the net cannot be hashed.
     """
     parameters = request.parameters

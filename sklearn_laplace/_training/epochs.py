@@ -45,7 +45,10 @@ class EpochTasks(Callback):
 
 
 class Watch(Callback):
-    """Callback that checks the loss after each epoch, calls ``between(net)`` every ``period`` epochs, and can stop."""
+    """Callback that checks the loss after each epoch and calls ``between(net)`` every ``period`` epochs.
+
+    It stops the training if ``is_over()`` returns True.
+    """
 
     def __init__(
         self, is_over: Callable[[], bool], between: Callable[[NeuralNet], None] | None = None, period: int = 1
@@ -150,7 +153,7 @@ def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
 
 
 def _positions(part: object, data: RowsDataset) -> np.ndarray | None:
-    """Positions of a part of the rows, also of a part of a part; None for other rows."""
+    """Positions of a subset of the rows, which may be nested; None for other rows."""
     if part is data:
         return np.arange(len(data))
     if not isinstance(part, Subset):

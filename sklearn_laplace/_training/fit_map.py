@@ -160,7 +160,7 @@ def is_exact(network: Network, rows: TrainingRows, plan: Plan) -> bool:
 def _exact(
     network: Network, rows: TrainingRows, n_dual: int, past: PreviousPosterior | None
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds and structure of an exact step. A previous posterior allows dual form only if it has dual form."""
+    """Multiply-adds and structure of an exact step. A previous posterior allows dual form only if it is dual itself."""
     if past is None:
         return exact_cost(network.blocks, n_dual)
     previous_rows = past.dual_rows(n_dual // len(rows))
@@ -243,7 +243,7 @@ def has_groups(network: Network, prior: Prior) -> bool:
 
 
 def _levels(network: Network, prior: Prior) -> Tensor:
-    """Number of levels of the embedding of each prior group (G,), float64; 0 for groups of other weights."""
+    """Number of embedding levels of each prior group (G,), float64; 0 for groups of other weights."""
     module, shapes = network.module, network.layout.shapes
     embeddings = module.apart if isinstance(module, ColumnsModule) else ()
     levels = [shapes[name][1] if name in embeddings else 0 for name in prior.names]

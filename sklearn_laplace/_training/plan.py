@@ -2,7 +2,7 @@
 
 A single row determines neither prior precision nor noise level. A net can interpolate the row, so that the posterior
 predictive is improper without a prior on the noise level. Therefore the prior precision is 1. The noise level is the
-size of the target, or that of known noise variances.
+size of the target, or follows from known noise variances.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def posterior_layout(
 ) -> tuple[Network, type[Curvature], int, int]:
     """Network of the random weights, structure, dual dimension M, and bytes of the structure.
 
-    M is the number of rows times the number of columns of the output factor. The bytes include a previous posterior.
+    M is the number of rows times the columns of the output factor. The bytes include a previous posterior.
     """
     network, rule, memory = selected(everything, rows.inputs, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
@@ -267,7 +267,7 @@ class SelectionState:
     scores: HeldOutScores | None = None  # of rows that nets have not been trained on
 
     def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
-        """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""
+        """Held-out scores; None if rows were added or removed, or if the scores do not apply to these precisions."""
         scores = None if fit.shift is not None else self.scores
         return scores if scores is not None and scores.suits(hyper) else None
 
@@ -281,7 +281,7 @@ class SelectionState:
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest:
-    """Rows, options and seeds of a fit, or of one net of it."""
+    """Rows, options and seeds of a fit, or of one of its nets."""
 
     kind: str  # "regressor" or "classifier"
     parameters: Mapping[str, Any]
@@ -347,7 +347,7 @@ class FitRequest:
         return fixed_for_one_row(replace(options, likelihood=likelihood), data.total_weight, data.scale)
 
     def under_noise(self, ratios_of: Callable[[np.ndarray], np.ndarray]) -> FitRequest:
-        """Request with noise variances (n, C) of the rows, up to a factor, given by their inputs (n, d)."""
+        """Request with noise variances (n, C) of the rows, up to a factor; ``ratios_of`` maps inputs (n, d) to them."""
         kept = None if self.kept is None else self.kept.under_noise(ratios_of(self.kept.X))
         return replace(self, data=self.data.under_noise(ratios_of(self.data.X)), kept=kept)
 

@@ -12,7 +12,7 @@
     └── …
 
 A task that fails reports its beginning but not its end, as in scikit-learn. The tasks of a fit share a :class:`Clock`.
-The clock ends the training after ``max_time`` or Ctrl-C, and prints lines on the progress.
+The clock ends the training after ``max_time`` or Ctrl-C, and prints progress lines.
 
 Training steps are reported in lines of ``verbose``, or in a bar of tqdm, which skorch depends on.
 """
@@ -231,11 +231,11 @@ EVERY = 5.0
 
 
 class Steps:
-    """Progress of training steps: ends them in time, and shows their progress on request; does neither without a task.
+    """Steps of a training run: stops them at the time limit, and shows their progress; does neither without a task.
 
     ``total`` may be unknown. A line is printed every ``each`` steps, unless ``prints`` is False. ``unit`` is "step" or
-    "epoch", and ``label`` is the name of the training run within its stage. ``log_volume`` is the log of the factor
-    from the network's units of all outputs to those of y.
+    "epoch", and ``label`` is the name of the training run within its stage. ``log_volume`` is the log factor
+    from the network's units to those of y, over all outputs.
     """
 
     def __init__(

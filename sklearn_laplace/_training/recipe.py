@@ -1,4 +1,4 @@
-"""Shape and schedule of jointly trained ensemble members: one recipe per repeat, from powers of the number of rows.
+"""Shape and schedule of jointly trained ensemble members: one recipe per repeat, by power laws in the number of rows.
 
 A repeat is a partition of the rows into four folds, with one member per fold that is trained on the other three.
 For few rows and normal noise there are eight folds, and members are trained on seven eighths of the rows.
@@ -82,7 +82,7 @@ class Schedule:
         return max(0.5 * (1 - cosine), self.least_rate)
 
     def rate_of_cycle(self, step: int) -> float:
-        """Learning rate of a step of a further cycle of ``n_steps`` steps, as a fraction of the maximum."""
+        """Learning rate of a step in a further cycle of ``n_steps`` steps, as a fraction of the maximum."""
         return max(0.5 * (1 - math.cos(2 * math.pi * step / self.n_steps)), self.least_rate)
 
     def decay(self, step: int) -> float:
@@ -179,7 +179,7 @@ REPEATS = (
         "gelu", power_law(8, at=1000, power=1.0, low=24, high=64), steps_power=0.6, lr=0.06, weight_decay=0.01
     ),
 )
-"""The first repeat suits smooth functions, the second fine detail. Two repeats show what a mixture gains."""
+"""The first repeat suits smooth functions, and the second suits fine detail. Two repeats show what a mixture gains."""
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:

@@ -34,7 +34,7 @@ from .progress import Steps
 from .recipe import Schedule
 
 MOST_FACTOR = 8.0
-"""Maximum factor of the outputs of classes, and maximum of its inverse."""
+"""Maximum factor of the outputs for classes, and maximum of its inverse."""
 SPARE = 2**16
 """Number of random values of :class:`Dropout` in addition to those of two batches."""
 HALF_A_ROW = 0.5
@@ -166,7 +166,7 @@ class NegativeLog:
         steps.score_log(-errors)
 
     def _flat(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of all nets as rows (K n, C), and the targets of each of these rows."""
+        """Outputs of all nets as rows (K n, C), and the target of each such row."""
         return outputs.flatten(0, 1), targets.repeat(len(outputs), *[1] * (targets.ndim - 1))
 
 
@@ -421,9 +421,9 @@ class Stacked:
 
 
 def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
-    """Merge column scales (D,) into a state dict: magnitudes of numeric columns' scales into the encoding's divisors.
+    """Merge column scales (D,) into a state dict. The magnitudes for numeric columns go into the encoding's divisors.
 
-    The signs of these scales, and the scales of indicator columns, go into the weights of the first layer.
+    Their signs, and the scales of indicator columns, go into the weights of the first layer.
     """
     divisor, weight = state["standardise.scale"], state["first.weight"]
     n_numbers = len(divisor)

@@ -1,7 +1,7 @@
 """Training of one net to its mode, or of a given net by its own epochs; gradient training may precede exact steps.
 
-:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. After a
-previous posterior, training starts from the previous weights, after a check that the net is the same.
+:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. With a
+previous posterior, training starts from its weights, after a check that the net is the same.
 """
 
 import copy
@@ -31,7 +31,7 @@ from .progress import Task
 from .recipe import FOLDS_OF_MANY, held_out_rows
 
 SAME_OUTPUTS = 1e-3
-"""Maximum difference of the outputs of two equal nets of any precision, relative to 1 plus the largest output."""
+"""Maximum difference between the outputs of two equal nets of any precision, relative to 1 plus the largest output."""
 
 
 def load(module: nn.Module, past: nn.Module) -> None:

@@ -203,7 +203,7 @@ def check_split(net: Any, weights: np.ndarray) -> None:
 
 
 def check_net(net: Any) -> None:
-    """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones."""
+    """Check that the net is trainable, or fitted and frozen, or a list of different fitted and frozen nets."""
     if is_list(net):
         _check_list(net)
     elif isinstance(net, FrozenEstimator):

@@ -136,7 +136,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy the user's module. Draw weights in the range of torch's defaults again, if all layers can be reset."""
+    """Copy the user's module; draw its weights again if all layers can be reset and have weights in torch's range."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
@@ -205,7 +205,7 @@ def standardise_layers(
 
 
 def statistic_of(layer: str, which: str) -> str:
-    """Name of a statistic of a standardised layer in the state of its net, such as "body.0.standardise.mean"."""
+    """Name of a standardised layer's statistic in the state of its net, such as "body.0.standardise.mean"."""
     return f"{layer}.standardise.{which}".lstrip(".")
 
 
