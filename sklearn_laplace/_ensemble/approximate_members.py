@@ -50,7 +50,7 @@ from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
 
 CURVATURE_ROWS = 2_000_000
-"""Maximum number of rows of all ranks in the curvature. With more rows, a random sample represents all of them."""
+"""Maximum number of rows of all ranks for the curvature. With more rows, a random sample represents all of them."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a Laplace fit that are sums over rows."""
 

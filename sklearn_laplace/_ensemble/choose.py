@@ -8,9 +8,9 @@ memory. If leave-one-out selects the prior precision and the evidence selects th
 .. math:: \delta \leftarrow \arg\max_\delta \textstyle\sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi), \qquad
           \varphi \leftarrow \arg\max_\varphi \log p(D \mid \delta, \varphi)
 
-alternate until convergence; likewise if the roles are exchanged. The weights remain at the mode found in training. They
-are not trained again under the selected hyperparameters, see ``docs/decisions.md``. Equal rows are not merged here: of
-two equal rows, only one is left out at a time.
+alternate until convergence, or at most ``ROUNDS`` times; likewise if the roles are exchanged. The weights remain at the
+mode found in training. They are not trained again under the selected hyperparameters, see ``docs/decisions.md``. Equal
+rows are not merged here: of two equal rows, only one is left out at a time.
 """
 
 import math

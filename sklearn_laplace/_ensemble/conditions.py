@@ -78,7 +78,7 @@ def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) ->
 
 
 GPU_WORK, JOINT_WORK = 1e9, 1e8
-"""Minimum number of rows times weights for which "auto" selects a GPU: for one net, and for joint training."""
+"""Minimum product of rows and weights for which "auto" selects a GPU: for one net, and for joint training."""
 
 
 def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:

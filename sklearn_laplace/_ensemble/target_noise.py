@@ -1,7 +1,7 @@
 r"""Noise level of each of several targets, the same in all rows, and overdispersion of counts.
 
-The noise of target c has the variance :math:`\varphi r_c`. The levels r are estimated from nets that were trained under
-noise variances :math:`\varphi v`: from their held-out errors e, and from the variances V of their predictions.
+The noise of target c has the variance :math:`\varphi r_c`. The levels r are estimated from the held-out errors e of
+nets and from the variances V of their predictions. The nets were trained under noise variances :math:`\varphi v`.
 
 **Nets trained under one level.** With v = 1, where the rows determine a prediction, its variance is proportional to the
 noise of its target. The error of target c in row n is then normal with the variance

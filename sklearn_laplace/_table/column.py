@@ -22,7 +22,7 @@ LEVEL_TYPES = (str, int, float)
 EXACT = 2.0**53
 """Smallest absolute value of a number that is refused as a category: float64 does not tell all larger ones apart."""
 FAR = 1e30
-"""Minimum ratio of the largest absolute value to the median of the non-zero ones, for a warning."""
+"""Minimum ratio of the largest absolute value to a usual one, such as the median of non-zero ones, for a warning."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000

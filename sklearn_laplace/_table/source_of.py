@@ -68,7 +68,7 @@ SAMPLE_CELLS, FEWEST = 2**25, 10_000
 MOST_LABELS = 10_000
 """Maximum number of different labels."""
 Tally = Callable[[Block], Mapping[Any, float]]
-"""Function of a block that returns its labels and the sum of their weights."""
+"""Function that maps a block to the total weight of each of its labels."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Sample:
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
-    """Draw about ``most`` rows from all ranks, by one pass over the rows of each; ``tally`` counts all labels."""
+    """Draw about ``most`` rows from all ranks, in one pass over each rank's rows; ``tally`` counts all labels."""
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))
     piece, error = None, None

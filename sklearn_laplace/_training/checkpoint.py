@@ -29,7 +29,7 @@ from ..errors.warn import warn_user
 EVERY = 30.0
 """Minimum number of seconds between two saved states."""
 UNRELATED = {"max_time", "verbose", "n_jobs", "memory", "memory_budget"}
-"""Parameters that may differ between a fit and the one that resumes."""
+"""Parameters that may differ between an interrupted fit and the fit that resumes it."""
 FORMAT = 4
 """Version of the file's contents."""
 

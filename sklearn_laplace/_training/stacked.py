@@ -177,8 +177,8 @@ def loss_of(likelihood: Likelihood) -> Loss:
 class Adam:
     """AdamW for the stacked ``tensors`` (K, …), updated in place by torch's fused kernel.
 
-    ``places`` is their place among the gradients; ``rate`` is a factor of the schedule's learning rate. The checks of
-    ``torch.optim`` take longer than a step of small nets, and its import of torch's compiler takes a second.
+    ``places`` are their positions among the gradients; ``rate`` is a factor of the schedule's learning rate. The checks
+    of ``torch.optim`` take longer than a step of small nets, and its import of torch's compiler takes a second.
     """
 
     def __init__(self, tensors: Sequence[Tensor], places: slice, schedule: Schedule, rate: float, decay: float) -> None:
