@@ -1,11 +1,11 @@
-"""Data of examples and benchmarks that scikit-learn does not bundle, from a folder or from OpenML.
+"""Data sets for examples and benchmarks that scikit-learn does not bundle, from a folder or from OpenML.
 
 ``source`` is a folder or the word ``"openml"``. A folder holds ``uci_regression/NAME.npz`` and
 ``uci_classification/NAME.npz`` (``X``, ``y``), ``tables/NAME.csv.gz`` and ``images/mnist_train_10k.npz``,
-``images/fashion_mnist_2k.npz`` (``X`` of grey values 0 … 255, ``y``). ``"openml"`` fetches the same sets by
-:func:`sklearn.datasets.fetch_openml`, by number instead of name, into scikit-learn's cache (``data_home``), so that a
-second run needs no network. Sets that OpenML stores in another form are converted to that of the folder. Where the data
-differ, a comment at the number states how.
+``images/fashion_mnist_2k.npz`` (``X`` of grey values 0 … 255, ``y``). ``"openml"`` fetches the same sets with
+:func:`sklearn.datasets.fetch_openml`, by number instead of name. They are stored in scikit-learn's cache
+(``data_home``), so that a second run needs no network. Sets that OpenML stores in another form are converted to the
+form of the folder. Where the data differ, a comment next to the number states how.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from sklearn.datasets import fetch_openml
 OPENML = "openml"
 
 DIGITS, N_DIGITS = 554, 10_000
-"""mnist_784, 70,000 rows, columns pixel1 … pixel784 and class "0" … "9". The first 10,000 are used, rows of MNIST's
-training part. The folder has the same number, mostly of other pictures."""
+"""mnist_784, 70,000 rows, columns pixel1 … pixel784 and class "0" … "9". The first 10,000 rows are used, which belong
+to MNIST's training part. The folder has the same number of rows, mostly other pictures."""
 CLOTHES, N_CLOTHES = 40996, 2_000
-"""Fashion-MNIST, in the same form; the first 2,000 are used."""
+"""Fashion-MNIST, in the same form; the first 2,000 rows are used."""
 
 REGRESSION: dict[str, tuple[int, str]] = {
-    "boston": (531, "MEDV"),  # CHAS and RAD are categories there
-    "concrete": (44959, "strength"),  # of the suite CTR23; not certain: as many digits as in the folder
-    "energy": (44960, "heating_load"),  # of CTR23, whose other target, cooling_load, is no column
-    "wine": (44972, "quality"),  # red_wine of CTR23; its order of rows is not certain
+    "boston": (531, "MEDV"),  # CHAS and RAD are categories at OpenML
+    "concrete": (44959, "strength"),  # of the suite CTR23; values may be rounded differently
+    "energy": (44960, "heating_load"),  # of CTR23; its other target, cooling_load, is dropped
+    "wine": (44972, "quality"),  # red_wine of CTR23; its rows may be in another order
     "yacht": (42370, "Residuary.resistance"),  # yacht_hydrodynamics
 }
-"""Number and target at OpenML; the columns are those of the folder, in its order. ``gap_masks`` depends on the order of
-rows with tied values, and splits by position depend on the order of all rows."""
+"""Number and target at OpenML; the columns are those of the folder, in the same order. ``gap_masks`` depends on the
+order of rows with tied values, and splits by position depend on the order of all rows."""
 NOT_COLUMNS = "cooling_load", "y2"
 
 CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
-    # The folder has the first two as LIBSVM scales them, each column to [−1, 1]; breast_cancer with the number of the
-    # sample as its first column, and without the 16 rows with gaps. OpenML has neither scale nor number (9 columns).
+    # The folder has the first two sets as LIBSVM scales them, each column to [−1, 1]. There, breast_cancer has the
+    # number of the sample as its first column, and lacks the 16 rows with missing values. At OpenML, the sets are not scaled,
+    # and breast_cancer has no such number (9 columns).
     "australian": (40981, "A15", ("0", "1")),
     "breast_cancer": (15, "Class", ("benign", "malignant")),  # breast-w: Wisconsin, 1992, not the later wdbc (1510)
     "glass": (
@@ -48,8 +49,9 @@ CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
         "Type",
         ("build wind float", "build wind non-float", "vehic wind float", "containers", "tableware", "headlamps"),
     ),
-    # The folder has 1,000 rows of 21 columns from Breiman's generator. waveform-5000 is another draw from it, with 19
-    # more columns of noise alone: its first 1,000 rows and 21 columns are alike in distribution, not in value.
+    # The folder has 1,000 rows of 21 columns from Breiman's generator. waveform-5000 is another draw of this
+    # generator, with 19 more columns of pure noise: its first 1,000 rows and 21 columns have the same distribution, not the same
+    # values.
     "waveform": (60, "class", ("0", "1", "2")),
 }
 """Number, target and classes (0 … K − 1) at OpenML. The order of the rows may differ from that in the folder."""
@@ -69,7 +71,7 @@ TABLES: dict[str, tuple[int, Sequence[str]]] = {
         ),
     ),
     "diamonds": (42225, _words("carat cut color clarity depth table price x y z")),
-    # Bike_Sharing_Demand, version 2: without the columns in GIVEN_AWAY, and in other words and units (BIKE_…).
+    # Bike_Sharing_Demand, version 2: without the columns in GIVEN_AWAY, with other category names and units (BIKE_…).
     "bike_sharing_hourly": (
         42712,
         _words("season year month hour holiday weekday workingday weather temp feel_temp humidity windspeed count"),
@@ -82,9 +84,9 @@ TABLES: dict[str, tuple[int, Sequence[str]]] = {
             "other_payment_plans housing existing_credits job num_dependents own_telephone foreign_worker class"
         ),
     ),
-    "phoneme": (1489, _words("V1 V2 V3 V4 V5 Class")),  # classes 1 and 2 there, 0 and 1 in the folder
+    "phoneme": (1489, _words("V1 V2 V3 V4 V5 Class")),  # classes 1 and 2 at OpenML, 0 and 1 in the folder
 }
-"""Number and columns at OpenML, in the order of the folder."""
+"""Number and columns at OpenML, in the order of the folder's columns."""
 HEADLESS = "credit_g", "phoneme"
 """Tables whose files have no column names; both sources call the columns "0", "1" and so on."""
 GIVEN_AWAY = {"bike_sharing_hourly": ["instant", "dteday", "casual", "registered"]}
@@ -98,9 +100,9 @@ BIKE_WORDS: dict[str, dict[str, int]] = {
     "weathersit": {"clear": 1, "misty": 2, "rain": 3, "heavy_rain": 4},
 }
 BIKE_UNITS = {"temp": 41.0, "atemp": 50.0, "windspeed": 67.0}
-"""Value that corresponds to 1 in the folder: °C, felt °C, km/h."""
+"""Value that corresponds to 1 in the folder: temperature (°C), felt temperature (°C), wind speed (km/h)."""
 
-CREDIT_WORDS: dict[int, tuple[str, Sequence[str]]] = {  # column → prefix and words, whose codes count from there
+CREDIT_WORDS: dict[int, tuple[str, Sequence[str]]] = {  # column → prefix of its codes, and words in their order
     0: ("A1", ("<0", "0<=X<200", ">=200", "no checking")),
     2: (
         "A3",
@@ -133,7 +135,7 @@ FROM_ZERO = 2, 3
 
 
 def digits(source: str | Path, *, data_home: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Handwritten digits.
+    """Return handwritten digits.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def digits(source: str | Path, *, data_home: str | Path | None = None) -> tuple[
 
 
 def clothes(source: str | Path, *, data_home: str | Path | None = None) -> np.ndarray:
-    """Pictures of clothes, shape (2000, 28, 28), in the form of :func:`digits`: unfamiliar to a model of digits."""
+    """Return pictures of clothes, shape (2000, 28, 28), in the form of :func:`digits`."""
     if _is_openml(source):
         return _pictures(CLOTHES, N_CLOTHES, data_home)[0]
     with np.load(_file(source, "images/fashion_mnist_2k.npz")) as held:
@@ -172,7 +174,7 @@ def clothes(source: str | Path, *, data_home: str | Path | None = None) -> np.nd
 def uci_regression(
     name: str, source: str | Path, *, data_home: str | Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """X of shape (n, d) and y of shape (n,), float: boston, concrete, energy, wine or yacht."""
+    """Return X of shape (n, d) and y of shape (n,), float: boston, concrete, energy, wine or yacht."""
     number, target = _known(name, REGRESSION)
     if not _is_openml(source):
         with np.load(_file(source, f"uci_regression/{name}.npz")) as held:
@@ -183,7 +185,7 @@ def uci_regression(
 
 
 def gap_masks(X: np.ndarray) -> np.ndarray:
-    """The gap splits of Foong et al. (2019), "In-between" uncertainty in Bayesian neural networks.
+    """Return the gap splits of Foong et al. (2019), "In-between" uncertainty in Bayesian neural networks.
 
     Parameters
     ----------
@@ -196,10 +198,10 @@ def gap_masks(X: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    The middle third consists of the 2 round(n / 6) rows around the middle of the sorted column. The sorting determines
-    which of the rows with tied values belong to it. The published splits used the quicksort of an older NumPy, whose
-    order of ties depends on the positions of the rows in the file. With it, all 46 masks of boston, concrete, energy,
-    wine and yacht are identical; with a stable sort, 8 of them are.
+    The middle third consists of the 2 round(n / 6) rows around the middle of the sorted column. If values are tied, the
+    sorting determines which of these rows belong to it. The published splits used the quicksort of an older NumPy,
+    whose order of ties depends on the positions of the rows in the file. With this quicksort, all 46 masks of boston,
+    concrete, energy, wine and yacht equal the published masks. With a stable sort, 8 masks do.
     """
     X = np.asarray(X, dtype=float)
     n, half = len(X), round(len(X) / 6)
@@ -212,7 +214,7 @@ def gap_masks(X: np.ndarray) -> np.ndarray:
 def uci_classification(
     name: str, source: str | Path, *, data_home: str | Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """X of shape (n, d), float, and classes 0 … K − 1: australian, breast_cancer, glass or waveform."""
+    """Return X of shape (n, d), float, and classes 0 … K − 1: australian, breast_cancer, glass or waveform."""
     number, target, classes = _known(name, CLASSIFICATION)
     if not _is_openml(source):
         with np.load(_file(source, f"uci_classification/{name}.npz")) as held:
@@ -230,7 +232,7 @@ def uci_classification(
 
 
 def table(name: str, source: str | Path, *, data_home: str | Path | None = None) -> pd.DataFrame:
-    """Table with target, text and missing values.
+    """Return a table with target, text and missing values.
 
     The names are california_housing, diamonds, bike_sharing_hourly, credit_g and phoneme. Columns have the names and
     values of the file in the folder. Columns that reveal the target are omitted (``GIVEN_AWAY``). Columns without names
@@ -303,7 +305,7 @@ def _fetched(number: int, data_home: str | Path | None, dtype: type, as_frame: b
 
 
 def _frame(number: int, data_home: str | Path | None) -> pd.DataFrame:
-    """Columns and targets of a set as text, without the quotes of ARFF files; NaN for missing values."""
+    """Return columns and targets of a set as text, without the quotes of ARFF files; NaN for missing values."""
     frame = _fetched(number, data_home, str, as_frame=True).frame
     return frame.apply(lambda column: column.astype(object).map(_unquoted))
 
@@ -330,7 +332,7 @@ def _coded(column: pd.Series, codes: Mapping[str, Any]) -> pd.Series:
 
 
 def _plain(column: pd.Series) -> pd.Series:
-    """Column as read from CSV: numbers if all values are numeric, text otherwise."""
+    """Return a column as read from CSV: numbers if all values are numeric, text otherwise."""
     try:
         return pd.to_numeric(column)
     except ValueError:
@@ -338,9 +340,10 @@ def _plain(column: pd.Series) -> pd.Series:
 
 
 def _quicksort_order(values: np.ndarray, short: int = 15) -> np.ndarray:
-    """Positions in ascending order, with ties in the order of the quicksort of an older NumPy.
+    """Return the sorting positions, with ties in the order of the quicksort of an older NumPy.
 
-    The pivot is the median of three, the larger part is deferred, and parts of up to 16 use insertion sort.
+    The pivot is the median of three values, the larger part is deferred, and parts of up to 16 values use insertion
+    sort.
     """
     x, order = values.tolist(), list(range(len(values)))
     parts = [(0, len(order) - 1)]

@@ -1,19 +1,19 @@
 """The first hour: two tables as they come
 =========================================
 
-From two CSV files to intervals that can be trusted, step by step, with what is printed at each of them.
+This script leads from two CSV files to intervals that can be trusted, step by step. It prints the result of each step.
 
-1. Bike rentals per hour. The date is text, and some cells hold "?". The first fit warns and names the cure; the second
-   one is silent. Then: what the net reads of each column, a report and a figure on held-out rows, intervals, a file,
-   and cross-validated scores.
+1. Bike rentals per hour. The date is text, and some cells hold "?". The first fit issues warnings that name the remedy;
+   the second fit issues none. The next steps list how each column is read, report and draw held-out predictions,
+   compute intervals, save the model, and cross-validate.
 2. Prices of diamonds, which are positive and skewed: a transformation keeps their intervals above zero.
 
-Run ``python examples/1_quickstart/first_hour.py``. The tables are made up, with the columns of two public ones
-(``stand_ins.py``), so that nothing is downloaded. With ``--data DIR`` the script reads samples of these:
+Run ``python examples/1_quickstart/first_hour.py``. The tables are simulated, with the columns of two public tables
+(``stand_ins.py``), so that nothing is downloaded. With ``--data DIR`` the script reads samples of the public tables:
 ``bike_sharing_hourly.csv`` (hour.csv of *Bike Sharing*, UCI Machine Learning Repository) and ``diamonds.csv`` (of the R
-package ggplot2), also as ``.csv.gz``. Neither table has "?" cells; the script puts them into column ``hum``. With
-``--quick`` it uses fewer rows and one net; ``--out DIR`` sets the folder of pictures and model files (default: the
-current folder).
+package ggplot2), also as ``.csv.gz``. Neither table has "?" cells; the script adds such cells to the column ``hum``.
+With ``--quick`` it uses fewer rows and one net; ``--out DIR`` sets the folder for pictures and model files (default:
+the current folder).
 """
 
 import argparse
@@ -32,16 +32,16 @@ from stand_ins import bike, diamonds
 
 from sklearn_laplace import LaplaceRegressor, load, metrics, save
 
-LOST = 40  # every 40th humidity is lost
+LOST = 40  # every 40th humidity is missing
 
 
 def step(text):
-    """Heading of a step."""
+    """Print the heading of a step."""
     print(f"\n--- {text}")
 
 
 def fitted(model, X, y):
-    """Fit the model, and print its warnings without the place in the code."""
+    """Fit the model, and print its warnings without their line in the code."""
     with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always")
         model.fit(X, y)
@@ -54,7 +54,7 @@ def fitted(model, X, y):
 
 
 def write_files(folder, data, n_rows):
-    """Write two CSV files of at most n_rows rows: samples of the tables in ``data``, or made-up ones."""
+    """Write two CSV files of at most n_rows rows: samples of the tables in ``data``, or simulated tables."""
     made = {"bike_sharing_hourly": bike, "diamonds": diamonds}
     for name, draw in made.items():
         if data is None:
@@ -76,7 +76,7 @@ def bike_rentals(path, out, n_folds, settings):
     step("read the file as it is")
     table = pd.read_csv(path)
     print(table.iloc[:3, :12].to_string(index=False))
-    # "casual" and "registered" add up to the target "cnt": with them, any model would be perfect, and useless
+    # "casual" and "registered" add up to the target "cnt", so they have to be removed
     X, y = table.drop(columns=["cnt", "casual", "registered"]), table["cnt"]
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
@@ -111,7 +111,7 @@ def bike_rentals(path, out, n_folds, settings):
     print("equal predictions:", np.array_equal(again.predict(X_test), model.predict(X_test)))
 
     step(f"scores of {n_folds} folds")
-    # shuffled, because the rows are in the order of time: consecutive rows would judge forecasts of new months
+    # Shuffled, because the rows are sorted by time: folds of consecutive rows would score forecasts of new months.
     folds = KFold(n_folds, shuffle=True, random_state=0)
     scores = metrics.cross_validate_distribution(LaplaceRegressor(**settings), X, y, cv=folds)
     print(scores[["log_density", "crps", "rmse", "coverage_90", "fit_time"]].round(2).to_string())

@@ -5,16 +5,16 @@ One picture for each display of ``sklearn_laplace.plotting``.
 
 1. ``PredictionIntervalDisplay``: a curve with a gap in its data, and diabetes, whose rows have ten columns.
 2. ``CoverageDisplay``: do the intervals for diabetes have their nominal coverage?
-3. ``ReliabilityDisplay``: is the confidence of a classifier of handwritten digits right?
-4. ``UncertaintyDisplay``: on noisy moons, do errors coincide with uncertainty, and what is the uncertainty composed of?
-5. ``EntropyDisplay``: digits 0 to 4 are the training classes, 5 to 9 are new.
-6. ``PriorPathDisplay``: evidence and leave-one-out density of each prior precision.
-7. ``FeatureRelevanceDisplay``: the relevance of ten columns, from one precision each; the function uses the first five.
-8. ``OverviewDisplay``, by ``LaplaceRegressor.plot``: intervals, calibration and relevance for diabetes in one figure.
+3. ``ReliabilityDisplay``: is a classifier of handwritten digits right as often as its confidence states?
+4. ``UncertaintyDisplay``: on noisy moons, do errors coincide with uncertainty, and how large is its epistemic part?
+5. ``EntropyDisplay``: entropies of test digits 0 to 4, the training classes, and of digits 5 to 9, which are new.
+6. ``PriorPathDisplay``: evidence and leave-one-out density as functions of the prior precision.
+7. ``FeatureRelevanceDisplay``: the relevance of ten columns, from one prior precision for each; the function uses the
+   first five.
+8. ``OverviewDisplay``, the result of ``LaplaceRegressor.plot``: intervals, calibration and relevance for diabetes.
 
 Run ``python examples/1_quickstart/plot_gallery.py``. With ``--quick`` it uses fewer rows; ``--out DIR`` sets the folder
-of the pictures (default: the current folder). The table at the end lists the numbers that the displays hold as
-attributes.
+of the pictures (default: the current folder). The table at the end lists numbers that the displays hold as attributes.
 """
 
 import argparse
@@ -42,18 +42,18 @@ from sklearn_laplace.plotting import (
     UncertaintyDisplay,
 )
 
-KNOWN = 5  # smaller digits are the training classes
+KNOWN = 5  # digits below this are the training classes
 
 
 def curve_with_a_gap(n):
-    """Noisy sine without inputs between −2 and 2."""
+    """Draw a noisy sine without inputs between −2 and 2."""
     rng = np.random.default_rng(0)
     x = rng.uniform(2.0, 5.0, n) * np.where(np.arange(n) % 2, 1.0, -1.0)
     return x[:, None], np.sin(1.3 * x) + 0.2 * x + 0.25 * rng.normal(size=n)
 
 
 def digits(n_train):
-    """Training and test rows of the training classes, and all rows of the other digits."""
+    """Return training and test rows of the training classes, and all rows of the other digits."""
     X, y = load_digits(return_X_y=True)
     known = y < KNOWN
     X_train, X_test, y_train, y_test = train_test_split(
@@ -63,7 +63,7 @@ def digits(n_train):
 
 
 def regression_displays(quick):
-    """Displays of regressors, by name."""
+    """Return the displays of regressors by name."""
     X_gap, y_gap = curve_with_a_gap(60 if quick else 150)
     table = load_diabetes(as_frame=True)
     rows = train_test_split(table.data, table.target, train_size=150 if quick else 300, random_state=0)
@@ -86,7 +86,7 @@ def regression_displays(quick):
 
 
 def classification_displays(quick):
-    """Displays of classifiers, by name."""
+    """Return the displays of classifiers by name."""
     X_train, X_test, y_train, y_test, X_other = digits(100 if quick else 200)
     model = make_pipeline(StandardScaler(), LaplaceClassifier(hidden_layer_sizes=(20,), n_members=1, random_state=0))
     model.fit(X_train, y_train)
@@ -100,7 +100,7 @@ def classification_displays(quick):
 
 
 def figures(displays):
-    """Numbers that summarise the pictures: name → value."""
+    """Return the numbers that summarise the pictures, by name."""
     return {
         "share inside .95 intervals": displays["prediction_interval"].coverage[-1],
         "mean gap of the coverage": displays["coverage"].gap,

@@ -1,21 +1,21 @@
 """Quickstart: what Laplace-approximated nets are good at, in five parts
 ======================================================================
 
-On small data that need no download.
+Five questions on small data that need no download, each answered by a table:
 
-Five questions, each answered by a table:
-
-1. Regression where a net matters, Friedman's function: are mean and error bars better than those of boosting with a
+1. Regression on Friedman's function, which is nonlinear: are mean and error bars better than those of boosting with a
    constant error bar, and of Bayesian linear regression?
-2. Classes with text columns and missing values: are the probabilities better than those of boosting, and of logistic
-   regression with one-hot columns? The table goes in as it is.
-3. A curve with a gap in its data: are the error bars honest on the data, and do they widen in the gap? (picture)
-4. Two moons from afar: how sure is the classifier without data, and the same net without its posterior
+2. Classification with text columns and missing values: are the probabilities better than those of boosting, and of
+   logistic regression with one-hot columns? ``LaplaceClassifier`` gets the table without preprocessing.
+3. A curve with a gap in its data: do the error bars have their nominal coverage, and do they widen in the gap?
+   (picture)
+4. Two moons from afar: how confident is the classifier far from the data, with and without its posterior
    (``link="plugin"``)? (picture)
-5. A net of your own, trained by skorch: does it work in a pipeline in a grid search?
+5. A net of your own, trained by skorch: does it work in a grid search over a pipeline?
 
 Run ``python examples/1_quickstart/quickstart.py``. With ``--quick`` it fits fewer rows; ``--out DIR`` sets the folder
-of the pictures (default: the current folder). Seconds are processor time on one thread, and ± is two standard errors.
+for the pictures (default: the current folder). Seconds are processor time on one thread, and ± marks two standard
+errors.
 """
 
 import argparse
@@ -55,7 +55,7 @@ BLUE, ORANGE, BLACK, GREY = "#0072B2", "#E69F00", "#000000", "#999999"  # Okabe 
 
 
 def boosted(X, y):
-    """Boosting, which predicts no standard deviation: all rows get that of its cross-validated errors."""
+    """Fit boosting. It predicts no standard deviation, so all rows get that of its cross-validated errors."""
     model = HistGradientBoostingRegressor(random_state=0)
     std = np.sqrt(np.mean((y - cross_val_predict(model, X, y, cv=5)) ** 2))
     model.fit(X, y)
@@ -63,13 +63,13 @@ def boosted(X, y):
 
 
 def with_std(model, X, y):
-    """Function that predicts mean and standard deviation of new rows."""
+    """Return a function that predicts mean and standard deviation of new rows."""
     model.fit(X, y)
     return lambda X_new: model.predict(X_new, return_std=True)
 
 
 def regression(n):
-    """Log-likelihood per row, RMSE, coverage and seconds on Friedman's function, whose noise is 1."""
+    """Compare log-likelihood per row, RMSE, coverage and seconds on Friedman's function, with noise std 1."""
     X, y = make_friedman1(n + N_NEW, noise=1.0, random_state=0)
     fits = {
         "LaplaceRegressor()": lambda: with_std(LaplaceRegressor(random_state=0), X[:n], y[:n]),
@@ -88,7 +88,7 @@ def regression(n):
 
 
 def coverage(y, mean, std):
-    """Share of targets inside the central 90 % interval."""
+    """Return the share of targets inside the central 90 % interval."""
     return np.mean(np.abs(y - mean) <= Z90 * std)
 
 
@@ -96,9 +96,10 @@ def coverage(y, mean, std):
 
 
 def customers(n):
-    """Age, income, hours, plan, channel and town (30 levels) of n customers; a twentieth of two columns is missing.
+    """Draw n customers; a twentieth of the values of two columns is missing.
 
-    The array has the type object, since pandas is optional. A data frame goes in the same way.
+    The columns are age, income, hours, plan, channel and town (30 levels). The array has the type object, because
+    pandas is optional. A data frame can be passed in the same way.
     """
     rng = np.random.default_rng(0)
     age, log_income, hours = rng.uniform(18, 80, n), rng.normal(10.0, 0.6, n), rng.uniform(0, 40, n)
@@ -115,7 +116,7 @@ def customers(n):
 
 
 def classification(n):
-    """Log loss, accuracy, calibration error and seconds."""
+    """Compare log loss, accuracy, calibration error and seconds."""
     X, y = customers(n + N_NEW)
     codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
@@ -145,18 +146,18 @@ def classification(n):
 
 
 def true_curve(x):
-    """Noise-free function of the third part."""
+    """Return the noise-free function of the third part."""
     return np.sin(1.3 * x) + 0.2 * x
 
 
 def draw_curve(n, rng):
-    """n noisy points on the curve, left and right of the gap."""
+    """Draw n noisy points on the curve, left and right of the gap."""
     x = rng.uniform(GAP[1], 5.0, n) * np.where(np.arange(n) % 2, 1.0, -1.0)
     return x[:, None], true_curve(x) + NOISE * rng.normal(size=n)
 
 
 def gap(n, picture):
-    """Coverage on the data and widening of the epistemic error bar in the gap."""
+    """Show coverage on the data, and how the epistemic error bar widens in the gap."""
     rng = np.random.default_rng(0)
     X, y = draw_curve(n, rng)
     X_new, y_new = draw_curve(N_NEW, rng)
@@ -173,7 +174,7 @@ def gap(n, picture):
 
 
 def draw_gap(model, X, y, path):
-    """Data, mean, bands of total and epistemic uncertainty, and the true curve."""
+    """Draw data, mean, bands of total and epistemic uncertainty, and the true curve."""
     x = np.linspace(-6.5, 6.5, 400)
     mean, total = model.predict(x[:, None], return_std=True)
     epistemic = model.predict_std(x[:, None], kind="epistemic")
@@ -197,14 +198,14 @@ def draw_gap(model, X, y, path):
 
 
 def far_away(X, distance):
-    """500 rows in random directions; the distance is in standard deviations times the root of the columns."""
+    """Draw 500 rows in random directions, at ``distance`` standard deviations times √(number of columns)."""
     directions = np.random.default_rng(0).normal(size=(500, X.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     return X.mean(axis=0) + distance * X.std(axis=0) * np.sqrt(X.shape[1]) * directions
 
 
 def moons(n, picture):
-    """Log loss near the data, and largest probabilities near and far, with and without the posterior."""
+    """Compare log loss near the data, and largest probabilities near and far, with and without the posterior."""
     X, y = make_moons(n, noise=0.2, random_state=0)
     X_new, y_new = make_moons(N_NEW, noise=0.2, random_state=1)
     model, seconds = timed(lambda: LaplaceClassifier(random_state=0).fit(X, y))
@@ -225,7 +226,7 @@ def moons(n, picture):
 
 
 def draw_moons(model, X, y, path):
-    """Probability of class 1 far from the moons: plugin link against moderated link."""
+    """Draw the probability of class 1 far from the moons, under the plugin and the moderated link."""
     x1, x2 = np.meshgrid(np.linspace(-7, 8, 160), np.linspace(-6, 6.5, 160))
     grid = np.column_stack([x1.ravel(), x2.ravel()])
     fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True, layout="constrained")
@@ -250,9 +251,9 @@ def draw_moons(model, X, y, path):
 
 
 def search(n):
-    """Log-likelihood of prior precisions in two folds, and coverage of the best on held-out rows."""
+    """Compare prior precisions by log-likelihood in two folds; report the coverage of the best on held-out rows."""
     X, y = make_friedman1(n + N_NEW, noise=1.0, random_state=0)
-    manual_seed(0)  # of the first weights
+    manual_seed(0)  # for the initial weights
     layers = nn.Sequential(nn.Linear(10, 50), nn.Tanh(), nn.Linear(50, 1))
     net = NeuralNetRegressor(layers, max_epochs=60, lr=0.01, optimizer=optim.Adam, verbose=0)
     model = make_pipeline(StandardScaler(), LaplaceRegressor(net, random_state=0))
@@ -271,20 +272,20 @@ def search(n):
 
 
 def timed(fit):
-    """Result of a fit, and its processor seconds."""
+    """Return the result of a fit, and its processor seconds."""
     started = time.process_time()
     return fit(), time.process_time() - started
 
 
 def print_table(title, columns, rows):
-    """Plain text, one row a method, three decimals."""
+    """Print plain text: one row per method, three decimals."""
     print(f"\n{title}\n{'':26}" + "".join(f"{column:>16}" for column in columns))
     for name, values in rows.items():
         print(f"{name:26}" + "".join(f"{value:16.3f}" for value in values))
 
 
 def print_gains(scores):
-    """Mean difference of log-likelihoods of rows, first model minus each other, and whether it exceeds its error."""
+    """Print the mean gain in log-likelihood of the first model over each other one, and its two standard errors."""
     ours, *peers = scores
     said = []
     for peer in peers:
@@ -310,7 +311,7 @@ def main():
         lambda: moons(200, options.out / "quickstart_moons.png"),
         lambda: search(int(500 * share)),
     )
-    with threadpool_limits(1):  # nets and tables are so small that further threads only cost time
+    with threadpool_limits(1):  # nets and tables are so small that more threads would take longer
         total = 0.0
         for part in parts:
             _, seconds = timed(part)

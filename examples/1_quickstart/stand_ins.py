@@ -1,4 +1,4 @@
-"""Made-up tables with the columns of two public ones, so that an example needs no download.
+"""Simulated tables with the columns of two public tables, so that an example needs no download.
 
 - ``bike``: hours of a bike rental, as in *Bike Sharing* (Fanaee-T & Gama 2013; hour.csv of the UCI repository)
 - ``diamonds``: prices of diamonds, as in the R package ggplot2 (diamonds.csv)
@@ -9,8 +9,8 @@ Names, units, ranges and main effects of the columns are those of the originals;
 import numpy as np
 import pandas as pd
 
-HOURS = 17_379  # number of hours of the original, two years
-PROFILES = {  # mean rentals in each hour, on free and on working days
+HOURS = 17_379  # number of hours in the original table, two years
+PROFILES = {  # mean rentals in each hour, on non-working days (0) and working days (1)
     0: "91 70 53 26 8 9 19 43 106 172 256 315 366 373 365 359 353 324 281 232 175 142 116 86",
     1: "37 17 9 5 5 25 102 291 477 242 135 158 201 198 184 201 293 525 492 348 250 186 138 89",
 }
@@ -20,7 +20,7 @@ CLARITIES = {"I1": -0.71, "SI2": -0.28, "SI1": -0.11, "VS2": 0.04, "VS1": 0.11, 
 
 
 def bike(n_rows, seed=0):
-    """Rows of hours, about two of each day, sorted by time; ``dteday`` is text."""
+    """Draw rows of hours, about two per day, sorted by time; ``dteday`` is text."""
     rng = np.random.default_rng(seed)
     instant = np.sort(rng.choice(min(HOURS, 12 * n_rows), n_rows, replace=False))
     time = pd.Series(pd.Timestamp("2011-01-01") + pd.to_timedelta(instant, unit="h"))
@@ -58,7 +58,7 @@ def bike(n_rows, seed=0):
 
 
 def diamonds(n_rows, seed=0):
-    """Rows of diamonds; ``price`` is skewed, and its scatter grows with its level."""
+    """Draw rows of diamonds; ``price`` is skewed, and its standard deviation grows with its mean."""
     rng = np.random.default_rng(seed)
     carat = np.exp(-0.39 + 0.58 * rng.normal(size=n_rows)).clip(0.2, 5).round(2)
     cut, colour, clarity = (

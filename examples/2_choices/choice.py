@@ -1,12 +1,13 @@
-"""Shared code of the comparisons: real tables, measurement of a choice, printing and drawing.
+"""Shared code of the comparisons: real tables, measurements, printing and drawing.
 
-*MAP training* is the unit of all times. It is the training of one net with the same layers to the mode of its
-posterior, with prior and noise by the evidence and a minimal posterior (the diagonal of its last layer). On each split
-it runs first, followed by each choice in turn. A time is the median over the splits of the ratio of the two.
+*MAP training* is the unit of all times. It trains one net with the same layers to the mode of its posterior, with prior
+and noise selected by the evidence. Its posterior is minimal: the diagonal of the last layer. On each split, MAP
+training runs first, followed by each choice in turn. A time is the median, over the splits, of the run time of the
+choice divided by that of MAP training.
 
 *Gain* is the mean log-likelihood of a held-out row, minus that of the reference on the same rows. Its standard error is
-that of the paired differences over the splits, corrected for their overlap: √((1/J + n_test / n_train) s²), Nadeau &
-Bengio (2003).
+that of the paired differences over the splits, corrected for the overlap of the splits: √((1/J + n_test / n_train) s²),
+Nadeau & Bengio (2003).
 """
 
 from __future__ import annotations
@@ -88,18 +89,18 @@ class Table:
         return replace(self, n_train=self.n_train // 5, n_test=self.n_test // 5, options=options)
 
     def part(self, split: int) -> Part:
-        """Random split, stratified by class."""
+        """Return a random split, stratified by class."""
         X, y = self.load()
         sizes = {"train_size": self.n_train, "test_size": self.n_test}
         X, X_test, y, y_test = train_test_split(X, y, random_state=split, stratify=y if self.classes else None, **sizes)
         return Part(X, y, X_test, y_test)
 
     def model(self, split: int, **parameters: Any) -> Any:
-        """New estimator with one net, unless n_members is given."""
+        """Return a new estimator, with one net unless n_members is given."""
         return self.estimator(**{"n_members": 1, "random_state": split} | dict(self.options) | parameters)
 
     def map_training(self, split: int) -> Any:
-        """Estimator whose fit is the unit of all times (see the module docstring)."""
+        """Return the estimator whose fit is the unit of all times (see the module docstring)."""
         noise = {} if self.classes else {"sigma_noise": "evidence"}
         next_to_none = {"subset_of_weights": "last_layer", "hessian_structure": "diag"}
         return self.model(split, prior_precision="evidence", **noise, **next_to_none)
@@ -123,16 +124,17 @@ FIVE_DIGITS = Table("digits 0-4", LaplaceClassifier, _five_digits, 150, 100, SMA
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Run time of a function, and its result."""
+    """Return the run time of a function, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
 def map_log_likelihood(model: Any, part: Part) -> float:
-    """Mean log-likelihood of a row without the posterior.
+    """Return the mean log-likelihood of a test row without the posterior.
 
-    It uses the probabilities of the net itself, or its mean with the standard deviation of the training residuals.
+    For classification, it uses the net's own probabilities. For regression, it uses the net's mean and the standard
+    deviation of the training residuals.
     """
     if isinstance(model, LaplaceClassifier):
         return float(model.refit_laplace(link="plugin").log_predictive_density(part.X_test, part.y_test).mean())
@@ -142,9 +144,9 @@ def map_log_likelihood(model: Any, part: Part) -> float:
 
 
 def held_bytes(model: Any) -> int:
-    """Bytes of all tensors in the curvature and posterior of each member; shared memory counts once."""
+    """Return the bytes of all tensors in the curvature and posterior of each member; shared memory counts once."""
     storages: dict[int, int] = {}
-    seen: dict[int, Any] = {}  # holds the values, so that their ids are not reused
+    seen: dict[int, Any] = {}  # keeps the values alive, so that their ids are not reused
 
     def walk(value: Any) -> None:
         if id(value) in seen:
@@ -167,7 +169,7 @@ def held_bytes(model: Any) -> int:
 
 
 class Allocated(TorchDispatchMode):
-    """Count the bytes of the tensors created in its context: those alive now, and the peak."""
+    """Count the bytes of tensors created in its context: tensors alive now, and the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,14 +200,14 @@ class Allocated(TorchDispatchMode):
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Peak bytes of the torch tensors that a function creates."""
+    """Return the peak bytes of the torch tensors that a function creates."""
     with Allocated() as allocated:
         work()
     return allocated.peak
 
 
 def gain(values: Sequence[float], reference: Sequence[float], table: Table) -> tuple[float, float]:
-    """Mean difference, and its standard error as in the module docstring (0 for a single split)."""
+    """Return the mean difference, and its standard error as in the module docstring (0 for a single split)."""
     difference = np.subtract(values, reference)
     if len(difference) == 1:
         return float(difference[0]), 0.0
@@ -215,7 +217,7 @@ def gain(values: Sequence[float], reference: Sequence[float], table: Table) -> t
 
 @dataclass
 class Measured:
-    """Results of one choice on one table, one value a split."""
+    """Results of one choice on one table, one value per split."""
 
     fit: list[float] = field(default_factory=list)
     predict: list[float] = field(default_factory=list)
@@ -224,7 +226,7 @@ class Measured:
     weights: list[float] = field(default_factory=list)
 
     def row(self, table: Table, reference: Sequence[float]) -> list[float]:
-        """Medians of times and kilobytes; mean log-likelihood, its gain and the standard error of the gain."""
+        """Return medians of times and kilobytes, mean log-likelihood, gain, and the standard error of the gain."""
         middle = [np.median(values) for values in (self.fit, self.predict, self.memory)]
         return [*middle[:2], middle[2] / 1e3, float(np.mean(self.likelihood)), *gain(self.likelihood, reference, table)]
 
@@ -235,9 +237,9 @@ Results = dict[str, Measured]
 
 
 def posteriors(table: Table, choices: Mapping[str, Mapping[str, Any]], n_splits: int) -> Results:
-    """Fit each choice on each split; all choices share one training, cached by ``memory=``.
+    """Fit each choice on each split; all choices share one training run, cached by ``memory=``.
 
-    For "MAP alone", the time of the fit is 1, the unit. Its prediction time is that of its means or plugin
+    For "MAP alone", the fit time is 1, the unit. Its prediction time is the time to compute means or plugin
     probabilities.
 
     Parameters
@@ -288,16 +290,16 @@ class Run:
         self.started = time.perf_counter()
         self.out.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(1)
-        small = DIABETES.small()  # warm-up: one-time costs are in no row
+        small = DIABETES.small()  # warm-up, so that no row includes one-time costs
         small.map_training(0).fit(small.part(0).X, small.part(0).y)
         print(doc.split("\n")[0] + (" (quick run: one split of few rows, no conclusions)" if self.quick else ""))
 
     def tables(self, *tables: Table, n_quick: int = 1) -> list[Table]:
-        """The given tables; for a quick run, small versions of the first ones."""
+        """Return the given tables; in a quick run, small versions of the first ``n_quick`` tables."""
         return [table.small() for table in tables[:n_quick]] if self.quick else list(tables)
 
     def table(self, title: str, columns: Mapping[str, str], rows: Mapping[str, Sequence[float]]) -> None:
-        """Print numbers, one row a choice; columns maps each title to its number format."""
+        """Print numbers, one row per choice; ``columns`` maps each column title to a number format."""
         left = max(map(len, rows)) + 2
         print(f"\n{title}\n{'':{left}}" + "".join(f"{name:>14}" for name in columns))
         for name, values in rows.items():
@@ -317,7 +319,7 @@ def dots(
     labels: Mapping[str, str],
     title: str,
 ) -> Figure:
-    """One row of panels a table, one panel a column; the last column is the standard error of the column before it.
+    """Draw a row of panels per table and a panel per column; the last column is the standard error of the gain.
 
     Parameters
     ----------

@@ -2,28 +2,31 @@ r"""From weights to predictions: linearised or sampled, and seven ways to probab
 =====================================================================================
 
 ``predictive="glm"`` predicts with the linearised net, in closed form; ``"mc"`` averages the net itself over samples of
-its weights. For classes, "glm" gives a Gaussian over the logits, which ``link`` turns into probabilities:
+its weights. For classification, "glm" gives a Gaussian over the logits, which ``link`` turns into probabilities:
 
 .. math:: p(y = c \mid x) = \int \mathrm{softmax}(f)_c \; N(f \mid f_\mathrm{MAP}(x), J \Sigma J^\top) \, df .
 
-``quadrature`` is this integral on a grid (up to five classes), and ``mc`` averages over 100 quasi-random draws of the
-logits. ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` ignores the variance.
+``quadrature`` computes this integral on a grid (up to five classes), and ``mc`` averages the softmax over 100
+quasi-random draws of the logits. ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and
+``plugin`` ignores the variance.
 
-How to read it: all rows of a table are the same fit with other options (``refit_laplace``).
+How to read the tables: all rows of a table are the same fit with different options (``refit_laplace``).
 
 - *predict* is the prediction time for the held-out rows, as a fraction of the training of one net.
 - *peak MB* is the peak size of torch tensors during prediction.
 - *gain* is the mean log-likelihood of a held-out row, minus that of the net without a posterior, with the standard
-  error of this paired difference. For regression the reference is its mean with the spread of the training residuals,
-  for classes the plugin.
-- *off* is, for classes, the mean distance of a row's probabilities from those by quadrature (half the sum of absolute
-  differences). For regression it is the mean relative difference of the standard deviations from those of glm.
+  error of this paired difference. For regression, the reference is the net's mean with the standard deviation of the
+  training residuals. For classification, the reference is the plugin.
+- *off*, for classification, is the mean distance of a row's probabilities from those of "quadrature" (half the sum of
+  absolute differences). For regression, it is the mean relative difference of the standard deviations from those of
+  "glm".
 
-Output of ``python examples/2_choices/plot_predictive.py`` on five splits: of the closed forms "moderated" is closest to
-the integral (off by .0017, as "probit" is for two classes, and .0036, "probit" .0042; the plugin by .006 and .009,
-"bridge" by .006 and .029). "mc" draws are off by .0003 and .0004 at 1.3 to 1.5 times the cost of the closed forms; the
-grid takes about 5 and 140 times as long. Weight samples are worse than the linearised net on diabetes, by .13 nats a
-row, with ten or 1,000 samples alike; 1,000 take 124 times as long.
+Output of ``python examples/2_choices/plot_predictive.py`` on five splits. Of the closed forms, "moderated" is closest
+to the integral. With two and with five classes, "moderated" is off by .0017 and .0036, "probit" by .0017 and .0042, the
+plugin by .006 and .009, and "bridge" by .006 and .029. The link "mc" is off by .0003 and .0004, at 1.3 to 1.5 times the
+cost of the closed forms. The grid takes about 5 and 140 times as long as the closed forms. On diabetes, weight samples
+are .13 nats per row worse than the linearised net, with ten samples as well as with 1,000; 1,000 samples take 124 times
+as long.
 """
 
 import choice
@@ -43,7 +46,7 @@ LABELS = {
 
 
 def options(table):
-    """Parameters of each way to predict, by name; the first is the reference."""
+    """Return the parameters of each way to predict, by name; the first one is the reference."""
     sampled = {f"predictive mc, {n}": {"predictive": MonteCarlo(n)} for n in SAMPLES}
     if not table.classes:
         return {"glm": {"predictive": "glm"}, **sampled}
@@ -53,25 +56,25 @@ def options(table):
 
 
 def predicted(model, X):
-    """Probabilities (n, C), or standard deviations (n,)."""
+    """Return probabilities (n, C), or standard deviations (n,)."""
     return model.predict_std(X) if isinstance(model, choice.LaplaceRegressor) else model.predict_proba(X)
 
 
 def likelihood(model, part, prediction):
-    """Mean log-likelihood of the held-out rows; for classes, from the predicted probabilities."""
+    """Return the mean log-likelihood of held-out rows; for classification, from the predicted probabilities."""
     if prediction.ndim == 1:
         return model.log_predictive_density(part.X_test, part.y_test).mean()
     return np.log(prediction[np.arange(len(part.y_test)), np.searchsorted(model.classes_, part.y_test)]).mean()
 
 
 def distance(prediction, reference):
-    """Mean over the rows: total variation of probabilities, or relative difference of standard deviations."""
+    """Return the mean total variation distance of probabilities, or relative difference of standard deviations."""
     difference = np.abs(prediction - reference)
     return np.mean(difference / reference) if prediction.ndim == 1 else difference.sum(axis=1).mean() / 2
 
 
 def compared(table, n_splits):
-    """Rows to print."""
+    """Return the rows to print."""
     results = {name: choice.Measured() for name in options(table)}
     off = {name: [] for name in results}
     reference = []

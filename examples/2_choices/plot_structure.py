@@ -1,33 +1,35 @@
 r"""What the structure of the curvature costs, and what it is worth
 =================================================================
 
-The posterior of P weights is a normal distribution with the precision :math:`H + \delta I`. ``hessian_structure``
+The posterior over P weights is a normal distribution with the precision :math:`H + \delta I`. ``hessian_structure``
 determines how the curvature H of N rows with K outputs is stored:
 
-- exactly: ``full``, a P × P matrix, or ``functional``, the same posterior by an NK × NK matrix;
+- exactly: ``full``, a P × P matrix, or ``functional``, which stores an NK × NK matrix for the same posterior;
 - ``block_diagonal``: a dense block for each layer;
 - ``kron``: Kronecker factors for each layer; ``ekfac`` adds second moments in their eigenbasis, and ``low_rank_diag``
-  the exact diagonal;
+  adds the exact diagonal;
 - ``low_rank``: the leading eigenpairs;
 - ``diag``: the diagonal.
 
-Each structure is applied to the same trained net. The prior precision is chosen anew for each, as by default.
+Each structure is applied to the same trained net. The prior precision is chosen again for each structure, by the
+default rule.
 
-How to read it: times are fractions of the training of one net.
+How to read the tables: times are fractions of the training time of one net.
 
-- *fit* is the time of the posterior, given the trained net (read from a cache, as by ``memory=``).
+- *fit* is the time to compute the posterior of the trained net, which is read from the cache of ``memory=``.
 - *predict* is the prediction time for the held-out rows.
 - *kB held* is the size of all tensors in curvature and posterior.
 - *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior, with the standard
-  error of this paired difference. Without a posterior ("MAP alone"), the net's mean has the spread of the training
-  residuals, or its own probabilities are used.
+  error of this paired difference. Without a posterior ("MAP alone"), the net's own probabilities are used. For
+  regression, its mean is used with the standard deviation of the training residuals.
 
-The fit of "MAP alone" is the training itself, which precedes each of the others.
+The fit of "MAP alone" is the training itself, which the other fits do not include.
 
-Output of ``python examples/2_choices/plot_structure.py`` on five splits: on diabetes and breast cancer the exact
-posterior in its dual form takes .06 and .09 of a training, which has computed that curvature already, and "diag" .05
-and .04. All gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten digits "full"
-takes 7.6 trainings and 55 MB, "kron" .17 and .1 MB; all of them are .008 nats a row worse than MAP alone there.
+Output of ``python examples/2_choices/plot_structure.py`` on five splits. On diabetes and breast cancer, the exact
+posterior in its dual form ("functional") takes .06 and .09 of a training, which has already computed that curvature.
+"diag" takes .05 and .04. All gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten
+digits, "full" takes 7.6 trainings and 55 MB, and "kron" takes .17 of a training and .1 MB. There, all structures are
+about .008 nats per row worse than MAP alone.
 """
 
 import choice

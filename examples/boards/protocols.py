@@ -1,17 +1,17 @@
-"""Protocols of two papers on the tables of this machine: IBUG (Brophy & Lowd 2022) and bde (Arvanitis et al. 2025).
+"""Protocols of two papers on local tables: IBUG (Brophy & Lowd 2022) and bde (Arvanitis et al. 2025).
 
 - ``ibug``: the first ten of ``ShuffleSplit(20, test_size=0.1, random_state=1)``, in the units of y. NLL, CRPS and RMSE,
   mean ± standard error over the folds.
 - ``bde``: ``train_test_split(test_size=0.2, random_state=0)``, with columns and targets standardised by the training
-  rows; ``--runs`` seeds of the estimator on this one split, mean ± standard deviation. The NLL is that of a normal
+  rows. ``--runs`` seeds of the estimator on this one split, mean ± standard deviation. The NLL is that of a normal
   distribution with the predicted mean and standard deviation; *own NLL* is that of the predictive distribution.
 
 ``python examples/boards/protocols.py --data DIR --protocol ibug --only concrete,energy,yacht`` prints a line for each
-table and model (``--models default,CatBoost,NGBoost``), with processor seconds of a fit, and the published numbers.
-They are those of the papers' repositories: ``extended_results`` of jjbrophy47/ibug, means over ten folds, and
+table and model (``--models default,CatBoost,NGBoost``), with processor seconds of a fit, and the published numbers. The
+published numbers come from the papers' repositories: ``extended_results`` of jjbrophy47/ibug, means over ten folds, and
 ``paper/paper.md`` of scikit-learn-contrib/bde. The rows of the UCI tables may be in a different order there, so that
-the folds differ. Both protocols score rows that are test rows elsewhere: for final results only. ``--quick`` is two
-fits of Friedman's function, without data.
+the folds differ. Both protocols score rows that are test rows in other benchmarks, so use them for final results only.
+``--quick`` runs two fits of Friedman's function, without data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PUBLISHED = {
 
 
 def rows_of(data: Path | None, name: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """All rows of a table."""
+    """Return all rows of a table."""
     if name == "friedman":
         return many_rows.friedman(400)
     if name == "bike":
@@ -59,7 +59,7 @@ def rows_of(data: Path | None, name: str) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def splits(protocol: str, n_rows: int, runs: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Seed, training rows and test rows of each fit."""
+    """Yield seed, training rows and test rows of each fit."""
     if protocol == "ibug":
         folds = ShuffleSplit(n_splits=2 * FOLDS, test_size=0.1, random_state=1).split(np.zeros(n_rows))
         yield from ((k, *rows) for k, rows in zip(range(min(runs, FOLDS)), folds, strict=False))
@@ -69,13 +69,13 @@ def splits(protocol: str, n_rows: int, runs: int) -> Iterator[tuple[int, np.ndar
 
 
 def standardised(X: pd.DataFrame, y: np.ndarray, fit: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
-    """Columns and targets with mean 0 and standard deviation 1 over the rows of the fit."""
+    """Scale columns and targets to mean 0 and standard deviation 1 over the training rows."""
     spread = X.iloc[fit].std(ddof=0).replace(0.0, 1.0)
     return (X - X.iloc[fit].mean()) / spread, (y - y[fit].mean()) / y[fit].std()
 
 
 def judged(distribution: Any, y: np.ndarray, std: np.ndarray) -> dict[str, float]:
-    """Means over the rows; ``std`` is the predicted standard deviation."""
+    """Return the means of the scores over the rows; ``std`` is the predicted standard deviation."""
     mean = distribution.mean()
     return {
         "RMSE": float(np.sqrt(np.mean((mean - y) ** 2))),
@@ -86,7 +86,7 @@ def judged(distribution: Any, y: np.ndarray, std: np.ndarray) -> dict[str, float
 
 
 def std_of(distribution: Any) -> np.ndarray:
-    """Standard deviation of ours, or of a mixture."""
+    """Return the standard deviation of this package's distribution, or of a mixture."""
     return distribution.distribution.std() if isinstance(distribution, distribution_peers.Ours) else distribution.std()
 
 

@@ -1,14 +1,14 @@
-"""ScoringBench: a wrapper with its methods ``fit``, ``predict`` and ``predict_distribution``.
+"""Wrapper for ScoringBench, with the methods ``fit``, ``predict`` and ``predict_distribution``.
 
-The board (github.com/jonaslandsgesell/ScoringBench) scores probabilities of bins. Each row has bins of its own, whose
+The board (github.com/jonaslandsgesell/ScoringBench) scores probabilities of bins. Each row has its own bins, whose
 edges are quantiles of the predictive distribution at ``LEVELS``. The probability of a bin is the difference of the
-cumulative probabilities at its edges, divided by their sum: the two tails outside hold 2e-6 together. The mean is that
-of the distribution, not of the bins.
+cumulative probabilities at its edges. These probabilities are normalised, because the two tails outside have a
+probability of 2e-6 together. The mean is that of the distribution, not of the bins.
 
-The board is not on the package index. To run it: clone it, put this file into ``scoringbench/univariate/wrappers/``,
-and add ``"laplace_0_1": LaplaceWrapper`` to the models in ``scoringbench/univariate/models.py``. Then
-``python run_bench_regression.py``. Without the board, ``LaplaceWrapper().fit(X, y).bins(X_new)`` returns the edges and
-the probabilities.
+The board is not on the package index. To run the board, clone it, put this file into
+``scoringbench/univariate/wrappers/``, and add ``"laplace_0_1": LaplaceWrapper`` to the models in
+``scoringbench/univariate/models.py``. Then ``python run_bench_regression.py``. Without the board,
+``LaplaceWrapper().fit(X, y).bins(X_new)`` returns the edges and the probabilities.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 try:
     from scoringbench.univariate.wrappers.base import DistributionPrediction, ProbabilisticWrapper
-except ImportError:  # the wrapper is usable without the board, except for predict_distribution
+except ImportError:  # the wrapper works without the board, except for predict_distribution
     DistributionPrediction, ProbabilisticWrapper = None, object
 
 LEVELS = np.concatenate(
@@ -52,11 +52,11 @@ class LaplaceWrapper(ProbabilisticWrapper):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Mean of each row, shape (n,)."""
+        """Return the mean of each row, shape (n,)."""
         return self.model_.predict(X)
 
     def bins(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Edges (n, bins + 1) in units of y, and probabilities (n, bins) that sum to 1."""
+        """Return edges (n, bins + 1) in units of y, and probabilities (n, bins) that sum to 1."""
         edges = self.model_.predict_quantiles(X, LEVELS)
         distribution = self.model_.predict_dist(X)
         below = np.stack([distribution.cdf(edge) for edge in edges.T], axis=1)
@@ -64,7 +64,7 @@ class LaplaceWrapper(ProbabilisticWrapper):
         return edges, inside / inside.sum(1, keepdims=True)
 
     def predict_distribution(self, X: Any) -> Any:
-        """Predictive distribution of the board, from the bins and the mean."""
+        """Return the board's predictive distribution, from the bins and the mean."""
         if DistributionPrediction is None:
             raise ImportError(
                 "predict_distribution needs ScoringBench: clone it and put it on the path, or use bins(X)."

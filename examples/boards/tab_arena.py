@@ -1,14 +1,15 @@
-"""TabArena: a model class for its harness, which fits, bags, times and scores any AutoGluon model.
+"""Model class for TabArena, whose harness fits, bags, times and scores any AutoGluon model.
 
 :class:`LaplaceModel` implements AutoGluon's ``AbstractModel``, the interface that TabArena runs: ``_fit`` with a time
-limit, and predictions for regression and for two or more classes. The limit is passed on as ``max_time``, less the time
-of the preprocessing and a share for the passes after the training. Validation rows of a bag are not used: the fit holds
-out rows of its own. ``gen_laplace`` generates the default configuration, and random ones from ``SEARCH_SPACE``.
+limit, and predictions for regression and for two or more classes. A share of the time left after the preprocessing is
+passed on as ``max_time``; the rest is for the passes after the training. Validation rows of a bag are not used, because
+the fit holds out its own rows. ``gen_laplace`` generates the default configuration, and random configurations from
+``SEARCH_SPACE``.
 
-``python examples/boards/tab_arena.py --data DIR --out OUT`` runs the harness itself on tables of this machine: DIR
-holds the folder ``uci_regression``. It prints the harness' own metric (RMSE) and seconds for each table and test part
-for this model and, with ``--against CatBoost,LightGBM``, for models of TabArena. Requires ``pip install tabarena``.
-``--quick`` is one small table, without bagging folds.
+``python examples/boards/tab_arena.py --data DIR --out OUT`` runs the harness on local tables: DIR holds the folder
+``uci_regression``. For each table and test part, it prints the harness's metric (RMSE) and seconds for this model.
+``--against CatBoost,LightGBM`` adds models of TabArena. Requires ``pip install tabarena``. ``--quick`` uses one small
+table, without bagging folds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from autogluon.core.constants import REGRESSION
 from autogluon.core.models import AbstractModel
 
 TRAINING_SHARE, SHORTEST = 0.8, 1.0
-"""Share of the remaining time for the training, and the shortest limit, in seconds."""
+"""Share of the remaining time that the training gets, and the smallest limit, in seconds."""
 SEARCH_SPACE = {
     "activation": space.Categorical("auto", "tanh", "relu", "silu", "gelu"),
     "n_bins": space.Categorical("auto", None, 8, 32),
@@ -37,9 +38,9 @@ SEARCH_SPACE = {
 
 
 class LaplaceModel(AbstractModel):
-    """LaplaceRegressor or LaplaceClassifier, by the problem type, as a model of AutoGluon.
+    """AutoGluon model around LaplaceRegressor or LaplaceClassifier, depending on the problem type.
 
-    Hyperparameters are the parameters of the estimator.
+    The hyperparameters are the parameters of the estimator.
     """
 
     ag_key = "LAPLACE"
@@ -71,7 +72,7 @@ class LaplaceModel(AbstractModel):
 
     @classmethod
     def _estimate_memory_usage_static(cls, *, X: pd.DataFrame, **kwargs: Any) -> int:
-        """Bytes: a copy of the rows for each of eight members, and 300 MB."""
+        """Return the estimated bytes: a copy of the rows for each of eight members, and 300 MB."""
         return int(8 * 8 * X.shape[0] * X.shape[1] + 3e8)
 
     def _more_tags(self) -> dict[str, bool]:
@@ -79,7 +80,7 @@ class LaplaceModel(AbstractModel):
 
 
 def gen_laplace() -> Any:
-    """TabArena's generator of configurations for this model."""
+    """Return TabArena's generator of configurations for this model."""
     from tabarena.utils.config_utils import ConfigGenerator
 
     return ConfigGenerator(model_cls=LaplaceModel, manual_configs=[{}], search_space=SEARCH_SPACE)
@@ -89,7 +90,7 @@ def gen_laplace() -> Any:
 
 
 def local_task(path: Path, splits: int, folder: Path) -> Any:
-    """Task of the harness for a table with masks of its test rows."""
+    """Return a task of the harness for a table and masks of its test rows."""
     from tabarena.benchmark.task.user_task import UserTask
 
     with np.load(path) as table:
@@ -121,7 +122,7 @@ def main() -> None:
     if options.quick:
         options.only, options.folds, options.splits = "yacht", 2, 1
 
-    import tab_arena  # the class under its module's name, so that pickles of it can be loaded
+    import tab_arena  # import the class by its module's name, so that its pickles can be loaded
     from tabarena.benchmark.experiment import AGModelBagExperiment, ExperimentBatchRunner
     from tabarena.benchmark.task.metadata.collection import TaskMetadataCollection
     from tabarena.models.utils import get_configs_generator_from_name
@@ -142,7 +143,7 @@ def main() -> None:
     runner = ExperimentBatchRunner(
         expname=str(out), task_metadata=TaskMetadataCollection.from_user_tasks(tasks), user_tasks=tasks, debug_mode=True
     )
-    os.chdir(out)  # the harness writes its models into the current folder
+    os.chdir(out)  # the harness writes its models to the current folder
     print("table, split, model, metric, error, seconds of the fit, seconds of the prediction")
     for result in runner.run_all(methods=experiments):
         about = result["task_metadata"]

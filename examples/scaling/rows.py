@@ -1,7 +1,7 @@
-"""Rows for the scripts of this folder: a folder of Parquet files, and what a perfect model would score.
+"""Rows for the scripts of this folder, as Parquet files, and the scores of a perfect model.
 
 The function is that of Friedman (1991) with ten columns. The noise has a standard deviation of .5 to 1.5, which depends
-on another column. With ``--classes`` the target is "low", "middle" or "high", in a folder of its own.
+on another column. With ``--classes`` the target is "low", "middle" or "high", and the rows are in a separate folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_ROWS, GROUP_ROWS, NEW_ROWS = 1_000_000, 100_000, 5_000
 
 
 def made(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """n rows with their target "y", and the mean and the standard deviation of the target."""
+    """Draw n rows with their target "y", and return also the mean and standard deviation of the target."""
     rng = np.random.default_rng(seed)
     X = rng.random((n, 10))
     mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
@@ -33,7 +33,7 @@ def made(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a class in place of the number."""
+    """Return the rows with a class instead of a numeric target."""
     return rows.assign(y=LABELS[np.searchsorted(BORDERS, rows["y"])])
 
 
@@ -51,7 +51,7 @@ def written(folder: Path, n: int, *, classes: bool = False) -> Path:
 
 
 def scores(model: LaplaceRegressor) -> dict[str, Any]:
-    """Log-likelihood of new rows a row, that of the truth, error of the mean, and a digest of the predictions."""
+    """Return log-likelihood per new row, that of the truth, error of the mean, and a digest of the predictions."""
     rows, mean, std = made(NEW_ROWS, seed=1)
     X, y = rows[COLUMNS], rows["y"].to_numpy()
     predicted, total = model.predict(X, return_std=True)
@@ -65,7 +65,7 @@ def scores(model: LaplaceRegressor) -> dict[str, Any]:
 
 
 def scores_of_classes(model: LaplaceClassifier) -> dict[str, Any]:
-    """Log-likelihood of new rows a row, that of the truth, and a digest of the predictions."""
+    """Return log-likelihood per new row, that of the truth, and a digest of the predictions."""
     rows, mean, std = made(NEW_ROWS, seed=1)
     X, labels = rows[COLUMNS], labelled(rows)["y"].to_numpy()
     below = norm.cdf((np.array([-np.inf, *BORDERS, np.inf]) - mean[:, None]) / std[:, None])
@@ -84,7 +84,7 @@ def shown(model: LaplaceRegressor | LaplaceClassifier, **other: Any) -> None:
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Arguments that all scripts have."""
+    """Return a parser of the arguments that all scripts have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("rows"), help="folder of the Parquet files (default: rows)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of rows (default: 1,000,000)")
@@ -95,6 +95,6 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def estimator(args: argparse.Namespace) -> LaplaceRegressor | LaplaceClassifier:
-    """Default regressor or classifier with the limits of the command line."""
+    """Return a default regressor or classifier with the limits of the command line."""
     kind = LaplaceClassifier if args.classes else LaplaceRegressor
     return kind(random_state=0, max_time=args.max_time, memory=args.memory)

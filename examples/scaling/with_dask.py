@@ -2,7 +2,7 @@
 
 python examples/scaling/with_dask.py --workers 2 --rows 1000000
 
-``fit`` finds the client that is in use. Give the address of another cluster to ``Client`` in place of the local one.
+``fit`` finds the active client. To use another cluster, pass its address to ``Client`` instead of the local cluster.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Fit on all processes that torchrun starts; without it, in this process alone.
+"""Fit on all processes that torchrun starts, or on one process without torchrun.
 
 torchrun --nproc-per-node 2 examples/scaling/with_torchrun.py --rows 1000000
 
-Every rank passes the same folder, whose row groups the ranks divide among themselves, and ends with the same model.
-With ``--max-restarts 3 … --memory cache`` torchrun starts the ranks again if one of them dies, and the fit goes on.
+Every rank passes the same folder and ends with the same model. The ranks divide the row groups of the folder among
+themselves. With ``--max-restarts 3 … --memory cache``, torchrun restarts the ranks if one of them dies, and the fit
+continues.
 """
 
 from __future__ import annotations
