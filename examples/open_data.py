@@ -40,8 +40,8 @@ NOT_COLUMNS = "cooling_load", "y2"
 
 CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
     # The folder has the first two sets as LIBSVM scales them, each column to [−1, 1]. There, breast_cancer has the
-    # number of the sample as its first column, and lacks the 16 rows with missing values. At OpenML, the sets are not scaled,
-    # and breast_cancer has no such number (9 columns).
+    # number of the sample as its first column, and lacks the 16 rows with missing values. At OpenML,
+    # the sets are not scaled, and breast_cancer has no such number (9 columns).
     "australian": (40981, "A15", ("0", "1")),
     "breast_cancer": (15, "Class", ("benign", "malignant")),  # breast-w: Wisconsin, 1992, not the later wdbc (1510)
     "glass": (
@@ -50,8 +50,8 @@ CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
         ("build wind float", "build wind non-float", "vehic wind float", "containers", "tableware", "headlamps"),
     ),
     # The folder has 1,000 rows of 21 columns from Breiman's generator. waveform-5000 is another draw of this
-    # generator, with 19 more columns of pure noise: its first 1,000 rows and 21 columns have the same distribution, not the same
-    # values.
+    # generator, with 19 more columns of pure noise: its first 1,000 rows and 21 columns have the same
+    # distribution, not the same values.
     "waveform": (60, "class", ("0", "1", "2")),
 }
 """Number, target and classes (0 … K − 1) at OpenML. The order of the rows may differ from that in the folder."""
