@@ -41,16 +41,16 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_laplace import LaplaceRegressor
 
 CLAIMS = {
-    "raw x: on the data the epistemic std is below half the noise (.15), median net": (
+    "raw x: median epistemic std on the data below half the noise std (.15)": (
         lambda m: m["raw x, std inside"] < NOISE / 2
     ),
-    "raw x: outside the data it is at least five times as wide, median net": (
+    "raw x: median epistemic std outside the data at least five times as large": (
         lambda m: m["raw x, outside / inside"] >= 5.0
     ),
-    "standardised x: on the data the epistemic std is below half the noise (.15), median net": (
+    "standardised x: median epistemic std on the data below half the noise std (.15)": (
         lambda m: m["standardised x, std inside"] < NOISE / 2
     ),
-    "standardised x: outside the data it is at least five times as wide, median net": (
+    "standardised x: median epistemic std outside the data at least five times as large": (
         lambda m: m["standardised x, outside / inside"] >= 5.0
     ),
 }

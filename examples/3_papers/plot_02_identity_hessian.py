@@ -47,13 +47,13 @@ from sine import (
 from sklearn_laplace import LaplaceRegressor
 
 CLAIMS = {
-    "likelihood's Hessian, drawn with the root (correct): .06 to .08 inside": (
+    "correct (likelihood's Hessian, drawn with the root): std on the data .06 to .08": (
         lambda m: 0.06 <= m["1/noise², root, inside"] <= 0.08
     ),
-    "the source's equation as coded, mean loss (drawn with the root): 1.1 to 1.3 inside": (
+    "as coded (Hessian of the mean loss, drawn with the root): std on the data 1.1 to 1.3": (
         lambda m: 1.1 <= m["mean loss, root, inside"] <= 1.3
     ),
-    "both errors, identity and drawn with the covariance: .05 to .08 inside": (
+    "both errors (identity, drawn with the covariance): std on the data .05 to .08": (
         lambda m: 0.05 <= m["identity, covariance, inside"] <= 0.08
     ),
 }
@@ -191,14 +191,14 @@ def reason(rows, within):
     first, last = (list(rows.values())[k] for k in (0, -1))
     ratios = [row[3] for row in rows.values()]
     where = (
-        f"hold together after {' and '.join(map(str, within))} epochs" if within else "hold at none of these lengths"
+        f"all hold after {' and '.join(map(str, within))} epochs" if within else "never all hold after the same epochs"
     )
     return (
-        f"the ranges {where}, and the source does not state the length of its training. Over the training rows the "
-        f"mean variance is the noise variance times γ / N. So .06 to .08 correspond to γ = "
-        f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f} effective parameters. Their number grows "
-        f"from {first[4]:.1f} after the fewest epochs to {last[4]:.1f} after the most (as coded: {first[5]:.1f} and "
-        f"{last[5]:.1f}). The two errors cancel at all lengths: the median of both over correct is between "
+        f"the ranges {where}, but the source does not state its number of epochs. On the training rows, the mean "
+        "variance is the noise variance times γ / N, with γ effective parameters. So .06 to .08 correspond to γ = "
+        f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f}. γ grows from {first[4]:.1f} after the "
+        f"fewest epochs to {last[4]:.1f} after the most (as coded: {first[5]:.1f} to {last[5]:.1f}). The two errors "
+        "cancel after any number of epochs: the median ratio to the correct std is between "
         f"{min(ratios):.2f} and {max(ratios):.2f}."
     )
 

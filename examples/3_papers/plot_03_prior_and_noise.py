@@ -42,13 +42,13 @@ from sklearn_laplace import LaplaceRegressor
 
 JUDGED = "frozen net, evidence", "evidence afterwards", "evidence in training", "leave-one-out"
 CLAIMS = {
-    f"{name}: mean sigma over ten data sets within .28 and .32": (
+    f"{name}: mean sigma of ten data sets between .28 and .32": (
         lambda m, name=name: 0.28 <= m[f"{name}, mean sigma"] <= 0.32
     )
     for name in JUDGED
 } | {
     # the standard error of a noise of .3 from 150 rows is .3 / √300 = .017; the range is 3.5 of these either way
-    f"{name}: sigma of each data set within .24 and .36": (
+    f"{name}: sigma of each data set between .24 and .36": (
         lambda m, name=name: m[f"{name}, smallest sigma"] >= 0.24 and m[f"{name}, largest sigma"] <= 0.36
     )
     for name in JUDGED

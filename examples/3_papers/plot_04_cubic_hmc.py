@@ -44,16 +44,16 @@ def sane(m, name):
 
 
 CLAIMS = {
-    "the reference can be trusted: split R-hat of HMC's function values below 1.1 everywhere": (
+    "HMC is a valid reference: split R-hat of its function values is below 1.1 everywhere": (
         lambda m: m["HMC: largest split R-hat"] < 1.1
     ),
-    "full, untuned, weight-sampled: vastly overestimates HMC's std (over 5 times, median over -6 … 6)": (
+    "full, untuned, weight samples: the std is over 5 times that of HMC (median over -6 … 6)": (
         lambda m: m["full, untuned mc: std / HMC, median"] > 5
     ),
-    "full, untuned, weight-sampled: a bad mean, off the cubic by more than the noise and twice as far as HMC's": (
+    "full, untuned, weight samples: the error of the mean exceeds the noise std and twice the error of HMC": (
         lambda m: m["full, untuned mc: error of the mean"] > max(NOISE, 2 * m["HMC: error of the mean"])
     ),
-    "untuned, weight-sampled: all structures overestimate, full more than diag, diag more than kron": (
+    "untuned, weight samples: all structures overestimate the std, full most and kron least": (
         lambda m: (
             m["full, untuned mc: std / HMC, median"]
             > m["diag, untuned mc: std / HMC, median"]
@@ -61,17 +61,17 @@ CLAIMS = {
             > 1
         )
     ),
-    "tuned, weight-sampled: all structures are sane (std within a factor 3 of HMC's, mean within the noise)": (
+    "tuned, weight samples: std within a factor of 3 of HMC's and mean within the noise": (
         lambda m: all(sane(m, f"{name}, tuned mc") for name in SOURCE)
     ),
-    "tuned: std a little above HMC's on the data (1 to 2 times), and growing more slowly away from them": (
+    "tuned, weight samples: std 1 to 2 times that of HMC on the data, and a smaller ratio off the data": (
         lambda m: all(
             1 < m[f"{name}, tuned mc: std / HMC, on the data"] < 2
             and m[f"{name}, tuned mc: std / HMC, off the data"] < m[f"{name}, tuned mc: std / HMC, on the data"]
             for name in SOURCE
         )
     ),
-    "linearised (glm): all structures are sane even untuned": (
+    "untuned, linearised: std within a factor of 3 of HMC's and mean within the noise": (
         lambda m: all(sane(m, f"{name}, untuned glm") for name in GLM)
     ),
 }

@@ -52,28 +52,28 @@ from sklearn.metrics import roc_auc_score
 
 OUT = "mean entropy outside"
 CLAIMS = {
-    "out of distribution the entropy is highest with the Kronecker-factored posterior": (
+    "out of distribution, Kronecker Laplace has the highest entropy": (
         lambda m: m[f"Kronecker Laplace, {OUT}"] > max(m[f"{name}, {OUT}"] for name in SHOWN if "Kron" not in name)
     ),
-    "its accuracy is within half a point of the deterministic pass": (
+    "the accuracy of Kronecker Laplace is within half a point of the deterministic pass": (
         lambda m: abs(m["Kronecker Laplace, accuracy"] - m["deterministic, accuracy"]) <= 0.005
     ),
-    "so is that of the diagonal one, and of MC dropout": (
+    "the accuracies of diagonal Laplace and MC dropout are within half a point, too": (
         lambda m: all(
             abs(m[f"{name}, accuracy"] - m["deterministic, accuracy"]) <= 0.005
             for name in ("diagonal Laplace", "MC dropout")
         )
     ),
-    "averaging raises the entropy out of distribution, whatever is averaged": (
+    "out of distribution, every average has a higher entropy than the deterministic pass": (
         lambda m: min(m[f"{name}, {OUT}"] for name in SHOWN if name != "deterministic") > m[f"deterministic, {OUT}"]
     ),
-    "the diagonal posterior is closer to MC dropout there than the Kronecker-factored one": (
+    "out of distribution, the entropy of diagonal Laplace is closer to MC dropout than that of Kronecker Laplace": (
         lambda m: (
             abs(m[f"diagonal Laplace, {OUT}"] - m[f"MC dropout, {OUT}"])
             < abs(m[f"Kronecker Laplace, {OUT}"] - m[f"MC dropout, {OUT}"])
         )
     ),
-    "the diagonal posterior has to be regularised more: its weights vary less": (
+    "diagonal Laplace needs more regularisation: its weights vary less": (
         lambda m: m["diagonal Laplace, mean variance of weights"] < m["Kronecker Laplace, mean variance of weights"]
     ),
 }
@@ -230,21 +230,21 @@ def why(m):
     )
     state = "underconfident" if factor > 1.1 else "overconfident" if factor < 0.9 else "as confident as accurate"
     text = (
-        f"the trained net is {state} on validation digits: its "
-        f"confidence differs from its accuracy by {100 * gap:+.1f} points, and the cross-entropy is smallest with "
-        f"logits times {factor:.2f}. "
+        f"the trained net is {state} on validation digits (confidence minus accuracy: {100 * gap:+.1f} points, best "
+        f"factor of the logits: {factor:.2f}). "
     )
     if factor > 0.9:
         text += (
-            "An average over weights reduces confidence. So validation prefers almost no posterior, at the end of the "
+            "An average over weights reduces confidence, so validation selects almost no posterior: the end of the "
             "grid of N and τ. "
         )
     kron, plain, dropout = (
         m[f"{name}, {OUT}"] for name in (f"Kronecker Laplace{UNTUNED}", "deterministic", "MC dropout")
     )
     text += (
-        f"With N and τ of the training itself the entropy outside is {kron:.2f} (deterministic {plain:.2f}, MC dropout "
-        f"{dropout:.2f}) at an accuracy of {m[f'Kronecker Laplace{UNTUNED}, accuracy']:.3f}. "
+        f"With N and τ of the training, Kronecker Laplace has an entropy of {kron:.2f} out of distribution "
+        f"(deterministic {plain:.2f}, MC dropout {dropout:.2f}), and an accuracy of "
+        f"{m[f'Kronecker Laplace{UNTUNED}, accuracy']:.3f}. "
     )
     if f"without dropout: deterministic, {OUT}" in m:
         factor = m["without dropout: best factor of the logits on validation rows"]
@@ -253,8 +253,8 @@ def why(m):
         )
         text += (
             "For nets trained without dropout and binarisation and with hardly any decay (best factor "
-            f"{factor:.2f}), the tuned posteriors have an "
-            f"entropy outside of {kron:.2f} (Kronecker) and {diag:.2f} (diagonal) against {plain:.2f} deterministic."
+            f"{factor:.2f}), the entropies are {kron:.2f} (Kronecker, tuned), {diag:.2f} (diagonal, tuned) and "
+            f"{plain:.2f} (deterministic)."
         )
     return text.strip()
 

@@ -21,16 +21,16 @@ from experiment import Experiment
 
 OTHERS = tuple(name for name in SHOWN if "Kron" not in name)
 CLAIMS = {
-    "with the Kronecker-factored posterior half of the pictures are fooled later than with any other method": (
+    "half of the pictures fool Kronecker Laplace later than any other method": (
         lambda m: m["Kronecker Laplace, steps to half"] > max(m[f"{name}, steps to half"] for name in OTHERS)
     ),
-    "by a factor of 1.5 at least": (
+    "Kronecker Laplace takes at least 1.5 times as many steps as any other method": (
         lambda m: m["Kronecker Laplace, steps to half"] >= 1.5 * max(m[f"{name}, steps to half"] for name in OTHERS)
     ),
-    "its entropy at its peak is no higher than that of any other": (
+    "the peak entropy of Kronecker Laplace is no higher than that of any other method": (
         lambda m: m["Kronecker Laplace, peak entropy"] <= min(m[f"{name}, peak entropy"] for name in OTHERS)
     ),
-    "the diagonal one is fooled about when MC dropout is (within a quarter)": (
+    "diagonal Laplace takes as many steps as MC dropout, within a quarter": (
         lambda m: abs(m["diagonal Laplace, steps to half"] / m["MC dropout, steps to half"] - 1) <= 0.25
     ),
 }
@@ -85,13 +85,13 @@ def why(m, chosen):
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     half = {name: m[f"{name}, steps to half"] for name in (*SHOWN, loose, f"diagonal Laplace{LOOSE}")}
     return (
-        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (explained in experiment 5), and half are fooled "
-        f"after {half[kron]:.0f} steps, against {half['deterministic']:.0f} for the deterministic pass and "
-        f"{half['MC dropout']:.0f} for MC dropout. With N = n and the smallest τ that "
-        f"keeps the accuracy they are {half[loose]:.0f} (Kronecker) and {half[f'diagonal Laplace{LOOSE}']:.0f} "
-        "(diagonal). The peaks of the entropy are "
+        f"validation selects N / n = {n:.0f} and τ = {tau:.0f} (explained in experiment 5). Half of the pictures fool "
+        f"Kronecker Laplace after {half[kron]:.0f} steps, the deterministic pass after "
+        f"{half['deterministic']:.0f}, and MC dropout after {half['MC dropout']:.0f}. With N = n and the smallest τ "
+        f"that keeps the accuracy, the numbers of steps are {half[loose]:.0f} (Kronecker) and "
+        f"{half[f'diagonal Laplace{LOOSE}']:.0f} (diagonal). The peaks of the entropy are "
         + ", ".join(f"{m[f'{name}, peak entropy']:.3f} ({name})" for name in SHOWN)
-        + ". For nets without dropout, which are overconfident, the steps to half with the tuned posteriors are "
+        + ". For nets without dropout, which are overconfident, the numbers of steps with tuned posteriors are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, steps to half']:.0f} ({name})" for name in SHOWN if name != "MC dropout")
         + "."
     )

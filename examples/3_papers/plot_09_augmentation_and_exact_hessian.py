@@ -32,22 +32,22 @@ from pictures import binarised, copied, load, relu_net, seeded, trained
 WITH, WITHOUT, DRAWN = "augmented", "not augmented", "not augmented, Fisher by one draw"
 FULL, EXACT, BLOCK, EXACT_BLOCK, KRON = "GGN, full", "Hessian, full", "GGN, layers", "Hessian, layers", "GGN, Kronecker"
 CLAIMS = {
-    "without augmentation a much stronger prior is needed: ten times the τ at least": (
+    "without augmentation, a much stronger prior is needed: at least ten times the τ": (
         lambda m: m[f"{WITHOUT}, needed τ"] >= 10 * m[f"{WITH}, needed τ"]
     ),
-    "with it the untargeted attack finds more uncertainty": (
+    "with augmentation, the untargeted attack yields a higher mean entropy": (
         lambda m: m[f"{WITH}, mean entropy"] > m[f"{WITHOUT}, mean entropy"]
     ),
-    "with it the targeted attack takes longer": (
+    "with augmentation, the targeted attack takes more steps": (
         lambda m: m[f"{WITH}, steps to half"] > m[f"{WITHOUT}, steps to half"]
     ),
-    "approximating the expectation makes next to no difference: .1 nats, and a tenth of the steps": (
+    "approximating the expectation changes the entropy by less than .1 nats, and the steps by less than a tenth": (
         lambda m: (
             abs(m[f"{DRAWN}, mean entropy"] - m[f"{WITHOUT}, mean entropy"]) < 0.1
             and abs(m[f"{DRAWN}, steps to half"] / m[f"{WITHOUT}, steps to half"] - 1) < 0.1
         )
     ),
-    "the exact Hessian's block of each layer is the GGN's, to 1e-6": (
+    "each layer's block of the exact Hessian equals that of the GGN to 1e-6": (
         lambda m: m["largest relative difference of a layer's block"] < 1e-6
     ),
 }
@@ -171,12 +171,12 @@ def why(m):
         {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
     )
     return (
-        f"the needed prior decides, with augmentation (τ = {tau[WITH]:.0f}) and without ({tau[WITHOUT]:.0f}): "
-        f"the data dominate it in {100 * known[WITH]:.2f} % of all directions with augmentation and in "
-        f"{100 * known[WITHOUT]:.2f} % without, and in all others the posterior is the same prior. Copies of 64 grey "
-        "pixels do not add orders of magnitude of data, as those of 784 pixels in the source do. So the attacks find "
-        f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats, and take {m[f'{WITH}, steps to half']:.0f} and "
-        f"{m[f'{WITHOUT}, steps to half']:.0f} steps."
+        f"the needed prior determines the posterior, both with augmentation (τ = {tau[WITH]:.0f}) and without "
+        f"({tau[WITHOUT]:.0f}). The data dominate this prior in {100 * known[WITH]:.2f} % of all directions with "
+        f"augmentation, and in {100 * known[WITHOUT]:.2f} % without. In the source, copies of 784 pixels add orders of "
+        "magnitude of data; copies of 64 grey pixels do not. So the mean entropies are "
+        f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats, and the targeted attacks take "
+        f"{m[f'{WITH}, steps to half']:.0f} and {m[f'{WITHOUT}, steps to half']:.0f} steps."
     )
 
 

@@ -24,12 +24,14 @@ from torch import nn
 from sklearn_laplace import LaplaceClassifier
 
 CLAIMS = {
-    "plugin: along the boundary's direction the probability does not change (under 1e-5 in 50 units)": (
+    "plugin: parallel to the boundary, the probability changes by less than 1e-5 in 50 units": (
         lambda m: m["plugin, change along the line"] < 1e-5
     ),
-    "Laplace: it moves to a half there, by more than .05": lambda m: m["Laplace, change along the line"] > 0.05,
+    "Laplace: on the same path, the probability moves towards a half by more than .05": (
+        lambda m: m["Laplace, change along the line"] > 0.05,
+    ),
     "Laplace and plugin predict the same class everywhere": lambda m: m["points of another class"] == 0,
-    "the posterior precision is XᵀSX + λI to 1e-6": lambda m: m["largest relative error of the precision"] < 1e-6,
+    "the posterior precision equals XᵀSX + λI to 1e-6": lambda m: m["largest relative error of the precision"] < 1e-6,
 }
 HALF_WIDTH = 10.0
 

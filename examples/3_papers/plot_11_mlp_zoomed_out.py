@@ -21,11 +21,13 @@ from torch import nn
 from sklearn_laplace import LaplaceClassifier
 
 CLAIMS = {
-    "plugin: on the border of the window the median confidence is above .99": (
+    "plugin: the median confidence on the border of the window is above .99": (
         lambda m: m["plugin, median confidence on the border"] > 0.99
     ),
-    "Laplace: it stays moderate there, below .9": lambda m: m["Laplace, median confidence on the border"] < 0.9,
-    "Laplace: less confident on the border than on the data": (
+    "Laplace: the median confidence on the border is below .9": (
+        lambda m: m["Laplace, median confidence on the border"] < 0.9,
+    ),
+    "Laplace: the mean confidence is lower on the border than on the data": (
         lambda m: m["Laplace, mean confidence on the border"] < m["Laplace, mean confidence on the data"]
     ),
     "Laplace and plugin predict the same class everywhere": lambda m: m["points of another class"] == 0,
@@ -145,13 +147,12 @@ def main():
             "two clouds: Laplace, median confidence on the border": rows["two clouds, Laplace"][2],
         },
         why=(
-            "sigmoid units saturate, so the logit of the net is bounded, and around the origin it uses units "
-            "whose sums cancel in most directions far away (the stripes of the lower left picture): the median "
-            f"confidence of the plugin on the border is {first[2]:.2f}. With ReLU units, whose logit grows with the "
-            f"distance, it is {rows['ReLU units, plugin'][2]:.3f}; with sigmoid units on two clouds that a line "
-            "separates, which "
-            f"is what the blog's code draws for its figures, {rows['two clouds, plugin'][2]:.3f}. Laplace is moderate "
-            f"in all three: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
+            "sigmoid units saturate, so the logit of the net is bounded. Far away, the sums of units cancel in most "
+            "directions (the stripes of the lower left picture). The median confidence of the plugin on the border is "
+            f"{first[2]:.2f}. With ReLU units, whose logit grows with the distance, it is "
+            f"{rows['ReLU units, plugin'][2]:.3f}. It is {rows['two clouds, plugin'][2]:.3f} with sigmoid units on two "
+            "linearly separable clouds, which the blog's code draws for its figures. Laplace is moderate in all three "
+            f"cases: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
         ),
     )
 

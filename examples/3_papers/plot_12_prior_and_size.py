@@ -45,19 +45,19 @@ STRONG, WEAK = 1e5, 1e-5
 SIZES = 5, 10, 50
 CLAIMS = (
     {
-        f"{n} hidden, prior precision 1e5: the total std is within 5 % of the noise from -10 to 13, median net": (
+        f"{n} hidden, prior precision 1e5: median total std within 5 % of the noise std from -10 to 13": (
             lambda m, n=n: m[f"{n} hidden, strong, largest total std / noise"] < 1.05
         )
         for n in SIZES
     }
     | {
-        f"{n} hidden, prior precision 1e-5: outside the epistemic std is over ten times the targets' std, median net": (
+        f"{n} hidden, prior precision 1e-5: median epistemic std outside the data over ten times that of y": (
             lambda m, n=n: m[f"{n} hidden, weak, std outside / std of y"] > 10.0
         )
         for n in SIZES
     }
     | {
-        "the larger the net, the smaller the tuned prior precision: 50 hidden below 5 hidden, median net": (
+        "the median tuned prior precision is smaller with 50 hidden units than with 5": (
             lambda m: m["50 hidden, tuned prior precision"] < m["5 hidden, tuned prior precision"]
         )
     }
@@ -109,12 +109,12 @@ def reason(table):
     """Explain why a small net does not explode: the directions left to the prior, and the band without a prior."""
     small, large = ({s: table[f"{n} hidden, {s}"] for s in ("weak", "none at all")} for n in SIZES[:2])
     return (
-        f"a band explodes in the directions that the data leave to the prior, and a net of {SIZES[0]} hidden units has "
-        f"none: of its {3 * SIZES[0] + 1} weights the data determine all but {small['weak'][4]:.2f} (of those of "
-        f"{SIZES[1]} hidden units all but {large['weak'][4]:.1f}). Its {small['weak'][3]:.1f} times the targets' std "
-        f"are the uncertainty left by the data: with a prior precision of {NONE:g} they are "
-        f"{small['none at all'][3]:.1f}, where "
-        f"{SIZES[1]} hidden units go from {large['weak'][3]:,.0f} to {large['none at all'][3]:,.0f}"
+        "the std is very large only in directions that the data do not determine. A net of "
+        f"{SIZES[0]} hidden units has hardly any: the data determine all but {small['weak'][4]:.2f} of its "
+        f"{3 * SIZES[0] + 1} weights (with {SIZES[1]} hidden units, all but {large['weak'][4]:.1f}). Its std, "
+        f"{small['weak'][3]:.1f} times that of y, is the uncertainty left by the data. With a prior precision of "
+        f"{NONE:g}, this factor is {small['none at all'][3]:.1f}. With {SIZES[1]} hidden units it grows from "
+        f"{large['weak'][3]:,.0f} to {large['none at all'][3]:,.0f}"
     )
 
 

@@ -30,10 +30,10 @@ LEVELS = np.arange(1, 20) / 20  # the edges between 20 bins; at 0 and 1 nothing 
 # in 99 of 100 cases, the largest distance between a distribution and the frequencies of n draws from it is below
 # 1.63 / √n (Kolmogorov)
 CLAIMS = {
-    "the source's split, 600 test rows: observed within 1.63 / √600 = .067 of nominal at all 19 levels": (
+    "the source's split, 600 test rows: all 19 frequencies are within 1.63 / √600 = .067 of the nominal levels": (
         lambda m: m["targets, largest gap, one split"] <= 1.63 / np.sqrt(600)
     ),
-    "five splits of new data, 3000 test rows: within 1.63 / √3000 = .030": (
+    "five splits of new data, 3000 test rows: all frequencies are within 1.63 / √3000 = .030": (
         lambda m: m["targets, largest gap, all splits"] <= 1.63 / np.sqrt(3000)
     ),
 }

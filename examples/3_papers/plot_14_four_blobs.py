@@ -23,10 +23,10 @@ CLAIMS = {
     "off the data, Laplace is less confident than the plugin by more than .05 on average": (
         lambda m: m["plugin, confidence off the data"] - m["Laplace, confidence off the data"] > 0.05
     ),
-    "in the region of each class: its largest probability off the data is below the plugin's": (
+    "off the data, the largest probability of each class is lower with Laplace than with the plugin": (
         lambda m: m["classes whose largest probability off the data is lower"] == 4
     ),
-    "off the data the difference is larger than on it": (
+    "the difference in confidence is larger off the data than on the data": (
         lambda m: (
             m["plugin, confidence off the data"] - m["Laplace, confidence off the data"]
             > m["plugin, confidence on the data"] - m["Laplace, confidence on the data"]

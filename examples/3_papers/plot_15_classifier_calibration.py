@@ -33,14 +33,16 @@ from sklearn_laplace.metrics import expected_calibration_error
 from sklearn_laplace.metrics.calibration import judged_confidence, reliability_bins
 
 CLAIMS = {
-    "calibration error, bins of equal width: no worse than the MAP's": (
+    "bins of equal width: the calibration error is at most the MAP's": (
         lambda m: m["Laplace, ECE equal width"] <= m["MAP, ECE equal width"]
     ),
-    "calibration error, bins of equal count: no worse than the MAP's": (
+    "bins of equal count: the calibration error is at most the MAP's": (
         lambda m: m["Laplace, ECE equal count"] <= m["MAP, ECE equal count"]
     ),
-    "accuracy within half a point of the MAP's": lambda m: abs(m["Laplace, accuracy"] - m["MAP, accuracy"]) <= 0.005,
-    "entropy tells the other pictures from digits at least as well as the MAP's (AUROC)": (
+    "the accuracy is within half a point of the MAP's": (
+        lambda m: abs(m["Laplace, accuracy"] - m["MAP, accuracy"]) <= 0.005,
+    ),
+    "the entropy separates other pictures from digits at least as well as the MAP's (AUROC)": (
         lambda m: m["Laplace, AUROC"] >= m["MAP, AUROC"]
     ),
 }

@@ -52,11 +52,13 @@ def clearly(gain):
 
 
 CLAIMS = {
-    f"{task}: log-likelihood of the mixture by {weighting} above that of one net": clearly(f"{task}, {weighting}: gain")
+    f"{task}: the mixture weighted by {weighting} has a higher log-likelihood than one net": (
+        clearly(f"{task}, {weighting}: gain")
+    )
     for task in TASKS
     for weighting in WEIGHTINGS
 } | {
-    f"active learning: {better} than by random choices, mean over the curve": clearly(f"active, {score}: gain")
+    f"active learning: {better} than with random choices, on average over the curve": clearly(f"active, {score}: gain")
     for score, better in zip(SCORES, ("a smaller log RMSE", "a larger log-likelihood"), strict=True)
 }
 
@@ -251,16 +253,16 @@ def why(m):
 
     apart, correlation = (m[f"Friedman: {name}"] for name in (APART, CORRELATION))
     return (
-        f"Friedman: the log evidence of the four nets differs by up to {apart:.1f} nats, so its weights correspond"
-        f" to {m['Friedman, evidence: effective members']:.1f} nets. Its correlation with their held-out log-likelihood"
-        f" is {correlation:.2f}. The same nets gain {gain('Friedman, uniform')} nats per row with equal weights, and"
-        f" {gain('Friedman, loo')} by stacking ({m['Friedman, loo: splits with a gain']:.0f} splits of 8). Diabetes:"
-        f" the nets predict nearly the same (std between them {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std), so"
-        " there is nothing to average. Active learning: the largest std is at the edges of the cube, where few test"
-        " rows are. It is a poor indicator of the errors of this net (rank correlation"
-        f" {m['active: ' + RANKS]:.2f}, {m['random: ' + RANKS]:.2f} with random rows). The evidence attributes to noise"
-        f" the structure that a net does not find in such rows: the noise std is {m['active: ' + FOUND]:.1f},"
-        f" {m['random: ' + FOUND]:.1f} with random rows and 1 in truth."
+        f"Friedman: the log evidences of the four nets differ by up to {apart:.1f} nats, so the weights correspond to"
+        f" {m['Friedman, evidence: effective members']:.1f} nets. The correlation of evidence and held-out"
+        f" log-likelihood is {correlation:.2f}. The same nets gain {gain('Friedman, uniform')} nats per row with equal"
+        f" weights, and {gain('Friedman, loo')} with stacking ({m['Friedman, loo: splits with a gain']:.0f} of 8 splits"
+        " gain). Diabetes: the nets predict nearly the same (std between nets"
+        f" {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std), so there is nothing to average. Active learning: the"
+        " largest std is at the edges of the cube, where few test rows lie. The std is a poor indicator of the net's"
+        f" errors (rank correlation {m['active: ' + RANKS]:.2f}, with random rows {m['random: ' + RANKS]:.2f})."
+        " Structure that the net does not find is attributed to noise: the noise std is"
+        f" {m['active: ' + FOUND]:.1f}, against {m['random: ' + FOUND]:.1f} with random rows and a true value of 1."
     )
 
 

@@ -41,13 +41,13 @@ OPENING = "error bar in the gap / on the data"
 THRESHOLD = PUBLISHED_ENERGY + np.log(STD_ENERGY)
 CLAIMS = {
     "Laplace: the log density is finite on every split": lambda m: np.isfinite(m["Laplace, worst split"]),
-    f"Laplace: no split below {THRESHOLD:.2f} nats a row in standard deviations of y, the ensemble's mean on energy": (
+    f"Laplace: no split is below {THRESHOLD:.2f} nats per row (y standardised), the ensemble's mean on energy": (
         lambda m: m["Laplace, worst split"] > THRESHOLD
     ),
-    "Laplace: its worst split is above that of the net with residual sigma": (
+    "Laplace: the worst split is better than that of the net with sigma from its residuals": (
         lambda m: m["Laplace, worst split"] > m["MAP, worst split"]
     ),
-    "between two clusters the epistemic error bar opens more than that of factorised VI (gap against data)": (
+    "between two clusters, the epistemic error bar widens more than that of factorised VI (gap / data)": (
         lambda m: (
             m["Laplace, error bar in the gap / on the data"] > m["mean-field VI, error bar in the gap / on the data"]
         )

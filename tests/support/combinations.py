@@ -1,4 +1,4 @@
-"""Tables of supported combinations, generated from the registries that also decide which ones are refused.
+"""Tables of supported combinations, generated from the registries that also decide which combinations are refused.
 
 ``python tests/support/combinations.py > docs/combinations.md`` writes the documentation page.
 """
@@ -26,9 +26,9 @@ HEADER = """\
 
 # Combinations
 
-The parameters are independent, and nearly all of their values can be combined. Other combinations raise an
-`UnsupportedCombinationError` with the values to use instead. The tables are generated from the registries of
-the package, which decide what is refused: ✓ is supported, – is refused.
+The parameters are independent, and nearly all of their values can be combined. The other combinations raise an
+`UnsupportedCombinationError`, whose message names the values to use instead. The tables are generated from the
+registries of the package, which also decide what is refused. ✓ means supported, and – means refused.
 """
 SUBSET_VALUES = {
     **{
@@ -60,7 +60,7 @@ class Table:
     text: str
 
     def instead(self, column: str) -> list[str]:
-        """Rows that are supported with a column."""
+        """Return the rows that are supported with a column."""
         return [row for (row, other), works in self.cells.items() if other == column and works]
 
 
@@ -79,7 +79,8 @@ TABLES = (
         STRUCTURES,
         CURVATURES,
         lambda a, b: STRUCTURES[a].accepts & CURVATURES[b].provides,
-        "The exact Hessian is a single matrix. The other curvatures are available row by row and layer by layer.",
+        "The exact Hessian is a matrix summed over rows. The other curvatures are available row by row and layer by "
+        "layer.",
     ),
     _table(
         "hessian_structure",
@@ -87,9 +88,9 @@ TABLES = (
         STRUCTURES,
         SUBSET_VALUES,
         lambda a, b: STRUCTURES[a].accepts & SUBSET_VALUES[b][1].provides,
-        "Structures with factors per layer do not support single weights. `last_layer` needs a last module with "
-        "parameters that is linear or a convolution, and is called once. It must not share tensors, and no other "
-        "layer may bypass it.",
+        "Structures with factors per layer do not support single weights. For `last_layer`, the last module with "
+        "parameters must be linear or a convolution, and it must be called once. It must not share tensors, and no "
+        "other layer may bypass it.",
     ),
     _table(
         "curvature",
@@ -97,7 +98,7 @@ TABLES = (
         CURVATURES,
         SUBSET_VALUES,
         lambda a, b: CURVATURES[a].provides & SUBSET_VALUES[b][1].provides,
-        "The exact Hessian of whole tensors cannot be reduced to single weights.",
+        "The exact Hessian is available for whole tensors, but not for single weights.",
     ),
     _table(
         "hessian_structure",
@@ -105,8 +106,8 @@ TABLES = (
         STRUCTURES,
         PRIOR_STRUCTURES,
         lambda a, b: PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
-        "Kronecker factors need equal precisions within each input column of a layer; `ekfac` needs equal ones within "
-        "a layer.",
+        "Kronecker factors need equal prior precisions for all weights of an input column of a layer. `ekfac` needs "
+        "equal prior precisions for all weights of a layer.",
     ),
     _table(
         "hessian_structure",
@@ -114,9 +115,10 @@ TABLES = (
         STRUCTURES,
         ("partial_fit", "forget"),
         _streams,
-        "Curvatures of parts of the rows add up to that of all rows. Exceptions are "
-        f"{', '.join(f'`{name}`' for name, kind in STRUCTURES.items() if not kind.is_monoid)}, which keep a basis or "
-        "a rank from the rows of the first fit. With them, `partial_fit` is close to a fit on all rows, but not equal.",
+        "The curvatures of parts of the rows add up to the curvature of all rows. Exceptions are "
+        f"{', '.join(f'`{name}`' for name, kind in STRUCTURES.items() if not kind.is_monoid)}, which keep the basis "
+        "or the rank of the first fit. For these, `partial_fit` gives only approximately the curvature of all "
+        "rows.",
     ),
     _table(
         "predictive",
@@ -124,8 +126,8 @@ TABLES = (
         PREDICTIVES_BY_NAME,
         LINKS,
         lambda a, b: PREDICTIVES_BY_NAME[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
-        "With weight samples, probabilities are the average softmax of the samples. The default link stands for this "
-        "average.",
+        "With weight samples (`mc`), probabilities are the average softmax of the samples. The default link stands for "
+        "this average.",
     ),
     _table(
         "likelihood",
@@ -133,7 +135,7 @@ TABLES = (
         LIKELIHOODS_FOR["regressor"],
         DISPERSION_RULES,
         lambda a, b: LIKELIHOODS[a].has_dispersion or b in (AUTO, EVIDENCE),
-        "Counts have no noise level; the default has no effect.",
+        "Counts have no noise level, so the supported values have no effect.",
     ),
     _table(
         "likelihood",
@@ -147,7 +149,7 @@ TABLES = (
 
 
 def page() -> str:
-    """Text of ``docs/combinations.md``."""
+    """Return the text of ``docs/combinations.md``."""
     parts = [HEADER]
     for table in TABLES:
         rows, columns = (list(dict.fromkeys(pair[i] for pair in table.cells)) for i in (0, 1))

@@ -21,60 +21,60 @@ HEADER = """\
 
 # The papers, reproduced
 
-This page reproduces well-known experiments with the method, each by a script in `examples/3_papers`. The claims of a
-source are predicates of measured numbers. They were committed before the first run; a claim that does not hold is kept
-and explained.
+This page reproduces well-known experiments on the Laplace approximation, each by a script in `examples/3_papers`. The
+claims of a source are conditions on measured numbers, which were fixed before the first run. A claim that does not
+hold (✗) is kept and explained. *Kronecker Laplace* and *diagonal Laplace* name the structure of the precision.
 
 The command of an experiment prints all measured numbers and the choices that its source does not specify. It writes
-them to `NAME.json`, and the picture to `NAME.png`, in the folder of `--out`. The files of the runs below are in
+the numbers to `NAME.json`, and the picture to `NAME.png`, in the folder of `--out`. The files of the runs below are in
 `docs/papers`. `--quick` is a small run for tests only. Data are bundled with scikit-learn or generated, unless stated
-otherwise. Seconds are for one of two cores, with other work on the machine. All experiments except the one with larger
-data took 19 minutes in total.
+otherwise. Seconds are for one of two cores, with other work on the machine. Without the experiment on larger data, they
+add up to 31 minutes.
 """
 
-# Numbers without which failed claims cannot be read, at most three of an experiment: name in the results, on the page.
+# Numbers that explain failed claims, at most three per experiment: name in the results → label on the page.
 DECISIVE = {
     "plot_02_identity_hessian": {
-        "1/noise², root, inside": "correct",
+        "1/noise², root, inside": "std on the data: correct",
         "mean loss, root, inside": "as coded",
-        "identity, covariance, inside": "both errors",
+        "identity, covariance, inside": "with both errors",
     },
     "plot_16_mixture_and_active_learning": {
-        "Friedman, evidence: gain, mean": "nats per row gained on Friedman by evidence",
+        "Friedman, evidence: gain, mean": "gain in nats per row: mixture by evidence on Friedman",
         "diabetes, evidence: gain, mean": "on diabetes",
-        "active, log-likelihood: gain, mean": "by active learning",
+        "active, log-likelihood: gain, mean": "active learning",
     },
 }
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """Stored results of the full runs, by the names of script and data."""
+    """Return the stored results of the full runs, by the names of script and data."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
 
 
 def script_of(name: str) -> Path:
-    """Script that produced the results of this name."""
+    """Return the script that produced the results of this name."""
     return max((path for path in SCRIPTS if name.startswith(path.stem)), key=lambda path: len(path.stem))
 
 
 def command(name: str, result: dict[str, Any]) -> str:
-    """Command that prints the numbers of a run."""
+    """Return the command that prints the numbers of a run."""
     data = " --data DIR" if result["data"] == "larger" else ""
     return f"python examples/3_papers/{script_of(name).name}{data}"
 
 
 def number(value: float) -> str:
-    """Number with four digits, enough for results of a single seed."""
+    """Format a number with four digits, which is enough for results of few seeds."""
     return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-")
 
 
 def title_of(result: dict[str, Any]) -> str:
-    """Title of an experiment, with its data if they are not bundled."""
+    """Return the title of an experiment, with its data if these are not bundled."""
     return result["title"] + (", larger data" if result["data"] == "larger" else "")
 
 
 def section(name: str, result: dict[str, Any]) -> Iterator[str]:
-    """Section of an experiment: verdict, command, claims, explanation, picture."""
+    """Yield the section of an experiment: verdict, command, claims, explanation, picture."""
     yield f"\n## {title_of(result)}\n"
     yield f"**{result['verdict'].capitalize()}.** `{command(name, result)}`, {result['seconds']} s.\n"
     yield from (f"- {'✓' if held else '✗'} {sentence}" for sentence, held in result["claims"].items())
@@ -83,12 +83,12 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         yield f"\nMeasured: {numbers}."
     if result["why"]:
         text = result["why"].removesuffix(".")
-        yield "\n" + textwrap.fill(f"Why: {text}.", 120)
+        yield "\n" + textwrap.fill(f"Why: {text}.", 120, break_on_hyphens=False)
     yield f"\n![{result['title'].split(': ')[0]}](papers/{name}.png)"
 
 
 def page() -> str:
-    """Text of ``docs/papers.md``."""
+    """Return the text of ``docs/papers.md``."""
     stored = results()
     parts = [HEADER, "| experiment | verdict | claims that hold |\n|---|---|---|"]
     for name, result in stored.items():
