@@ -1,4 +1,4 @@
-"""Attacks on every way to predict with the nets of experiment 5 (Ritter et al. 2018, section 5.3)."""
+"""Attacks on all ways to predict with the nets of experiment 5 (Ritter et al. 2018, section 5.3)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from skorch import NeuralNetClassifier
 LOOSE = ", loose"
 """Label of the posterior with N = n and the smallest τ that costs at most one point of validation accuracy."""
 CONFIDENT = "without dropout: "
-"""Prefix for the ways to predict with an overconfident net; see experiment 5."""
+"""Prefix of the ways to predict with an overconfident net; see experiment 5."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """Net trained on digits, and the ways to predict with it.
+    """A net trained on digits, and the ways to predict with this net.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ CHOICES = (
 
 
 def style(name: str) -> dict[str, str]:
-    """Colour and line style of a method."""
+    """Return colour and line style of a method."""
     line = ":" if name.startswith(CONFIDENT) else "--" if name.endswith(LOOSE) else "-"
     return {"color": SHOWN[name.removeprefix(CONFIDENT).removesuffix(LOOSE)], "linestyle": line}
 
@@ -109,7 +109,7 @@ def style(name: str) -> dict[str, str]:
 def untargeted(
     method: Ensemble, X: np.ndarray, y: np.ndarray, spread: np.ndarray, steps: Sequence[float]
 ) -> np.ndarray:
-    """Mean entropy and accuracy, (len(steps), 2), after one step against the class that the method predicts.
+    """Return mean entropy and accuracy, (len(steps), 2), after one step away from the predicted class.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def untargeted(
 
 
 def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_steps: int) -> np.ndarray:
-    """Mean entropy, accuracy on the true class and share taken for class 0, (n_steps + 1, 3), on the way to class 0.
+    """Return mean entropy, accuracy and share classified as 0, (n_steps + 1, 3), after each step towards class 0.
 
     Parameters
     ----------
@@ -156,11 +156,11 @@ def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_step
 
 
 def steps_to(share: float, curve: np.ndarray) -> int:
-    """First step of a targeted attack after which more than this share is fooled; number of steps + 1 if never."""
+    """Return the first step after which more than this share is classified as 0; number of steps + 1 if none."""
     reached = np.flatnonzero(curve[:, 2] > share)
     return int(reached[0]) if len(reached) else len(curve)
 
 
 def pixel_ranges(data: Pictures) -> np.ndarray:
-    """Range (maximum minus minimum) of each pixel in the digits, (d,)."""
+    """Return the range (maximum minus minimum) of each pixel in the digits, (d,)."""
     return np.ptp(np.concatenate([data.train[0], data.validation[0], data.test[0]]), axis=0)

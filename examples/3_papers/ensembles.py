@@ -1,8 +1,9 @@
 r"""Ways to predict with one trained net (Ritter et al. 2018, section 5.2), and scores of their probabilities.
 
-Each way is an average over nets of one architecture, :math:`p(y \mid x) = \frac1S \sum_s \mathrm{softmax}(f_s(x))_y`:
-one net, nets with dropped units, or weights drawn from a Laplace approximation. A dropped unit is a zero column in the
-weights of the next layer. So all three are sets of weights, fixed once for all rows and for the gradient of an attack.
+Each way is an average over nets of one architecture, :math:`p(y \mid x) = \frac1S \sum_s \mathrm{softmax}(f_s(x))_y`.
+The nets are one net, nets with dropped units, or nets with weights drawn from a Laplace approximation. A dropped unit
+is a zero column in the weights of the next layer. So all three ways are sets of weights, which are the same for all
+rows and for the gradient of an attack.
 """
 
 from __future__ import annotations
@@ -58,24 +59,24 @@ class Ensemble:
     members: Members
 
     def log_probabilities(self, x: Tensor) -> Tensor:
-        """log p(y | x) of shape (n, C), differentiable in x (n, d)."""
+        """Return log p(y | x) of shape (n, C), differentiable in x (n, d)."""
         logits = vmap(lambda tensors: functional_call(self.module, tensors, (x,)))(self.members)
         return logits.log_softmax(-1).logsumexp(0) - math.log(len(logits))
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """Averaged probabilities of shape (n, C), a few hundred rows at a time."""
+        """Return averaged probabilities of shape (n, C), computed for a few hundred rows at a time."""
         with torch.no_grad():
             parts = [self.log_probabilities(x) for x in torch.as_tensor(X).split(ROWS_AT_ONCE)]
         return torch.cat(parts).double().exp().numpy()
 
 
 def deterministic(module: nn.Module) -> Ensemble:
-    """Ensemble of the net alone."""
+    """Return an ensemble of the net alone."""
     return Ensemble(module, {name: tensor.detach()[None] for name, tensor in module.named_parameters()})
 
 
 def mc_dropout(module: nn.Sequential, n_samples: int, seed: int) -> Ensemble:
-    """Ensemble of nets with dropped units: inputs of the layer after a dropout are zero or scaled by 1/(1 − p)."""
+    """Return nets with dropped units: inputs of the layer after a dropout are zero or scaled by 1/(1 − p)."""
     generator = torch.Generator().manual_seed(seed)
     members = {name: t.detach().expand(n_samples, *t.shape) for name, t in module.named_parameters()}
     for position, layer in enumerate(module):
@@ -87,7 +88,7 @@ def mc_dropout(module: nn.Sequential, n_samples: int, seed: int) -> Ensemble:
 
 
 def weight_samples(model: LaplaceClassifier, n_samples: int, seed: int) -> Ensemble:
-    """Ensemble of nets with weights drawn from the posterior."""
+    """Return an ensemble of nets with weights drawn from the posterior."""
     network = model.laplace_.network
     deviations = model.posterior_.sample(n_samples, torch.Generator().manual_seed(seed))
     return Ensemble(network.module, dict(network.tensors((network.theta + deviations).float())))
@@ -103,7 +104,7 @@ def laplace(
     sample_weight: np.ndarray | None = None,
     **options: object,
 ):
-    """Laplace approximation of a trained net; the Kronecker-factored one uses the damping of eq. 9.
+    """Return a Laplace approximation of a trained net; Kronecker factors use the damping of eq. 9.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def laplace(
         random_state=seed,
         **options,
     )
-    with warnings.catch_warnings():  # the optimum with dropout is not a mode without it: every fit would warn
+    with warnings.catch_warnings():  # an optimum with dropout is no mode without dropout: every fit would warn
         warnings.simplefilter("ignore", UserWarning)
         return model.fit(X, y, sample_weight)
 
@@ -144,7 +145,7 @@ class Choice:
     loss : float
         Mean of −log p(y | x) under this choice.
     losses : dict from (float, float) to float
-        Loss of each candidate.
+        Mean loss of each candidate (N, τ).
     """
 
     pretended: float
@@ -161,7 +162,7 @@ def choose_scale(
     pretended: Sequence[float] = PRETENDED,
     precisions: Sequence[float] = PRIOR_PRECISIONS,
 ) -> Choice:
-    """Choose the N and τ of smallest cross-entropy on held-out rows, and set the model to them.
+    """Choose the N and τ of smallest cross-entropy on held-out rows, and refit the model with them.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ def loosest(
     n_samples: int,
     precisions: Sequence[float] = LOOSE_PRECISIONS,
 ) -> float:
-    """Choose the smallest τ at N = n that loses at most a point of accuracy against the net, and set the model to it.
+    """Refit the model with N = n and the smallest τ that loses at most one point of accuracy against the net.
 
     Parameters
     ----------
@@ -215,8 +216,8 @@ def loosest(
 
 
 def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) -> LaplaceClassifier:
-    """Set N and τ: N rows instead of n correspond to a temperature of n/N."""
-    with warnings.catch_warnings():  # a prior that is chosen by validation may be weak or strong
+    """Refit the model with N and τ: N rows instead of n correspond to a temperature of n/N."""
+    with warnings.catch_warnings():  # a prior precision selected on validation rows may be very small or large
         warnings.simplefilter("ignore", UserWarning)
         return model.refit_laplace(prior_precision=prior_precision, temperature=1 / pretended)
 
@@ -225,22 +226,22 @@ def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) ->
 
 
 def cross_entropy(p: np.ndarray, y: np.ndarray) -> float:
-    """Mean of −log p(y | x)."""
+    """Return the mean of −log p(y | x)."""
     return float(-np.log(p[np.arange(len(y)), y].clip(min=1e-30)).mean())
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
-    """Of each row of probabilities (n, C), in nats, at most log C."""
+    """Return the entropy of each row of probabilities (n, C), in nats, at most log C."""
     return -xlogy(p, p).sum(1)
 
 
 def accuracy(p: np.ndarray, y: np.ndarray) -> float:
-    """Share of rows whose class is the most probable one."""
+    """Return the share of rows whose class is the most probable one."""
     return float((p.argmax(1) == y).mean())
 
 
 def sharpening(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> float:
-    """Factor of the logits with the smallest cross-entropy; above one the net is underconfident."""
+    """Return the factor of the logits with the smallest cross-entropy; above 1, the net is underconfident."""
     with torch.no_grad():
         logits = net.module_(torch.as_tensor(X)).double()
     factors = np.geomspace(0.2, 5.0, 101)
@@ -248,7 +249,7 @@ def sharpening(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def draw_inverse_ecdf(axis: Axes, entropies: dict[str, np.ndarray], title: str, n_classes: int = 10) -> None:
-    """Draw the share of rows above each entropy, one curve a method; dashed with the N and τ of the training."""
+    """Draw the share of rows above each entropy, one curve per method; dashed with N and τ of the training."""
     for name, values in entropies.items():
         ordered = np.concatenate([[0.0], np.sort(values), [math.log(n_classes)]])
         above = np.concatenate([[1.0], 1 - np.arange(1, len(values) + 1) / len(values), [0.0]])

@@ -1,9 +1,8 @@
 """Shared code of the experiments: options, evaluation of the claims, printing and storage.
 
-The *claims* of an experiment are predicates of its measured numbers, fixed before its first run: a dict from a sentence
-to a function of the measured numbers. If all hold, the experiment is reproduced; if some hold, it is reproduced in
-part; otherwise it is not reproduced. The experiment itself explains the claims that do not hold (``why``), next to its
-verdict.
+The *claims* of an experiment are conditions on its measured numbers, fixed before its first run. They are a dict from a
+sentence to a function of the measured numbers. If all claims hold, the experiment is reproduced; if some claims hold,
+it is reproduced in part; otherwise it is not reproduced. The script explains the claims that do not hold (``why``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Claims = Mapping[str, Callable[[Measured], bool]]
 
 @dataclass
 class Experiment:
-    """Run of one experiment: its options, and what it has printed so far.
+    """Run of one experiment: its options, choices and measured numbers.
 
     Parameters
     ----------
@@ -36,7 +35,7 @@ class Experiment:
     doc : str
         The script's docstring; the first line is its title.
     claims : dict from str to callable
-        Sentence → predicate of the measured numbers.
+        Sentence → condition on the measured numbers.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Experiment:
             print(f"choice: {sentence}")
 
     def table(self, title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]], digits: int = 3) -> None:
-        """Print numbers, one row a method."""
+        """Print numbers, one row per method."""
         left = max(map(len, rows)) + 2
         cells = {"": columns} | {name: [f"{v:.{digits}f}" for v in values] for name, values in rows.items()}
         widths = [2 + max(map(len, column)) for column in zip(*cells.values(), strict=True)]
@@ -94,9 +93,9 @@ class Experiment:
         Parameters
         ----------
         measured : dict from str to float
-            Numbers used by the predicates.
+            Numbers used by the conditions.
         why : str
-            Explanation of the claims that do not hold; required if there are any, except with ``--quick``.
+            Explanation of the claims that do not hold; required if a claim does not hold, except with ``--quick``.
         """
         self.measured |= {name: float(value) for name, value in measured.items()}
         holds = {sentence: bool(predicate(self.measured)) for sentence, predicate in self.claims.items()}

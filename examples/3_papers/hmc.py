@@ -1,12 +1,12 @@
-r"""Hamiltonian Monte Carlo with several parallel chains: the reference for the approximations.
+r"""Hamiltonian Monte Carlo with several parallel chains, the reference for the approximations.
 
-A chain's state θ gets a momentum p ~ N(0, I), and both follow the Hamiltonian
-:math:`H = -\log\pi(\theta) + \tfrac12 p^\top p` by leapfrog steps of size ε (Neal 2011, eq. 2.28–2.30). The end point
-is accepted with probability :math:`\min(1, e^{-\Delta H})`. The number of steps is drawn each time, so that no
-direction is periodic. During the warm-up, dual averaging adapts ε to the target mean acceptance (Hoffman & Gelman 2014,
-§3.2). In its first half each chain has a separate ε, so that a chain started in a steep region can leave it. In the
-second half all chains share one ε, which is fixed afterwards. Symbols: C chains, P parameters, n draws. This module
-does not depend on networks.
+A chain's state θ gets a momentum p ~ N(0, I). Both follow the Hamiltonian
+:math:`H = -\log\pi(\theta) + \tfrac12 p^\top p` in leapfrog steps of size ε (Neal 2011, eq. 2.28–2.30). The end point
+is accepted with probability :math:`\min(1, e^{-\Delta H})`. The number of steps is drawn for each trajectory, so that
+no direction is periodic. During the warm-up, dual averaging adapts ε to the target mean acceptance (Hoffman & Gelman
+2014, §3.2). In the first half of the warm-up, each chain has a separate ε, so that a chain started in a steep region
+can leave this region. In the second half, all chains share one ε, which is fixed afterwards. Symbols: C chains, P
+parameters, n draws. This module does not depend on networks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Function from states (C, P) to log densities (C,), up to a constant, and their gradients (C, P)."""
+"""Function that returns the log densities (C,) of states (C, P), up to a constant, and their gradients (C, P)."""
 JITTER = 0.5
 """Trajectories have the length path_length · U(1 − JITTER, 1 + JITTER)."""
 
@@ -50,14 +50,14 @@ def sample(
     target: float = 0.8,
     step_size: float = 0.01,
 ) -> Draws:
-    """Run the chains; the cost is (n_warmup + n_draws) · path_length / ε gradients of all chains together.
+    """Run the chains; this takes (n_warmup + n_draws) · path_length / ε gradients of all chains together.
 
     Parameters
     ----------
     density : callable
     start : ndarray of shape (C, P)
     n_draws, n_warmup : int
-        Draws of each chain, and iterations before them that choose ε: a few hundred.
+        Draws of each chain, and preceding iterations that choose ε: a few hundred.
     path_length : float
         Mean length of a trajectory, in units of θ.
     rng : numpy.random.Generator
@@ -74,7 +74,7 @@ def sample(
         step = averaging.step_size if iteration < n_warmup else averaging.final_step_size
         n_steps = max(round(path_length * rng.uniform(1 - JITTER, 1 + JITTER) / np.median(step)), 1)
         momentum = rng.normal(size=theta.shape)
-        with np.errstate(over="ignore", invalid="ignore"):  # a path that runs away is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # a trajectory that diverges is rejected
             new, new_momentum, new_value, new_gradient = leapfrog(density, theta, momentum, gradient, step, n_steps)
             gain = new_value - value - (new_momentum**2 - momentum**2).sum(-1) / 2  # −ΔH
         probability = np.exp(np.minimum(np.nan_to_num(gain, nan=-np.inf), 0.0))
@@ -93,7 +93,7 @@ def sample(
 def leapfrog(
     density: Density, theta: np.ndarray, momentum: np.ndarray, gradient: np.ndarray, step: np.ndarray, n_steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """θ, p, log density and gradient after n_steps of size (C,) or (1,), given the gradient at the start."""
+    """Return θ, p, log density and gradient after n_steps of size (C,) or (1,), given the gradient at the start."""
     step = step[:, None]
     momentum = momentum + step / 2 * gradient
     for taken in range(1, n_steps + 1):
@@ -113,7 +113,7 @@ class DualAveraging:
     target : float
     """
 
-    shrinkage, delay, decay = 0.05, 10.0, 0.75  # γ, t₀, κ of theirs
+    shrinkage, delay, decay = 0.05, 10.0, 0.75  # γ, t₀, κ of Hoffman & Gelman
 
     def __init__(self, step_size: np.ndarray, target: float) -> None:
         self.target, self.centre = target, np.log(10 * step_size)
@@ -121,7 +121,7 @@ class DualAveraging:
         self.error, self.count = np.zeros_like(step_size), 0
 
     def update(self, acceptance: np.ndarray) -> None:
-        """Update with the acceptance probabilities of an iteration, of the same shape."""
+        """Update with the acceptance probabilities of an iteration, in the shape of the step sizes."""
         self.count += 1
         share = 1 / (self.count + self.delay)
         self.error = self.error + share * (self.target - acceptance - self.error)
@@ -131,12 +131,12 @@ class DualAveraging:
 
 
 def split_r_hat(draws: np.ndarray) -> np.ndarray:
-    """Split R-hat, the disagreement of half chains (Gelman et al. 2013, eq. 11.4): 1 if they agree.
+    """Return split R-hat, the disagreement of half chains (Gelman et al. 2013, eq. 11.4): 1 if the halves agree.
 
     Parameters
     ----------
     draws : ndarray of shape (n, C, …)
-        Of any function of the state, n ≥ 4.
+        Draws of any function of the state, n ≥ 4.
 
     Returns
     -------

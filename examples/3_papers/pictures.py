@@ -1,4 +1,4 @@
-"""Pictures of digits and of other classes, and the nets of Ritter et al. (2018, section 5.2) for them."""
+"""Pictures of digits and of other classes, and the nets of Ritter et al. (2018, section 5.2) for these pictures."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Pictures:
 
 
 def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
-    """Load pictures in a seeded order; the first rows are the training set.
+    """Load pictures in a random order given by the seed; the first rows are the training rows.
 
     Parameters
     ----------
     source : str or None
-        Folder with MNIST and Fashion-MNIST, or "openml"; None: scikit-learn's digits, and letters.
+        Folder with MNIST and Fashion-MNIST, or "openml". None: scikit-learn's digits, and letters.
     seed : int
     sizes : sequence of int
         Number of training, validation and test rows, and the maximum number of rows of other classes.
@@ -72,9 +72,9 @@ def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
 
 
 def letters() -> np.ndarray:
-    """Letters A to J in matplotlib's fonts, as 8 × 8 pictures in [0, 1]: a small notMNIST.
+    """Return letters A to J in matplotlib's fonts, as 8 × 8 pictures in [0, 1]: a small notMNIST.
 
-    Each glyph fills a bitmap of 32 × 32, reduced to the share of its pixels in blocks of 4 × 4, as for the digits.
+    Each glyph fills a bitmap of 32 × 32, which is averaged over blocks of 4 × 4 pixels, as for the digits.
     """
     folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
     bitmaps = []
@@ -91,14 +91,14 @@ def letters() -> np.ndarray:
 
 
 def binarised(X: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:
-    """Draw each pixel black or white, with its intensity as probability."""
+    """Draw each pixel as 0 or 1, with its intensity as the probability of 1."""
     return (random_state.uniform(size=X.shape) < X).astype(np.float64)
 
 
 def copied(
     draw: Callable[[np.ndarray, np.random.RandomState], np.ndarray], X: np.ndarray, y: np.ndarray, k: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random copies of the rows in place of them, k of each, their targets, and their weights 1/k."""
+    """Return k random copies of each row instead of the row, with targets and weights 1/k."""
     random_state = np.random.RandomState(seed)
     X_more = np.concatenate([draw(X, random_state) for _ in range(k)])
     return X_more, np.tile(y, k), np.full(len(X_more), 1 / k)
@@ -108,15 +108,15 @@ def copied(
 
 
 class Binarise(nn.Module):
-    """Random binarisation during training, identity afterwards."""
+    """Random binarisation during training, and identity in evaluation mode."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pixels (n, d) in [0, 1]."""
+        """Binarise pixels (n, d) in [0, 1]."""
         return torch.bernoulli(x) if self.training else x
 
 
 def relu_net(n_pixels: int, width: int) -> nn.Sequential:
-    """Two hidden layers, dropout of a half after each."""
+    """Return a net with two hidden layers, and dropout with probability .5 after each."""
     return nn.Sequential(
         Binarise(),
         *(nn.Linear(n_pixels, width), nn.ReLU(), nn.Dropout(0.5)),
@@ -126,12 +126,12 @@ def relu_net(n_pixels: int, width: int) -> nn.Sequential:
 
 
 def plain_net(n_pixels: int, width: int) -> nn.Sequential:
-    """Net with two hidden layers, without dropout and binarisation."""
+    """Return a net with two hidden layers, without dropout and binarisation."""
     return nn.Sequential(*(layer for layer in relu_net(n_pixels, width) if isinstance(layer, nn.Linear | nn.ReLU)))
 
 
 def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay: float = 1e-3, **options: object):
-    """Train the module by SGD with the source's rate 10⁻² and momentum .9, as a skorch net; call ``seeded`` before.
+    """Train the module as a skorch net, by SGD with the source's rate 10⁻² and momentum .9; call ``seeded`` first.
 
     Parameters
     ----------
@@ -160,6 +160,6 @@ def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay:
 
 
 def seeded(module_of, seed: int, *arguments: int) -> nn.Module:
-    """Create a module; the seed determines its initial weights and the training that follows."""
+    """Create a module; the seed determines its initial weights and the subsequent training."""
     torch.manual_seed(seed)
     return module_of(*arguments)

@@ -2,17 +2,18 @@ r"""01 · A sine, from scratch: the band is narrow on the data and wide outside
 ==============================================================================
 
 The source (a blog that implements the Laplace approximation in torch) trains a 1-10-1 tanh net on 150 noisy points of a
-sine between 0 and 10, by Adam on the mean squared error. It then uses the full generalised Gauss–Newton matrix of all
-weights,
+sine between 0 and 10. Training uses Adam on the mean squared error. The posterior is based on the full generalised
+Gauss–Newton matrix of all weights,
 
 .. math:: \tilde H = \sum_n J_n^\top H_n J_n + \lambda I, \qquad
     f_\theta(x) \approx f_{\theta^*}(x) + J_{\theta^*}(x) (\theta - \theta^*),
 
-chooses prior precision λ and noise by the evidence at these weights, and predicts from −10 to 13. Its figures show a
-band that is narrow on the data and wide outside. With scaled inputs the bands "become more concise and do not pan out
-as much". The first is the claim; the second depends on the seed and is counted here over several.
+with prior precision λ and noise chosen by the evidence at these weights. The source predicts from −10 to 13. Its
+figures show a band that is narrow on the data and wide outside. With scaled inputs, the bands "become more concise and
+do not pan out as much". The first observation is the claim. The second observation depends on the seed, so this script
+repeats it for several seeds.
 
-Not specified by the source: the length of the training, and how what is scaled.
+The source does not specify the number of epochs, or what is scaled and how.
 """
 
 import matplotlib.pyplot as plt
@@ -58,7 +59,7 @@ COLUMNS = ["std inside", "std outside", "outside / inside", "sigma", "log10 prio
 
 
 def fitted(X, y, seed, epochs):
-    """Fit the source's frozen net, with prior and noise by the evidence at its weights."""
+    """Fit the source's frozen net, with prior and noise chosen by the evidence at its weights."""
     net = adam_net(X, y, seed=seed, epochs=epochs)
     return LaplaceRegressor(
         net, hessian_structure="full", likelihood="gaussian", prior_precision="evidence", sigma_noise="evidence"
@@ -66,7 +67,7 @@ def fitted(X, y, seed, epochs):
 
 
 def numbers(model, X_test):
-    """One row of the table, see COLUMNS; the last is the RMS distance of the mean from the sine on the data."""
+    """Return a row of the table (see COLUMNS); the last number is the RMS distance of mean and sine on the data."""
     inside, outside = inside_and_outside(model.predict_std(X_test, kind="epistemic"))
     error = model.predict(X_test[INSIDE]) - np.sin(X_TEST[INSIDE, 0])
     precision = np.log10(model.prior_precision_)

@@ -7,24 +7,24 @@ The source of experiment 1 writes the Gauss–Newton matrix as
     H_n = -\frac{\partial^2 \log p(y_n | f)}{\partial f^2} = \frac{1}{\sigma^2} ,
 
 and computes the middle factor from its criterion, the *mean* squared error, whose second derivative is :math:`2 / N`.
-With it the bands are useless. So a line of the code replaces it by the identity, with the remark that the results are
-much better for a reason the author does not know. The text notes that its bands "in some sense" look better than those
-of the library. Two errors produce that picture:
+With this factor, the bands are useless. So a line of the code replaces the factor by the identity. The author remarks
+that the results are much better, for an unknown reason. The text notes that its bands "in some sense" look better than
+those of the library. Two errors produce these bands:
 
 1. **The loss is not the likelihood.** :math:`\tfrac1N \sum_n (y_n - f_n)^2` is the negative log-likelihood of N rows
-   only if :math:`\sigma^2 = N / 2`: a noise of 8.7 for N = 150, where the data have .3. :math:`H_n = 1` corresponds to
-   a noise of 1.
-2. **The covariance is used as its own root.** The weights are drawn as :math:`\theta^* + \Sigma \varepsilon`, where
-   :math:`\theta^* + \Sigma^{1/2} \varepsilon` has the covariance :math:`\Sigma = \tilde H^{-1}`. The covariance of the
-   draws is :math:`\Sigma^2`.
+   only if :math:`\sigma^2 = N / 2`. For N = 150 this is a noise std of 8.7, but that of the data is .3. :math:`H_n = 1`
+   corresponds to a noise std of 1.
+2. **The covariance is used as its own root.** The weights are drawn as :math:`\theta^* + \Sigma \varepsilon`, so their
+   covariance is :math:`\Sigma^2`. The correct draws :math:`\theta^* + \Sigma^{1/2} \varepsilon` have the covariance
+   :math:`\Sigma = \tilde H^{-1}`.
 
-In the direction of an eigenvector with curvature h the correct standard deviation is
-:math:`(h / \sigma^2 + \lambda)^{-1/2}`; with both errors it is :math:`(h + \lambda)^{-1}`. For :math:`\lambda = 1` they
-agree where the data carry no information, and again at :math:`h \approx 1 / \sigma^2`. This is a coincidence of these
-numbers. The second half of this script changes prior precision and noise, and the agreement ends.
+In the direction of an eigenvector with curvature h, the correct standard deviation is
+:math:`(h / \sigma^2 + \lambda)^{-1/2}`; with both errors it is :math:`(h + \lambda)^{-1}`. For :math:`\lambda = 1`,
+both agree where the data carry no information, and again at :math:`h \approx 1 / \sigma^2`. This agreement is a
+coincidence. The second half of this script changes prior precision and noise, and the agreement ends.
 
-The library computes all combinations: a constant Hessian c corresponds to the noise :math:`\sigma = c^{-1/2}`, so each
-is one ``refit_laplace``. Not specified by the source: λ, the length of the training, and the batch size.
+This library computes all combinations. A constant Hessian c corresponds to the noise :math:`\sigma = c^{-1/2}`, so each
+combination is one call of ``refit_laplace``. The source does not specify λ, the number of epochs or the batch size.
 """
 
 import matplotlib.pyplot as plt
@@ -63,7 +63,7 @@ N_SAMPLES = 100
 
 
 def frozen_fits(seed, epochs, noise=NOISE):
-    """Net of experiment 1 after each of the given numbers of epochs, with its curvature."""
+    """Return the net of experiment 1 after each of the given numbers of epochs, with its curvature."""
     X, y = sine_data(seed, noise=noise)
     options = {"hessian_structure": "full", "likelihood": "gaussian", "random_state": seed}
     options |= {"prior_precision": 1.0, "sigma_noise": noise}
@@ -71,14 +71,14 @@ def frozen_fits(seed, epochs, noise=NOISE):
 
 
 def hessians(n=150, noise=NOISE):
-    """Name of each middle factor → the corresponding noise standard deviation."""
+    """Return the noise standard deviation that corresponds to each middle factor, by name."""
     return {"1/noise²": noise, "mean loss": np.sqrt(n / 2), "identity": 1.0}
 
 
 def spreads(model, X=X_TEST):
-    """Std of the linearised outputs for weights drawn with the root of the covariance, and with the covariance itself.
+    """Return the std of the linearised outputs for weights drawn with the root of the covariance, and with Σ itself.
 
-    Both have a closed form: root → diag(J Σ Jᵀ)^½, which is ``predict_std``; covariance → diag(J Σ² Jᵀ)^½.
+    Both have closed forms: diag(J Σ Jᵀ)^½ with the root, which is ``predict_std``, and diag(J Σ² Jᵀ)^½.
     """
     _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
     projected = torch.stack([model.posterior_.solve(row) for row in jacobian.rows()[:, 0].double()])  # Σ Jᵀ, row by row
@@ -86,7 +86,7 @@ def spreads(model, X=X_TEST):
 
 
 def sampled(model, X=X_TEST):
-    """Sampled versions of both, with the number of draws of the source (its ``linear_sampling``)."""
+    """Return sampled versions of both, with as many draws as the source (its ``linear_sampling``)."""
     _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
     dense = jacobian.rows()[:, 0].double()
     generator = torch.Generator().manual_seed(0)
@@ -97,7 +97,7 @@ def sampled(model, X=X_TEST):
 
 
 def combinations(run, fits):
-    """Std inside and outside, closed form and sampled, for each Hessian and way to draw; median over the nets."""
+    """Return median stds inside and outside for each Hessian and way to draw, closed form and sampled."""
     rows = {}
     for name, noise in hessians().items():
         for how in DRAWS:
@@ -113,7 +113,7 @@ def combinations(run, fits):
 
 
 def elsewhere(run, fits, n_seeds, epochs):
-    """Compare the correct std with that of both errors, for other prior precisions and other noise levels."""
+    """Compare the correct std with that under both errors, for other prior precisions and noise levels."""
     rows = {}
 
     def add(name, models, precision, noise):
@@ -137,9 +137,9 @@ def elsewhere(run, fits, n_seeds, epochs):
 
 
 def less_trained(run, fits):
-    """Numbers used by the claims for nets trained for fewer epochs; fits: epochs → models.
+    """Return the numbers used by the claims, for nets trained for fewer epochs; ``fits`` maps epochs to models.
 
-    Over the training rows the mean epistemic variance is σ² γ / N exactly, with γ the effective parameters.
+    Over the training rows, the mean epistemic variance is exactly σ² γ / N, with γ effective parameters.
     """
     judged = (("1/noise²", "root"), ("mean loss", "root"), ("identity", "covariance"))
     rows, within = {}, []
@@ -164,7 +164,7 @@ def less_trained(run, fits):
 
 
 def draw(run, model):
-    """Draw a panel for each combination, at the first seed."""
+    """Draw a panel for each combination, for the first seed."""
     X, y = sine_data(run.seed)
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.6), layout="constrained", sharex=True, sharey=True)
     mean = model.predict(X_TEST)
@@ -187,7 +187,7 @@ def draw(run, model):
 
 
 def reason(rows, within):
-    """Explain missed ranges: the unspecified training length determines the number of determined weights."""
+    """Explain the missed ranges: the unspecified number of epochs determines the number of effective parameters."""
     first, last = (list(rows.values())[k] for k in (0, -1))
     ratios = [row[3] for row in rows.values()]
     where = (

@@ -1,22 +1,23 @@
 r"""03 · Prior and noise tuned by the evidence
 ==============================================
 
-At fixed weights the log evidence of experiment 1's net is a function of two numbers, the prior precision λ and the
-noise σ,
+At fixed weights, the log evidence of experiment 1's net is a function of two numbers: the prior precision λ and the
+noise std σ,
 
 .. math:: \log p(D) \approx \log p(D | \theta^*, \sigma) - \tfrac12 \lambda \lVert\theta^*\rVert^2
     + \tfrac12 P \log \lambda - \tfrac12 \log |J^\top J / \sigma^2 + \lambda I| .
 
-The source (section 3.3) tunes both by it, where guesses are usual. The noise of the data is .3, so there is a correct
-answer for one of them. Four ways are compared:
+The source (section 3.3) maximises the evidence over both, instead of guessing. The noise std of the data is .3, so the
+correct σ is known. Four ways are compared:
 
-- *frozen net, evidence*: that of the source. Adam on the mean squared error without weight decay, then the evidence;
-- *evidence afterwards*: the training of this library under a small given prior precision, then the evidence;
+- *frozen net, evidence*: the way of the source. Adam on the mean squared error without weight decay, then the evidence;
+- *evidence afterwards*: training by this library under a small fixed prior precision, then the evidence;
 - *evidence in training* ("online"): both are updated while the net trains, so that weights, λ and σ are jointly
   optimal;
-- *leave-one-out*: λ and σ by the density of each row under the linearised net without it, in closed form.
+- *leave-one-out*: λ and σ maximise the density of each row under the linearised net fitted without this row, in closed
+  form.
 
-The residuals alone (the last line of the table) give too small an estimate, since the net has fitted part of the noise.
+The residuals alone (the last line of the table) underestimate the noise, because the net has fitted part of it.
 """
 
 import copy
@@ -47,7 +48,7 @@ CLAIMS = {
     )
     for name in JUDGED
 } | {
-    # the standard error of a noise of .3 from 150 rows is .3 / √300 = .017; the range is 3.5 of these either way
+    # The standard error of a noise std of .3 from 150 rows is .3 / √300 = .017; the range is ± 3.5 standard errors.
     f"{name}: sigma of each data set between .24 and .36": (
         lambda m, name=name: m[f"{name}, smallest sigma"] >= 0.24 and m[f"{name}, largest sigma"] <= 0.36
     )
@@ -57,7 +58,7 @@ AFTERWARDS = 0.01
 
 
 def models(X, y, seed, epochs):
-    """Name → fitted estimator."""
+    """Return the fitted estimators by name."""
     shared = {"hessian_structure": "full", "likelihood": "gaussian", "n_members": 1, "random_state": seed}
     evidence = {"prior_precision": "evidence", "sigma_noise": "evidence"}
     built_in = {"hidden_layer_sizes": (10,), **shared}

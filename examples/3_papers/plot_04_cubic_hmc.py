@@ -1,18 +1,18 @@
 r"""04 · Cubic toy against Hamiltonian Monte Carlo
 ================================================
 
-Twenty points of a cubic, and the posterior of a net with two hidden layers of seven units between and beyond them
-(Ritter, Botev & Barber 2018, §5.1, figure 1 and appendix E, figure 8). Laplace approximations with Kronecker-factored,
-diagonal and full curvature are compared with HMC draws from the posterior itself. In the source's equation 9 the prior
-enters the Kronecker factors of each layer,
+The data are twenty noisy points of a cubic. The net has two hidden layers of seven units (Ritter, Botev & Barber 2018,
+§5.1, figure 1 and appendix E, figure 8). Laplace approximations with Kronecker-factored, diagonal and full curvature
+are compared with HMC draws from the exact posterior. In the source's equation 9, the prior enters the Kronecker factors
+of each layer,
 
 .. math:: P_l = (\sqrt N\, \mathrm E[Q_l] + \sqrt\tau\, I) \otimes (\sqrt N\, \mathrm E[\mathcal H_l] + \sqrt\tau\, I),
 
-in the other structures :math:`P = N\, \mathrm E[H] + \tau I`. *Untuned* means that N is the number of rows and τ the
-prior precision of the training. *Tuned* means that both are hyperparameters, chosen on a grid by the likelihood of
-twenty more points. Here N rows instead of 20 correspond to a temperature of 20/N, and ``refit_laplace`` sets both
-without training. Predictions are averages over weight samples (``predictive="mc"``), as in the source, or those of the
-linearised net (``"glm"``), a later method (Immer et al. 2021).
+and the precision of the other structures is :math:`P = N\, \mathrm E[H] + \tau I`. *Untuned* means that N is the number
+of rows and τ the prior precision of the training. *Tuned* means that both are hyperparameters, chosen on a grid by the
+likelihood of twenty more points. Here, N rows instead of 20 correspond to a temperature of 20/N, and ``refit_laplace``
+sets N and τ without training. Predictions are averages over weight samples (``predictive="mc"``), as in the source. The
+linearised net (``"glm"``), a later method (Immer et al. 2021), is shown as well.
 """
 
 import matplotlib.pyplot as plt
@@ -30,15 +30,15 @@ SOURCE = {
     "diag": {"hessian_structure": "diag", "curvature": "mc_fisher"},
     "full": {"hessian_structure": "full", "curvature": "mc_fisher"},
 }
-"""Options of the source: for diag and full the Fisher matrix, by one draw a row."""
+"""Options of the source: for diag and full, the Fisher matrix from one draw per row."""
 GGN = {"diag, GGN": {"hessian_structure": "diag"}, "full, GGN": {"hessian_structure": "full"}}
 GLM = ("kron", *GGN)
 FACTOR = 3.0
-"""Largest acceptable ratio of a spread to that of HMC."""
+"""Largest acceptable ratio of a standard deviation to that of HMC."""
 
 
 def sane(m, name):
-    """True if the median spread is within SANE of HMC's, and the mean on the data within the noise std of the cubic."""
+    """True if the median std is within FACTOR of HMC's, and the error of the mean is below the noise std."""
     ratio = m[f"{name}: std / HMC, median"]
     return 1 / FACTOR < ratio < FACTOR and m[f"{name}: error of the mean"] < NOISE
 
@@ -78,20 +78,20 @@ CLAIMS = {
 
 
 class Net(nn.Sequential):
-    """1-7-7-1, 78 weights."""
+    """Net with layers 1-7-7-1 and 78 weights."""
 
     def __init__(self):
         super().__init__(nn.Linear(1, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 1))
 
 
 def split(theta):
-    """Weights (C, 78), in the order of the net's parameters, as W₁, b₁, W₂ (C, 7, 7), b₂, W₃ and b₃ (C, 1)."""
+    """Split weights (C, 78), in the order of the net's parameters, into W₁, b₁, W₂ (C, 7, 7), b₂, W₃ and b₃ (C, 1)."""
     w1, b1, w2, b2, w3, b3 = np.split(theta, [7, 14, 63, 70, 77], axis=1)
     return w1, b1, w2.reshape(-1, 7, 7), b2, w3, b3
 
 
 def layers(theta, x):
-    """Units of both hidden layers (C, n, 7), and outputs (C, n), under weights (C, 78) at x (n,)."""
+    """Return the units of both hidden layers (C, n, 7) and outputs (C, n), for weights (C, 78) at x (n,)."""
     w1, b1, w2, b2, w3, b3 = split(theta)
     first = np.tanh(x[:, None] * w1[:, None] + b1[:, None])
     second = np.tanh(first @ w2.swapaxes(-1, -2) + b2[:, None])
@@ -99,12 +99,12 @@ def layers(theta, x):
 
 
 def outputs(theta, x):
-    """The net under weights (C, 78) at x (n,): (C, n)."""
+    """Return the outputs (C, n) of the net for weights (C, 78) at x (n,)."""
     return layers(theta, x)[2]
 
 
 def log_posterior(x, y, noise):
-    """Log density (C,), up to a constant, and gradient (C, 78) of weights (C, 78), written out for speed."""
+    """Return log density (C,), up to a constant, and gradient (C, 78) of weights (C, 78), written out for speed."""
 
     def density(theta):
         _, _, w2, _, w3, _ = split(theta)
@@ -122,18 +122,18 @@ def log_posterior(x, y, noise):
 
 
 def points(n, rng):
-    """n points of the cubic, with noise."""
+    """Draw n noisy points of the cubic."""
     x = rng.uniform(-4, 4, n)
     return x[:, None], x**3 + NOISE * rng.normal(size=n)
 
 
 def weights_of(model):
-    """All weights of a fitted net, (78,)."""
+    """Return all weights of a fitted net, (78,)."""
     return nn.utils.parameters_to_vector(model.net_.module_.parameters()).detach().double().numpy()
 
 
 def trained(density, X, y, seed, n_starts):
-    """Net of largest posterior density among several starts."""
+    """Train from several starts, and return the net of largest posterior density."""
 
     def fit(start):
         model = LaplaceRegressor(
@@ -151,7 +151,7 @@ def trained(density, X, y, seed, n_starts):
 
 
 def tuned(model, X, y, rows, precisions):
-    """Model under the N and τ of largest likelihood on the given rows, and this N and τ."""
+    """Return the model with the N and τ of largest likelihood on the given rows, and this N and τ."""
     likelihoods = {}
     for n in rows:
         for tau in precisions:
@@ -163,7 +163,7 @@ def tuned(model, X, y, rows, precisions):
 
 
 def compare(grid, x, mean, std, reference):
-    """Values of ``COLUMNS``: ratios of epistemic and total std to those of HMC, and the RMS error of the mean."""
+    """Return the ``COLUMNS``: ratios of epistemic and total std to those of HMC, and the RMS error of the mean."""
     inside = (grid >= x.min()) & (grid <= x.max())
     ratio = std / reference[1]
     total = np.median(np.hypot(std, NOISE) / np.hypot(reference[1], NOISE))
@@ -311,7 +311,7 @@ def main():
 
 
 def answers(model, grid):
-    """Mean and epistemic std."""
+    """Return mean and epistemic std."""
     return model.predict(grid[:, None]), model.predict_std(grid[:, None], kind="epistemic")
 
 

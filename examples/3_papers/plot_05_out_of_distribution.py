@@ -2,25 +2,25 @@ r"""05 · Out of distribution: letters for a net trained on digits
 ================================================================
 
 Ritter et al. (2018, section 5.2, figure 2 and table 1) train a net on digits, with dropout, and test it on letters. All
-ways to predict share the trained net and differ in the average:
+ways to predict share the trained net and differ in the weights that are averaged:
 
 .. math:: p(y \mid x) \approx \frac1S \sum_{s=1}^{S} p(y \mid x, \theta_s), \qquad
           H(x) = -\sum_y p(y \mid x) \log p(y \mid x) \in [0, \log 10].
 
-A single :math:`\theta` is the deterministic pass; dropout masks are MC dropout. Otherwise :math:`\theta_s` comes from a
-Laplace approximation with diagonal or Kronecker-factored precision. For layer :math:`l` the latter has the damping of
-the source's equation 9:
+A single :math:`\theta` gives the deterministic pass, and random dropout masks give MC dropout. Otherwise,
+:math:`\theta_s` is drawn from a Laplace approximation with diagonal or Kronecker-factored precision. The
+Kronecker-factored precision of a layer has the damping of the source's equation 9:
 
 .. math:: (\sqrt N\,\mathrm E[g g^\top] + \sqrt\tau I) \otimes (\sqrt N\,\mathrm E[a a^\top] + \sqrt\tau I).
 
-N and τ minimise the cross-entropy on validation rows. The curvature uses the same binarised digits as the training:
-each pixel is black or white, with its intensity as probability.
+N and τ minimise the cross-entropy on validation rows. The curvature and the training use binarised digits: each pixel
+is 0 or 1, with its intensity as the probability of 1.
 
 If the net is underconfident on validation rows, N and τ chosen on them leave almost no posterior. Therefore two more
-results are drawn: the posterior with N and τ of the training ("untuned"), and nets trained without dropout and
-binarisation and with hardly any decay, which are more confident.
+results are shown: the posterior with N and τ of the training ("untuned"), and more confident nets. These nets are
+trained without dropout and binarisation, and with hardly any weight decay.
 
-``--data DIR`` uses MNIST, garments (Fashion-MNIST) and the source's net of 2 × 1024 hidden units instead.
+With ``--data DIR``, the experiment uses MNIST, clothes (Fashion-MNIST) and the source's net of 2 × 1024 hidden units.
 """
 
 from collections import defaultdict
@@ -84,7 +84,7 @@ N_SAMPLES = 100
 
 @dataclass(frozen=True)
 class Recipe:
-    """Training of the nets, and their curvature.
+    """Training of the nets, and options of their curvature.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Recipe:
         Function from the numbers of pixels and of hidden units to a module.
     epochs : int
     copies : int
-        Binarisations of each row in the curvature; 0 for the grey pictures.
+        Number of binarisations of each row in the curvature; 0: use the grey pictures.
     decay : float
         Factor of ½‖θ‖², added to the mean loss.
     curvature : str
@@ -107,7 +107,7 @@ class Recipe:
 
 @dataclass
 class Found:
-    """Results of the methods, one value a seed."""
+    """Results of the methods, one value per seed."""
 
     scores: dict = field(default_factory=lambda: defaultdict(list))
     entropies: dict = field(default_factory=lambda: defaultdict(list))
@@ -117,7 +117,7 @@ class Found:
     confidence: list = field(default_factory=list)
 
     def add(self, name, p, y):
-        """Add probabilities of the test rows, with classes y, followed by those of the rows of other classes."""
+        """Add the probabilities of the test rows, with classes y, followed by those of rows of other classes."""
         inside, outside = np.split(entropy(p), [len(y)])
         auroc = roc_auc_score(np.arange(len(p)) >= len(y), np.concatenate([inside, outside]))
         head = p[: len(y)]
@@ -125,7 +125,7 @@ class Found:
         self.entropies[name].append((inside, outside))
 
     def mean(self):
-        """Mean of the measures over the seeds."""
+        """Return the means of the measures over the seeds."""
         return {name: np.mean(rows, axis=0) for name, rows in self.scores.items()}
 
 
@@ -161,7 +161,7 @@ def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
 
 
 def recipes(run):
-    """Numbers of rows (training, validation, test, other classes), hidden units, and recipes of the training."""
+    """Return numbers of rows (training, validation, test, other classes), hidden units, and recipes of the training."""
     if run.quick:
         return (200, 60, 60, 60), 32, {"the source's": Recipe(relu_net, 20, 2)}
     if run.data is None:
@@ -224,7 +224,7 @@ def main():
 
 
 def why(m):
-    """Explanation from the two extra measures and the extra training."""
+    """Explain failed claims by the two extra measures and the extra training."""
     factor, gap = (
         m[f"{name} on validation rows"] for name in ("best factor of the logits", "confidence minus accuracy")
     )

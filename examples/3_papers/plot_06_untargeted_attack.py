@@ -6,7 +6,7 @@ most probable (the fast gradient sign method of Goodfellow et al. 2014),
 
 .. math:: x_\mathrm{adv} = x - \eta\,(\max x - \min x) \odot \mathrm{sgn}\,\nabla_x \max_y \log p^{(M)}(y \mid x),
 
-with the range of each pixel in the data. The gradient is that of the averaged prediction
+where :math:`\max x - \min x` is the range of each pixel in the data. The gradient is that of the averaged prediction
 :math:`p^{(M)} = \frac1S \sum_s p(y \mid x, \theta_s)` of each method. The pictures end far from all data, so a method
 should become uncertain about them.
 """
@@ -81,7 +81,7 @@ def main():
 
 
 def why(m, chosen):
-    """Explanation from N and τ, and from the loose posteriors."""
+    """Explain failed claims by N and τ, and by the posteriors with a small τ."""
     kron, diag, one, dropout = "Kronecker Laplace", "diagonal Laplace", "deterministic", "MC dropout"
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     gained, end, kept = (

@@ -2,12 +2,13 @@ r"""07 · Targeted attack: every picture a zero
 ==========================================
 
 Ritter et al. (2018, section 5.3, figure 4; after Li & Gal 2017) push the test pictures towards the class 0, step by
-step, by the gradient of each method's averaged prediction,
+step, with the gradient of each method's averaged prediction,
 
 .. math:: x^{(t+1)} = x^{(t)} + \eta\,\mathrm{sgn}\,\nabla_x \log p^{(M)}(y = 0 \mid x^{(t)}), \qquad \eta = 10^{-2},
 
 and count the steps until the method is fooled. Pictures that a method already classifies as 0 are excluded. In the
-source half of them fool the Kronecker-factored posterior after about 20 steps, and the other methods after about 10.
+source, half of the pictures fool the Kronecker-factored posterior after about 20 steps, and the other methods after
+about 10.
 """
 
 import itertools
@@ -80,7 +81,7 @@ def main():
 
 
 def why(m, chosen):
-    """Explanation from N and τ, and from the loose posteriors."""
+    """Explain failed claims by N and τ, and by the posteriors with a small τ."""
     kron, loose = "Kronecker Laplace", f"Kronecker Laplace{LOOSE}"
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     half = {name: m[f"{name}, steps to half"] for name in (*SHOWN, loose, f"diagonal Laplace{LOOSE}")}

@@ -1,12 +1,12 @@
 """08 · Misclassifications: is a residual net uncertain where it is wrong?
 ===========================================================================
 
-Ritter et al. (2018, section 5.4, figure 5 and table 2) take a wide residual net with batch norm, trained on CIFAR-100
-with and without dropout. They compare the predictive entropy of right and wrong predictions. That size is out of reach
-here, but its parts are not: convolutions, batch norm with running moments, residual sums :math:`x + f(x)`, downsampling
-by 2 × 2 convolutions, and augmentation by random shifts, in training and curvature.
+Ritter et al. (2018, section 5.4, figure 5 and table 2) use a wide residual net with batch norm, trained on CIFAR-100
+with and without dropout. They compare the predictive entropy of right and wrong predictions. Here, a smaller net has
+the same components: convolutions, batch norm with running moments, residual sums :math:`x + f(x)`, and downsampling by
+2 × 2 convolutions. Training and curvature use augmentation by random shifts.
 
-The parameters of the batch norms are random as well, with one dense block of the precision each. Those of the
+The parameters of the batch norms are random as well; each batch norm has a dense block of the precision. The
 convolutions have Kronecker factors over patches.
 """
 
@@ -42,7 +42,7 @@ ALL = [*AVERAGED, *((net, name) for net in NETS for name in (ONE, DIAG))]
 
 
 def gained(m, net, name, where):
-    """Difference of a measure from that of the deterministic pass."""
+    """Return the difference of a measure from that of the deterministic pass."""
     return m[f"{net}: {name}, {where}"] - m[f"{net}: {ONE}, {where}"]
 
 
@@ -75,7 +75,7 @@ class Shifted(nn.Module):
     """Random shift of each picture by up to a pixel during training."""
 
     def forward(self, x):
-        """Pictures (n, 1, s, s)."""
+        """Shift pictures (n, 1, s, s)."""
         if not self.training:
             return x
         side = x.shape[-1]
@@ -85,7 +85,7 @@ class Shifted(nn.Module):
 
 
 def shifted(X, random_state):
-    """Random shift of rows (n, s²)."""
+    """Shift rows (n, s²) at random."""
     side = math.isqrt(X.shape[1])
     padded = np.pad(X.reshape(-1, side, side), ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), (1, 2))
@@ -105,12 +105,12 @@ class Residual(nn.Module):
         )
 
     def forward(self, x):
-        """Feature maps (n, C, s, s)."""
+        """Apply the block to feature maps (n, C, s, s)."""
         return x + self.inner(x)
 
 
 def residual_net(side, channels, dropout):
-    """Net from rows of side² pixels to ten logits: two residual blocks, with half the resolution after the first."""
+    """Return a net from side² pixels to ten logits: two residual blocks, the second at half the resolution."""
     return nn.Sequential(
         nn.Unflatten(1, (1, side, side)),
         Shifted(),
@@ -123,7 +123,7 @@ def residual_net(side, channels, dropout):
 
 
 def dropout_passes(module, X, n_samples, seed):
-    """Averaged probabilities with dropout in training mode and batch norm in evaluation mode."""
+    """Return averaged probabilities with dropout in training mode and batch norm in evaluation mode."""
     torch.manual_seed(seed)
     for layer in module.modules():
         if isinstance(layer, nn.Dropout):
@@ -135,7 +135,7 @@ def dropout_passes(module, X, n_samples, seed):
 
 
 def with_own_moments(module, X, n_passes=20):
-    """Copy whose running moments are those of the training rows without dropout, shifted as during training."""
+    """Return a copy with running moments of the training rows without dropout, shifted as in training."""
     found = copy.deepcopy(module).eval()
     for layer in found.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -214,7 +214,7 @@ def main():
 
 
 def why(m):
-    """Explanation from the accuracy of the nets with running moments not affected by dropout."""
+    """Explain failed claims by the accuracy with running moments not affected by dropout."""
     points = {pair: 100 * gained(m, *pair, "accuracy") for pair in AVERAGED}
     collected, fresh = (
         m[f"with dropout: {ONE}, {what}"] for what in ("accuracy", "accuracy with moments of no dropout")

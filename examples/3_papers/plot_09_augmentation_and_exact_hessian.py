@@ -2,20 +2,20 @@ r"""09 · Augmentation and exact Hessian: what the curvature is made of
 ==================================================================
 
 Ritter et al. (2018, appendix C, figures 6 and 7) repeat the two attacks of experiments 6 and 7 with other curvatures of
-the same net. They compare curvatures with and without the random binarisation of the training, and approximate and
-exact expectations of the output factors of the layers. Without augmentation they had to regularise much more; the
-approximation made next to no difference.
+the same net. They compare curvatures with and without the augmentation of the training, a random binarisation. They
+also compare approximate and exact expectations of the layers' output factors. Without augmentation, they had to
+regularise much more; the approximation made hardly any difference.
 
-The regularisation that a posterior needs is measured here as the smallest τ, with N = n, at which weight samples lose
-at most a point of accuracy on validation rows compared with the net itself.
+Here, the *needed* τ of a posterior measures this regularisation. It is the smallest τ, with N = n, at which weight
+samples lose at most one point of validation accuracy compared with the net itself.
 
-The second part uses a smaller net, for which the exact Hessian is affordable. Where activations are piecewise linear,
-the block of each layer *is* that of the generalised Gauss–Newton matrix (Botev et al. 2017),
+The second part uses a smaller net, for which the exact Hessian is affordable. If activations are piecewise linear, the
+block of each layer equals that of the generalised Gauss–Newton matrix (Botev et al. 2017),
 
 .. math:: \frac{\partial^2 E}{\partial W_l^2} = \sum_n a_{nl} a_{nl}^\top \otimes
           J_{nl}^\top\,\frac{\partial^2 E}{\partial f_n^2}\,J_{nl}, \qquad f'' = 0,
 
-and the two matrices only differ between layers, where the Hessian may have negative eigenvalues.
+and the two matrices differ only in the blocks between layers, through which the Hessian may have negative eigenvalues.
 """
 
 import warnings
@@ -57,9 +57,9 @@ COLOURS = {WITH: "tab:blue", WITHOUT: "tab:red", DRAWN: "black"}
 
 
 def attacked(net, model, data, seed, budget):
-    """Both curves of a model with the prior that it needs, this prior, that of least cross-entropy, and a share.
+    """Return both curves of a model with its needed τ, this τ, the τ of least cross-entropy, and a share.
 
-    The share is that of the eigenvalues of the curvature above the needed prior precision.
+    The share counts the eigenvalues of the curvature above the needed prior precision.
     """
     samples, to_choose, n_steps, n_rows, precisions = budget
     best = choose_scale(model, *data.validation, to_choose, (1.0,), precisions[::2]).prior_precision
@@ -72,7 +72,7 @@ def attacked(net, model, data, seed, budget):
 
 
 def row_of(curves):
-    """Six measures of one curvature, over the seeds."""
+    """Return six measures of one curvature, over the seeds."""
     first, second, needed, best, known = zip(*curves, strict=True)
     first, second = np.mean(first, axis=0), np.mean(second, axis=0)
     taus = (float(np.exp(np.log(values).mean())) for values in (needed, best))
@@ -80,13 +80,13 @@ def row_of(curves):
 
 
 def difference_of_blocks(one, other):
-    """Largest difference between two block-diagonal curvatures, relative to each block's largest entry."""
+    """Return the largest difference between two block-diagonal curvatures, relative to each block's largest entry."""
     pairs = zip(one.laplace_.curvature.parts, other.laplace_.curvature.parts, strict=True)
     return max(float((a.matrix - b.matrix).abs().max() / a.matrix.abs().max()) for a, b in pairs)
 
 
 def exact_part(run, data, budget):
-    """Curves of a small net under five curvatures, the difference of the blocks, and the Hessian's negative share."""
+    """Return curves of a small net for five curvatures, the difference of blocks, and the Hessian's negative share."""
     width, epochs, rows = (4, 20, 60) if run.quick else (16, 100, 500)
     X, y = (values[:rows] for values in data.train)
     net = trained(seeded(relu_net, run.seed, X.shape[1], width), X, y, epochs)
@@ -99,10 +99,10 @@ def exact_part(run, data, budget):
         (KRON, "kron", "ggn"),
     ):
         models[name] = laplace(net, X, y, structure, run.seed, curvature=curvature, dtype="float64")
-        with warnings.catch_warnings():  # negative eigenvalues of the Hessian are clipped, with a warning at each use
+        with warnings.catch_warnings():  # Negative eigenvalues of the Hessian are clipped, with a warning at each use.
             warnings.simplefilter("ignore", UserWarning)
             curves[name] = attacked(net, models[name], data, run.seed, budget)
-    values = torch.linalg.eigvalsh(models[EXACT].laplace_.curvature.lower)  # before negative ones count as zero
+    values = torch.linalg.eigvalsh(models[EXACT].laplace_.curvature.lower)  # negative ones not yet set to zero
     return (
         curves,
         difference_of_blocks(models[BLOCK], models[EXACT_BLOCK]),
@@ -166,7 +166,7 @@ def main():
 
 
 def why(m):
-    """Explanation from the effect of augmentation on the curvature."""
+    """Explain failed claims by the effect of augmentation on the curvature."""
     tau, known, heights = (
         {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
     )

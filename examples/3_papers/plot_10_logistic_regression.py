@@ -1,12 +1,13 @@
 r"""10 · Bayesian logistic regression: plugin against Laplace
 ===========================================================
 
-Two clouds of points that a line separates, and a linear model: one linear layer with one logit. The source (the blog of
-LaplaceRedux.jl, figure 1) shows the probabilities in the plane. With the plugin they only depend on the distance from
-the line, with straight and parallel contours. With the Laplace approximation the contours *fan out*, since far from all
-data the direction of the line is uncertain.
+The data are two linearly separable clouds of points; the model is one linear layer with one logit. The source (the blog
+of LaplaceRedux.jl, figure 1) shows the probabilities in the plane. With the plugin, they depend only on the distance
+from the decision boundary, so the contours are straight and parallel. With the Laplace approximation, the contours *fan
+out*, because the direction of the boundary is uncertain.
 
-For a model that is linear in its weights the Gauss–Newton matrix is the Hessian, and has a closed form:
+For a model that is linear in its weights, the Gauss–Newton matrix equals the Hessian. The posterior precision P has a
+closed form:
 
 .. math:: P = X^\top S X + \lambda I, \qquad S = \mathrm{diag}(p_n (1 - p_n)),
 
@@ -37,13 +38,13 @@ HALF_WIDTH = 10.0
 
 
 def two_clouds(n, seed):
-    """Draw n points in the square from (.5, .5) to (5, 5), labelled 1, and n in its mirror image, labelled 0."""
+    """Draw n points labelled 1 in the square from (.5, .5) to (5, 5), and n points labelled 0 in its mirror image."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.uniform(0.5, 5.0, (n, 2)), rng.uniform(-5.0, -0.5, (n, 2))]), np.repeat([1, 0], n)
 
 
 def precision_error(plugin, X, prior_precision):
-    """Largest difference of the posterior precision from its closed form, relative to the largest entry."""
+    """Return the largest difference of the precision from its closed form, relative to the largest entry."""
     design = np.column_stack([X, np.ones(len(X))])
     p = plugin.predict_proba(X)[:, 1]
     expected = design.T @ (design * (p * (1 - p))[:, None]) + prior_precision * np.eye(3)
@@ -53,7 +54,7 @@ def precision_error(plugin, X, prior_precision):
 
 
 def along_the_line(model, X):
-    """Path of 50 units parallel to the decision boundary, through a point with a plugin probability of about .9."""
+    """Return a path of 50 units parallel to the decision boundary, where the plugin probability is about .9."""
     (w,), (b,) = (tensor.detach().numpy() for tensor in model.net_.module_.parameters())
     across, along = w / np.linalg.norm(w), np.array([-w[1], w[0]]) / np.linalg.norm(w)
     start = across * (np.log(9.0) - b) / np.linalg.norm(w)

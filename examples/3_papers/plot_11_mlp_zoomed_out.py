@@ -1,11 +1,11 @@
 r"""11 · A small net against its Laplace approximation, zoomed out
 ==============================================================
 
-Classes in the quadrants of the plane (XOR), which no line separates, and a net with 32 sigmoid units. The source (the
-blog of BayesLaplace.jl, figures 2 and 3) draws the probabilities near the data and far away from them. The plugin
-"classifies with full confidence in regions completely scarce of any data"; with the Laplace approximation the
-confidence decreases there. In the linearised net the logit of a row is Gaussian, and its probability is moderated by
-the variance,
+The data are two classes in the quadrants of the plane (XOR), which no line separates. The net has 32 sigmoid units. The
+source (the blog of BayesLaplace.jl, figures 2 and 3) draws the probabilities near the data and far away from them. The
+plugin "classifies with full confidence in regions completely scarce of any data"; with the Laplace approximation, the
+confidence decreases there. In the linearised net, the logit of a row is Gaussian, and its variance moderates the
+probability,
 
 .. math:: p(y = 1 \mid x) \approx \sigma\!\left(\frac{f(x)}{\sqrt{1 + \tfrac{\pi}{8} J(x) P^{-1} J(x)^\top}}\right).
 """
@@ -33,7 +33,7 @@ CLAIMS = {
     "Laplace and plugin predict the same class everywhere": lambda m: m["points of another class"] == 0,
 }
 LAMBDA, N_HIDDEN = 0.01, 32
-NEAR, FAR = 8.0, 50.0  # half widths of the two windows
+NEAR, FAR = 8.0, 50.0  # half-widths of the two windows
 
 
 def quadrants(n, seed):
@@ -51,7 +51,7 @@ def two_clouds(n, seed):
 
 
 def fitted(X, y, activation, trained, prior_precision, seed):
-    """Train the source's net under one prior precision, and approximate its posterior under another."""
+    """Train the source's net under one prior precision, and approximate its posterior under another one."""
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), activation(), nn.Linear(N_HIDDEN, 1))
     return LaplaceClassifier(
         net,
@@ -65,7 +65,7 @@ def fitted(X, y, activation, trained, prior_precision, seed):
 
 
 def square(half_width, n):
-    """Grid of n × n points, and the border of the window with n points a side."""
+    """Return a grid of n × n points, and the border of the window with n points per side."""
     side = np.linspace(-half_width, half_width, n)
     grid = np.stack(np.meshgrid(side, side), axis=-1)
     return side, grid, np.concatenate([grid[0], grid[-1], grid[:, 0], grid[:, -1]])
@@ -93,7 +93,7 @@ def main():
         models = {"plugin": plugin, f"Laplace, prior precision {LAMBDA:g}": model}
         for name, value in (("as in training", trained), ("by evidence", "evidence")):
             models[f"Laplace, {name}"] = copy.deepcopy(model).refit_laplace(prior_precision=value)
-        # variants that change the far field of the plugin: units without saturation, linearly separable data
+        # variants that change the plugin far from the data: units without saturation, linearly separable data
         others = {
             "ReLU units": (X, y, fitted(X, y, nn.ReLU, trained, LAMBDA, run.seed)),
             "two clouds": (

@@ -1,22 +1,23 @@
 r"""12 · Prior strength and model size
 ======================================
 
-Two short demonstrations of the documentation of LaplaceRedux.jl ("A quick note on the prior"), on the sine:
+These are two short demonstrations from the documentation of LaplaceRedux.jl ("A quick note on the prior"), on the sine
+data:
 
 - *High prior precision → only observation noise. Low prior precision → high posterior uncertainty.* One net, with three
-  values of λ at the same weights: 1e5, the one of largest evidence, 1e-5.
+  values of λ at the same weights: 1e5, the value of largest evidence, and 1e-5.
 - *For larger models, the optimal prior precision λ as evaluated through Empirical Bayes tends to be smaller*: nets of
   5, 10 and 50 hidden units.
 
 With :math:`j = \partial f(x) / \partial \theta` and an eigendecomposition
-:math:`J^\top J = V \,\mathrm{diag}(h)\, V^\top` the epistemic variance is
+:math:`J^\top J = V \,\mathrm{diag}(h)\, V^\top`, the epistemic variance is
 
 .. math:: \sum_i \frac{(v_i^\top j)^2}{h_i / \sigma^2 + \lambda} :
 
-A large λ shrinks all of its terms. A small λ enlarges those directions that the data do not determine
-(:math:`h_i = 0`); they only matter outside the data.
+A large λ shrinks all of its terms. A small λ enlarges the terms of directions that the data do not determine
+(:math:`h_i = 0`). These directions matter only outside the data.
 
-Not specified: the noise for the given λ (the source: 1, the default of its package without tuning).
+The source does not specify the noise std for the given λ. Without tuning, the default of its package is 1.
 """
 
 import copy
@@ -63,11 +64,11 @@ CLAIMS = (
     }
 )
 STRENGTHS = "strong", "tuned", "weak", "none at all"
-NONE = 1e-10  # not in the source: the effect of an even weaker prior
+NONE = 1e-10  # not in the source: an even weaker prior
 
 
 def under_each_prior(X, y, n_hidden, seed, epochs):
-    """Strength → the same net under that prior, with the noise tuned once."""
+    """Return the same net under the prior of each strength, with the noise tuned once."""
     net = adam_net(X, y, seed=seed, epochs=epochs, n_hidden=n_hidden)
     tuned = LaplaceRegressor(
         net, hessian_structure="full", likelihood="gaussian", prior_precision="evidence", sigma_noise="evidence"
@@ -82,14 +83,14 @@ def under_each_prior(X, y, n_hidden, seed, epochs):
 
 
 def numbers(model, y):
-    """Epistemic std on and outside the data, largest total std / noise, std outside / std of y, and P − γ."""
+    """Return epistemic std on and outside the data, largest total std / noise, std outside / std of y, and P − γ."""
     inside, outside = inside_and_outside(model.predict_std(X_TEST, kind="epistemic"))
     free = model.laplace_.network.n_parameters - model.n_effective_parameters_
     return inside, outside, model.predict_std(X_TEST).max() / model.sigma_noise_, outside / y.std(), free
 
 
 def draw(run, X, y, nets):
-    """Draw a grid of panels: sizes in rows, strengths in columns, one net a row."""
+    """Draw a grid of panels: sizes in rows and strengths in columns, with one net per row."""
     figure, axes = plt.subplots(3, 3, figsize=(10, 6.8), layout="constrained", sharex=True, sharey=True)
     for row, (n_hidden, models) in zip(axes, nets.items(), strict=True):
         for axis, (strength, model) in zip(row, models.items(), strict=False):
@@ -106,7 +107,7 @@ def draw(run, X, y, nets):
 
 
 def reason(table):
-    """Explain why a small net does not explode: the directions left to the prior, and the band without a prior."""
+    """Explain why the std of a small net stays small: undetermined directions, and the std without a prior."""
     small, large = ({s: table[f"{n} hidden, {s}"] for s in ("weak", "none at all")} for n in SIZES[:2])
     return (
         "the std is very large only in directions that the data do not determine. A net of "

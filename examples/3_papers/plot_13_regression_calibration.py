@@ -2,18 +2,19 @@ r"""13 · Calibration of a regressor
 ===================================
 
 The regression tutorial of LaplaceRedux.jl draws 3000 points, x uniform on (0, 8), y = sin x + .3 ε. It fits a net with
-50 tanh units to 80 % of them, and tunes prior precision and noise by the evidence. For the other 20 % it plots how
-often the targets lie below the predicted quantiles (Kuleshov, Fenner & Ermon 2018, eq. 8):
+50 tanh units to 80 % of the points, and tunes prior precision and noise by the evidence. For the other 20 %, the
+tutorial plots how often the targets lie below the predicted quantiles (Kuleshov, Fenner & Ermon 2018, eq. 8):
 
 .. math:: \hat p_j = \frac{1}{T} \sum_{t=1}^T 1[F_t(y_t) \le p_j], \qquad p_j = \tfrac{j}{20} ,
 
 against :math:`p_j`. It also prints the *sharpness*, the mean predictive variance
-:math:`\tfrac1T \sum_t \mathrm{var}(F_t)`. A calibrated model is on the diagonal, and of two calibrated models the
-sharper is better.
+:math:`\tfrac1T \sum_t \mathrm{var}(F_t)`. The curve of a calibrated model is on the diagonal; of two calibrated models,
+the sharper one is better.
 
 The distributions that the tutorial prints have standard deviations of .05 to .1, and a sharpness of .005, although the
 noise alone has a variance of .09. They are distributions of the function, not of the targets with which they are
-compared. Those of the function are a second line here. The third is the net before prior and noise were tuned (both 1).
+compared. Here, a second line shows the distributions of the function. The third line is the net before prior and noise
+were tuned (both 1).
 """
 
 import copy
@@ -26,8 +27,8 @@ from sine import BLUE, GREY, NOISE, ORANGE
 
 from sklearn_laplace import LaplaceRegressor, metrics
 
-LEVELS = np.arange(1, 20) / 20  # the edges between 20 bins; at 0 and 1 nothing can go wrong
-# in 99 of 100 cases, the largest distance between a distribution and the frequencies of n draws from it is below
+LEVELS = np.arange(1, 20) / 20  # the edges between 20 bins; at 0 and 1, the frequency is always right
+# In 99 of 100 cases, the largest distance between a distribution and the frequencies of n draws from it is below
 # 1.63 / √n (Kolmogorov)
 CLAIMS = {
     "the source's split, 600 test rows: all 19 frequencies are within 1.63 / √600 = .067 of the nominal levels": (
@@ -50,12 +51,12 @@ def rows_of(seed, n):
 
 
 def below(quantiles, y):
-    """True for each target that is below a quantile, (n, 19)."""
+    """Return True for each target below each quantile, (n, 19)."""
     return y[:, None] <= quantiles
 
 
 def judged(model, X, y):
-    """Name → targets below quantiles, PIT, variance of the predictive, and the model's largest evidence."""
+    """Return, by name, targets below quantiles, PIT, predictive variance, and the model's largest evidence."""
     mean, total = model.predict(X, return_std=True)
     alone = norm(mean, model.predict_std(X, kind="epistemic"))
     untuned = copy.deepcopy(model).refit_laplace(prior_precision=1.0, sigma_noise=1.0)
@@ -68,7 +69,7 @@ def judged(model, X, y):
 
 
 def draw(run, observed, pit, n_test):
-    """Left: calibration plot of the source. Right: probability integral transform of the first line."""
+    """Draw the source's calibration plot (left) and the probability integral transform of the first line (right)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     edges = np.concatenate([[0.0], LEVELS, [1.0]])
     band = np.stack([binom.ppf(p, n_test, edges) / n_test for p in (0.05, 0.95)])

@@ -1,10 +1,10 @@
 r"""14 · Four classes in four blobs: probit against plugin
 ======================================================
 
-A blob of points in each quadrant and a net with three hidden units. The source (the multi-class example of
+The data are a blob of points in each quadrant; the net has three hidden units. The source (the multi-class example of
 LaplaceRedux.jl) draws the probability of each class in the plane, for the plugin and for the Laplace approximation. The
-regions are the same, and off the data Laplace is less confident. The logits of a row are Gaussian with mean f and
-covariance C. The probit approximation for several classes (MacKay 1992; Lu et al. 2020) uses its diagonal,
+predicted regions are the same, but off the data, Laplace is less confident. The logits of a row are Gaussian with mean
+f and covariance C. The probit approximation for several classes (MacKay 1992; Lu et al. 2020) uses its diagonal,
 
 .. math:: p(y = c \mid x) \approx \mathrm{softmax}_c\!\left(\frac{f_c(x)}{\sqrt{1 + \tfrac{\pi}{8} C_{cc}(x)}}\right).
 """
@@ -34,11 +34,11 @@ CLAIMS = {
     ),
 }
 CENTRE, SPREAD, N_HIDDEN = 3.0, 0.7, 3
-HALF_WIDTH, AWAY = 10.0, 3.0  # of the window; off the data: further than this from every point
+HALF_WIDTH, AWAY = 10.0, 3.0  # half-width of the window; rows off the data are farther than this from every point
 
 
 def blobs(n, seed):
-    """Draw n points in normal blobs, one a quadrant, with the quadrant as label."""
+    """Draw n points from four normal blobs, one per quadrant, with the quadrant as label."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 4
     centres = CENTRE * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])

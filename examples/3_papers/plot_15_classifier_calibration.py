@@ -2,17 +2,17 @@ r"""15 · Calibration of a classifier, and a tuning that ends at the MAP
 ===================================================================
 
 A net trained on few rows is overconfident. The source (the blog and the tutorial of the library *curvature*) draws the
-usual diagnostics: a reliability diagram with the expected calibration error, the histogram of confidence, and the
-histograms of predictive entropy on pictures of the training's kind and of another kind. Its Kronecker-factored
-posterior has two hyperparameters, found by a search on a log scale on validation rows: N, which multiplies the
-curvature H of a row, and τ, which is added,
+usual diagnostics: a reliability diagram with the expected calibration error, and histograms of confidence and
+predictive entropy. The entropy is shown for pictures of the training classes and of other classes. The source's
+Kronecker-factored posterior has two hyperparameters, found by a search on a log scale on validation rows: N, which
+multiplies the curvature H of a row, and τ, which is added,
 
 .. math:: P = N\,H + \tau I .
 
-If both are large, the posterior is the MAP itself, and a search by accuracy alone cannot distinguish them: that
-library's tutorial ends with 94.11 % before and 94.11 % after. Here a temperature is n / N, the prior precision is τ,
-and the search uses the log density of the validation rows. Even so it ends at the MAP if the MAP is underconfident,
-since an average over nets is less confident still (the second table).
+If both are large, the posterior collapses to the MAP, and a search by accuracy alone cannot distinguish posterior and
+MAP. In the tutorial of that library, the accuracy is 94.11 % both before and after. Here, the temperature is n / N, the
+prior precision is τ, and the search uses the log density of the validation rows. Even so, the search ends at the MAP if
+the MAP is underconfident, because an average over nets is even less confident (the second table).
 """
 
 import copy
@@ -46,21 +46,21 @@ CLAIMS = {
         lambda m: m["Laplace, AUROC"] >= m["MAP, AUROC"]
     ),
 }
-"""Claims about the mean over the splits."""
+"""Conditions on the means over the splits."""
 DECAYS = {"": 1e-3, "strong decay: ": 0.1}
-"""Prior precision of the training: a very weak one, as is common, used by the claims; and one with an underconfident
+"""Prior precisions of the training: a very weak one, as is common, for the claims; and one that gives an underconfident
 MAP."""
 N_OVER_ROWS = np.logspace(-2, 4, 7)
 TAU = np.logspace(-2, 4, 7)
 COLLAPSED, AT_THE_MAP = 1e8, 0.01
-"""τ of a collapsed posterior, and the largest difference of its probabilities from those of the MAP."""
+"""τ of a posterior collapsed to the MAP, and the largest allowed difference of their probabilities."""
 N_BINS, STRATEGIES = 10, ("uniform", "quantile")
 METHODS = "MAP", "Laplace", "Laplace, untuned", "collapsed"
 COLUMNS = ["accuracy", "NLL", "ECE equal width", "ECE equal count", "AUROC", "mean confidence"]
 
 
 def bundled(seed):
-    """Digits of 8 × 8 pixels, and the same number of patches of two photographs, in the same grey values."""
+    """Return digits of 8 × 8 pixels, and as many patches of two photographs with the same range of grey values."""
     X, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     patches = []
@@ -74,7 +74,7 @@ def bundled(seed):
 
 
 def larger(source):
-    """MNIST and garments of 28 × 28 pixels."""
+    """Return MNIST and clothes of 28 × 28 pixels."""
     sys.path.append(str(Path(__file__).parents[1]))
     import open_data
 
@@ -83,14 +83,14 @@ def larger(source):
 
 
 def parts(X, y, n_fit, n_validation, n_test, seed):
-    """Random training, validation and test rows."""
+    """Return random training, validation and test rows."""
     order = np.random.default_rng(seed).permutation(len(y))
     ends = np.cumsum([n_fit, n_validation, n_test])
     return [(X[rows], y[rows]) for rows in np.split(order[: ends[-1]], ends[:-1])]
 
 
 def searched(model, X, y, every):
-    """Log losses of the grid on validation rows, (N, τ), and the N / n and τ of the smallest."""
+    """Return the log losses of the grid on validation rows, (N, τ), and the best N / n and τ."""
     scales, taus = N_OVER_ROWS[::every], TAU[::every]
     losses = np.empty((len(scales), len(taus)))
     for (i, scale), (j, tau) in itertools.product(enumerate(scales), enumerate(taus)):
@@ -101,7 +101,7 @@ def searched(model, X, y, every):
 
 
 def scores(p, y, p_outside):
-    """Values of ``COLUMNS``."""
+    """Return the values of ``COLUMNS``."""
     both = np.concatenate([entropy(p), entropy(p_outside)])
     return [
         np.mean(p.argmax(axis=1) == y),
@@ -113,9 +113,9 @@ def scores(p, y, p_outside):
 
 
 def one_split(rows, outside, decay, every, seed):
-    """Train, search, and predict by the MAP, the tuned and the untuned posterior and one collapsed to the MAP.
+    """Train, search, and predict with the MAP and with the tuned, the untuned and the collapsed posterior.
 
-    Returns the probabilities of test rows and other pictures, a dict each, and the result of the search.
+    Return a dict of probabilities for test rows, one for other pictures, and the result of the search.
     """
     (X_fit, y_fit), (X_search, y_search), (X_test, _) = rows
     with warnings.catch_warnings(action="ignore"):

@@ -1,18 +1,18 @@
 r"""16 · A mixture weighted by evidence, and active learning
 ==========================================================
 
-Two suggestions from the last section of Ritter, Botev & Barber (2018), which they do not carry out. First: "The model
-evidence could further be used to perform Bayesian model averaging on ensembles of neural networks". Four nets from
-different initial weights, each with its own Laplace approximation, form a mixture,
+This script tests two suggestions from the last section of Ritter, Botev & Barber (2018), who do not test them. First:
+"The model evidence could further be used to perform Bayesian model averaging on ensembles of neural networks". Four
+nets from different initial weights, each with its own Laplace approximation, form a mixture,
 
 .. math:: p(y \mid x) = \sum_k w_k\, p_k(y \mid x), \qquad
     w_k \propto e^{\log p(D \mid k)} \quad\text{or}\quad w = \arg\max \sum_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
 
-with weights by evidence or by stacking on leave-one-out densities (Yao et al. 2018). It is compared with one net on
-held-out rows. Second: "A challenging application would be active learning". Starting with 20 labels, the next labels
-are requested where the epistemic standard deviation is largest. Within a batch, rows already chosen count as labelled
-with their prediction (``partial_fit``), so that the next ones lie elsewhere. Random choices from the same pool are the
-baseline.
+with weights by evidence or by stacking on leave-one-out densities (Yao et al. 2018). The mixture is compared with one
+net on held-out rows. Second: "A challenging application would be active learning". Starting with 20 labels, the next
+labels are requested where the epistemic standard deviation is largest. Within a batch, rows already chosen are treated
+as labelled with their prediction (``partial_fit``), so that the next rows lie elsewhere. Random choices from the same
+pool are the baseline.
 """
 
 import copy
@@ -43,11 +43,11 @@ APART = "log evidence between nets, largest minus smallest, nats"
 CORRELATION = "correlation of evidence and held-out log-likelihood between nets"
 DISAGREEMENT = "std between nets over that of the noise"
 OF_SMALL_DATA = BoundWarning, InterpolationWarning, ModeWarning, WeakPriorWarning
-"""Warnings about small data, which are intended here."""
+"""Warnings about small data, which are expected here."""
 
 
 def clearly(gain):
-    """Predicate that the mean of paired differences is above zero by more than two standard errors."""
+    """Return the condition that the mean of paired differences exceeds zero by more than two standard errors."""
     return lambda m: m[f"{gain}, mean"] > 2 * m[f"{gain}, standard error"]
 
 
@@ -64,11 +64,11 @@ CLAIMS = {
 
 
 def net(quick, n_members=1, **options):
-    """Net with prior and noise by the evidence, as the source suggests."""
+    """Return a net with prior and noise chosen by the evidence, as the source suggests."""
     return LaplaceRegressor(
         hidden_layer_sizes=(3 if quick else 20,),
         likelihood="gaussian",
-        prior_precision=1.0 if quick else "evidence",  # a third of the time
+        prior_precision=1.0 if quick else "evidence",  # takes a third of the time
         sigma_noise="evidence",
         n_members=n_members,
         **options,
@@ -76,7 +76,7 @@ def net(quick, n_members=1, **options):
 
 
 def parts(task, seed, quick):
-    """Training and test rows."""
+    """Return training and test rows."""
     if task == "Friedman":
         n = 40 if quick else 100
         X, y = make_friedman1(n + 1000, n_features=10, noise=1.0, random_state=seed)
@@ -87,10 +87,10 @@ def parts(task, seed, quick):
 
 
 def mixtures(task, seed, quick):
-    """Mean log density of new rows under single nets and mixtures, and facts about the members."""
+    """Return the mean log density of new rows under single nets and mixtures, and facts about the members."""
     X, y, X_new, y_new = parts(task, seed, quick)
     found, effective = {}, {}
-    with tempfile.TemporaryDirectory() as folder:  # the weightings share their trainings
+    with tempfile.TemporaryDirectory() as folder:  # the weightings share the trained nets
         for weighting in ("uniform", *WEIGHTINGS):
             options = {"memory": folder, "random_state": seed}
             model = net(quick, Members(2 if quick else 4, weighting), **options).fit(X, y)
@@ -109,9 +109,9 @@ def mixtures(task, seed, quick):
 
 
 def acquired(model, pool, n):
-    """Positions in the pool of the next n rows to label, each with the largest spread given those before it."""
+    """Return positions in the pool of the next n rows to label, each with the largest std given the rows before it."""
     known = {"prior_precision": model.prior_precision_, "sigma_noise": model.sigma_noise_}
-    model = copy.deepcopy(model).refit_laplace(**known)  # not chosen again after each row
+    model = copy.deepcopy(model).refit_laplace(**known)  # not selected again after each row
     chosen = []
     for _ in range(n):
         spread = model.predict_std(pool, kind="epistemic")
@@ -123,7 +123,7 @@ def acquired(model, pool, n):
 
 
 def curves(seed, n_rounds, quick):
-    """Values of ``CURVES`` on new rows after each round (n_rounds + 1, 5), for active and for random choices."""
+    """Return values of ``CURVES`` on new rows after each round (n_rounds + 1, 5), for active and random choices."""
     X, y = make_friedman1(1500, n_features=5, noise=1.0, random_state=seed)
     pool, X_new, y_new = X[: 100 if quick else 500], X[500:], y[500:]
     rng = np.random.default_rng(seed)
@@ -132,7 +132,7 @@ def curves(seed, n_rounds, quick):
     def scored(model):
         error = np.abs(model.predict(X_new) - y_new)
         spread = model.predict_std(X_new, kind="epistemic")
-        ranks = spearmanr(spread, error).statistic if np.ptp(spread) > 0 else 0.0  # where all is noise it is constant
+        ranks = spearmanr(spread, error).statistic if np.ptp(spread) > 0 else 0.0  # constant without signal
         edge = np.abs(pool[labelled[START:]] - 0.5).mean() if len(labelled) > START else np.nan
         log_likelihood = model.log_predictive_density(X_new, y_new).mean()
         return np.sqrt(np.mean(error**2)), log_likelihood, ranks, model.sigma_noise_, edge
@@ -152,7 +152,7 @@ def curves(seed, n_rounds, quick):
 
 
 def mean_and_error(values):
-    """Mean of independent values, and its standard error."""
+    """Return the mean of independent values, and its standard error."""
     return np.mean(values), np.std(values, ddof=1) / len(values) ** 0.5
 
 
@@ -246,7 +246,7 @@ def main():
 
 
 def why(m):
-    """Explanation of mixtures without a clear gain, from measured numbers."""
+    """Explain by measured numbers why the mixtures have no clear gain."""
 
     def gain(kind):
         return f"{m[f'{kind}: gain, mean']:.3f} ± {m[f'{kind}: gain, standard error']:.3f}"

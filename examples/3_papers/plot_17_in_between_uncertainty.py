@@ -1,17 +1,19 @@
 r"""17 · In-between uncertainty: the middle third of a column held out
 ============================================================================
 
-The gap splits of Foong, Li, Hernández-Lobato & Turner (2019), "In-between" uncertainty in Bayesian neural networks. For
-each column in turn, the middle third is the test part, so that every test row lies between training rows. They find
-that factorised variational inference is about as certain between two clusters of data as on them, and that the Laplace
-approximation of the *linearised* net is not. A method can be overconfident in a gap by many nats although random splits
-do not show it. The claims are about the worst split, not the mean. The variance of the linearised net is quadratic in
-its Jacobian. It grows where the Jacobian leaves the span of that of the training rows,
+This script uses the gap splits of Foong, Li, Hernández-Lobato & Turner (2019), "In-between" uncertainty in Bayesian
+neural networks. For each column in turn, the middle third is the test part, so that every test row lies between
+training rows. The authors find that factorised variational inference is about as certain between two clusters of data
+as on the clusters. The Laplace approximation of the *linearised* net is less certain between them. A method can be
+overconfident in a gap by many nats, although random splits do not show this. The claims are about the worst split, not
+the mean. The variance of the linearised net is quadratic in its Jacobian. It grows where the Jacobian leaves the span
+of the Jacobians of the training rows,
 
 .. math:: \operatorname{var} f(x) = J(x) \Big(\tfrac{1}{\sigma^2} \sum_n J_n^\top J_n + \delta I\Big)^{-1} J(x)^\top .
 
-It is compared with the net itself with the spread of its residuals, five such nets (deep ensemble), and factorised, or
-mean-field, variational inference by the local reparametrisation of Kingma et al. (2015).
+Three other methods are compared. The first is the net itself, with the std of its residuals as noise. The second is an
+ensemble of five such nets. The third is factorised, or mean-field, variational inference with the local
+reparametrisation of Kingma et al. (2015).
 """
 
 import sys
@@ -34,9 +36,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 import open_data
 
 PUBLISHED_ENERGY, STD_ENERGY = -5.42, 10.08
-"""Worst published mean of the best method of a data set, over its splits: the ensemble on energy, in nats a row (the
-other methods have −8.10 and −9.09 there). Second value: standard deviation of y of energy, in whose units the mean is
-−3.11."""
+"""Published mean over the splits of the best method on the worst data set: the ensemble on energy, in nats per row (the
+other methods have −8.10 and −9.09 there). Second value: standard deviation of y on energy. For standardised y, the mean
+is −3.11."""
 OPENING = "error bar in the gap / on the data"
 THRESHOLD = PUBLISHED_ENERGY + np.log(STD_ENERGY)
 CLAIMS = {
@@ -64,18 +66,18 @@ COLUMNS = ["mean", "median", "worst", "RMSE", "coverage .95", "worst cover"]
 
 
 def fits(X, y, X_new, seed, steps):
-    """Name → means (k, n), epistemic variances (k, n) and noise variance of each method's predictive mixture."""
+    """Return, by name, means (k, n), epistemic variances (k, n) and noise variance of each predictive mixture."""
     means, residual = chosen_nets(X, y, X_new, seed, steps)
     return {
         "Laplace": laplace(X, y, X_new, seed),
-        "MAP": (means[:1], np.zeros_like(means[:1]), residual[0]),  # the first of the ensemble
+        "MAP": (means[:1], np.zeros_like(means[:1]), residual[0]),  # the first net of the ensemble
         "ensemble": (means.mean(0)[None], means.var(0)[None], residual.mean()),  # moments: Lakshminarayanan et al. 2017
         "mean-field VI": mean_field(X, y, X_new, seed, 2 * steps),
     }
 
 
 def laplace(X, y, X_new, seed):
-    """One net, prior precision and noise by evidence."""
+    """Fit one net, with prior precision and noise chosen by the evidence."""
     options = {"prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian", "n_members": 1}
     with warnings.catch_warnings(action="ignore"):
         model = LaplaceRegressor(hidden_layer_sizes=(N_HIDDEN,), random_state=seed, **options).fit(X, y)
@@ -84,7 +86,7 @@ def laplace(X, y, X_new, seed):
 
 
 def chosen_nets(X, y, X_new, seed, steps):
-    """Ensemble with the weight decay that is best on a fifth of the rows: outputs (nets, n), residual variances."""
+    """Train nets with the weight decay that is best on a fifth of the rows: outputs (nets, n), residual variances."""
     held = np.random.default_rng(seed).permutation(len(y)) < len(y) // 5
     outputs, _ = nets(X[~held], y[~held], X[held], seed, steps, DECAYS)
     best = DECAYS[((outputs - y[held]) ** 2).mean(1).argmin()]
@@ -92,7 +94,7 @@ def chosen_nets(X, y, X_new, seed, steps):
 
 
 def nets(X, y, X_new, seed, steps, decays):
-    """One net for each weight decay, all trained at once by Adam: outputs (nets, n) and residual variances."""
+    """Train one net per weight decay, all at once by Adam; return outputs (nets, n) and residual variances."""
     generator = torch.Generator().manual_seed(seed)
     d = X.shape[1]
     shapes = (d, N_HIDDEN), (1, N_HIDDEN), (N_HIDDEN, 1), (1, 1)
@@ -120,11 +122,11 @@ def nets(X, y, X_new, seed, steps, decays):
 
 
 def mean_field(X, y, X_new, seed, steps):
-    """Factorised Gaussian posterior, prior variance 1 / fan-in of each weight, noise learnt; draws of the net."""
+    """Fit a factorised Gaussian posterior and the noise, with prior variance 1 / fan-in; return draws of the net."""
     generator = torch.Generator().manual_seed(seed)
     n, d = X.shape
     sizes = (d, N_HIDDEN, 1)
-    layers = []  # per layer: means and log standard deviations of the weights, bias included as a last row
+    layers = []  # per layer: means and log standard deviations of the weights; the last row is the bias
     for n_in, n_out in pairwise(sizes):
         mean = torch.randn(n_in + 1, n_out, generator=generator) * n_in**-0.5
         layers.append((mean.requires_grad_(), torch.full((n_in + 1, n_out), -3.0, requires_grad=True)))
@@ -137,7 +139,7 @@ def mean_field(X, y, X_new, seed, steps):
         return torch.cat([h, torch.ones(*h.shape[:-1], 1)], dim=-1)
 
     def local(h, last):
-        """Outputs of a net whose pre-activations are drawn, row by row."""
+        """Return outputs of a net whose pre-activations are drawn for each row."""
         for k, (mean, log_std) in enumerate(layers):
             h = with_ones(h)
             centre, variance = h @ mean, h**2 @ (2 * log_std).exp()
@@ -175,7 +177,7 @@ def mean_field(X, y, X_new, seed, steps):
 
 
 def standardised(X, y, mask):
-    """Training and test rows, standardised by the moments of the former; and the standard deviation of y."""
+    """Standardise training and test rows by the moments of the training rows; return also the std of y."""
     centre, spread = X[~mask].mean(0), X[~mask].std(0)
     spread = np.where(spread > 0, spread, 1.0)
     X, scaled = (X - centre) / spread, (y - y[~mask].mean()) / y[~mask].std()
@@ -183,7 +185,7 @@ def standardised(X, y, mask):
 
 
 def split_scores(fitted, y):
-    """Log density a row (nats, in standard deviations of y), squared error, coverage of central 95 % intervals."""
+    """Return log density per row (nats, standardised y), squared error, and coverage of central 95 % intervals."""
     means, epistemic, noise = fitted
     std = np.sqrt(epistemic + noise)
     density = logsumexp(norm(means, std).logpdf(y), axis=0) - np.log(len(means))
@@ -193,10 +195,10 @@ def split_scores(fitted, y):
 
 
 def sets(source, quick):
-    """Name → X, y and the columns that have a gap."""
+    """Return, by name, X, y and the columns with a gap."""
     if source is None:
         X, y = load_diabetes(return_X_y=True)
-        columns = [i for i in range(X.shape[1]) if len(np.unique(X[:, i])) > 2]  # not sex, which has two values
+        columns = [i for i in range(X.shape[1]) if len(np.unique(X[:, i])) > 2]  # without sex, which has two values
         return {"diabetes": (X[::2], y[::2], columns[:1]) if quick else (X, y, columns)}
     found = {name: open_data.uci_regression(name, source) for name in open_data.REGRESSION}
     return {
@@ -210,14 +212,14 @@ def sets(source, quick):
 
 
 def two_clusters(seed, n):
-    """Two clusters of x, as in the figures of the source, on a smooth curve with noise .1."""
+    """Draw two clusters of x, as in the figures of the source, on a smooth curve with noise std .1."""
     rng = np.random.default_rng(seed)
     x = np.concatenate([rng.uniform(-2.0, -1.2, n // 2), rng.uniform(1.2, 2.0, n - n // 2)])
     return x[:, None], np.sin(2.5 * x) + 0.1 * rng.normal(size=n)
 
 
 def toy(run, steps):
-    """Mean and epistemic standard deviation of Laplace and mean-field VI on a line, and their ratio gap to data."""
+    """Return mean and epistemic std of Laplace and mean-field VI on a line, and the ratio of std, gap / data."""
     X, y = two_clusters(run.seed, 40 if run.quick else 100)
     line = np.linspace(-3, 3, 241)
     on_data, in_gap = (np.abs(line) > 1.2) & (np.abs(line) < 2.0), np.abs(line) < 0.5
@@ -231,7 +233,7 @@ def toy(run, steps):
 
 
 def draw(run, clusters, per_split):
-    """Left: error bars between two clusters. Right: all splits of all data sets, one row a method."""
+    """Draw error bars between two clusters (left), and all splits of all data sets, one row per method (right)."""
     X, y, line, drawn, ratios = clusters
     figure, axes = plt.subplots(1, 4, figsize=(15, 4.2), layout="constrained", width_ratios=[1, 1, 1, 1.5])
     for axis, (name, (mean, std)) in zip(axes, drawn.items(), strict=False):

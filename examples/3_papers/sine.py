@@ -1,8 +1,8 @@
-"""Sine data of four experiments, their small tanh net trained as in the source, and the drawing of bands.
+"""Sine data of four experiments, their small tanh net trained as in the source, and drawing of bands.
 
 The source (a blog that builds the Laplace approximation from scratch) draws x uniformly from 0 to 10 and y = sin x +
 0.3 ε, and predicts on a grid from −10 to 13. It trains a 1-10-1 tanh net by Adam with rate .01 on the mean squared
-error, with all rows in each step. It does not state for how long, and calls the result overfitted.
+error, with all rows in each step. The source does not state the number of epochs, and calls the result overfitted.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def sine_data(seed: int, n: int = 150, noise: float = NOISE) -> tuple[np.ndarray
 
 
 def adam_net(X: np.ndarray, y: np.ndarray, *, seed: int, epochs: int, n_hidden: int = 10) -> FrozenEstimator:
-    """Train the source's net by its loop, as a frozen skorch net; float64, torch's default initial weights."""
+    """Train the source's net by the source's loop, as a frozen skorch net: float64, torch's default initial weights."""
     return adam_nets(X, y, seed=seed, epochs=[epochs], n_hidden=n_hidden)[0]
 
 
 def adam_nets(
     X: np.ndarray, y: np.ndarray, *, seed: int, epochs: Sequence[int], n_hidden: int = 10
 ) -> list[FrozenEstimator]:
-    """Copies of the net of one training after the given numbers of epochs (ascending).
+    """Return copies of a net after the given numbers of epochs of one training run (ascending).
 
-    The loop is written out: skorch's own loop takes ten times as long for a net this small.
+    The loop is written out, because skorch's own loop takes ten times as long for a net this small.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -63,12 +63,12 @@ def adam_nets(
 
 
 def inside_and_outside(std: np.ndarray) -> tuple[float, float]:
-    """Mean of a standard deviation over the test inputs inside the range of the data, and over those outside."""
+    """Return the mean of a standard deviation over test inputs inside and outside the range of the data."""
     return float(std[INSIDE].mean()), float(std[~INSIDE].mean())
 
 
 def draw_data(axis: Axes, X: np.ndarray, y: np.ndarray) -> None:
-    """Draw the rows, and the sine below them."""
+    """Draw the rows, and the sine beneath."""
     axis.plot(X_TEST[:, 0], np.sin(X_TEST[:, 0]), color="k", lw=1, ls="--", label="sin x")
     axis.scatter(X[:, 0], y, s=8, color=ORANGE, edgecolor="k", linewidth=0.2, zorder=3, label="data")
 
