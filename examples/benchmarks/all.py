@@ -1,12 +1,12 @@
-"""Every benchmark of this folder, one after the other, with a page of what they print.
+"""Run every benchmark of this folder, one after the other, and write a page with their output.
 
 ``python examples/benchmarks/all.py --quick --out OUT`` runs each script in its quick form and writes ``OUT/page.md``:
-how each script ended, its processor time, and its output. Their own files are in a folder of OUT each. ``--data DIR``
-is the folder of the tables; scripts that need it are left out without it. ``--only speed,price`` selects scripts. The
-exit status is 1 if a script has failed.
+how each script ended, its processor time, and its output. Each script writes its own files to a subfolder of OUT.
+``--data DIR`` is the folder of the tables; without this folder, scripts that need it are skipped.
+``--only speed,price`` selects scripts. The exit status is 1 if a script has failed.
 
-Without ``--quick`` the scripts run in full, which takes days, but never with ``--test``: test parts are scored by the
-commands of ``docs/benchmarks.md`` only.
+Without ``--quick`` the scripts run in full, which takes days. They never run with ``--test``: test parts are scored
+only by the commands of ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A default fit of more rows than it holds in memory: peak memory, seconds and log-likelihood.
+"""Default fits of more rows than are held in memory: peak memory, seconds and log-likelihood.
 
 python examples/benchmarks/beyond_memory.py --out OUT --rows 200000 2000000 20000000 --max-time 600
 python examples/benchmarks/beyond_memory.py --out OUT --rows 220000 --classes
 
-The rows are Parquet files in ``OUT/rows``, made by ``examples/scaling/rows.py``; 20,000,000 rows take 1.8 GB. Each fit
-runs in a process of its own. Its peak memory is counted above that of the process before the fit, which has imported
-the package. The log-likelihood is that of new rows, and "of the truth" that of the distribution they are drawn from.
-``--quick`` fits 220,000 rows for 10 seconds. ``--classes`` fits a classifier to three classes, of the files and of the
-same rows in memory.
+The rows are Parquet files in ``OUT/rows``, written by ``examples/scaling/rows.py``; 20,000,000 rows take 1.8 GB. Each
+fit runs in its own process. Peak memory is measured relative to the memory of the process just before the fit, after
+the package is imported. The log-likelihood is that of new rows; "of the truth" is their log-likelihood under the
+distribution they are drawn from. ``--quick`` fits 220,000 rows for 10 seconds. ``--classes`` fits a classifier with
+three classes, once to the files and once to the same rows in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Bayesian optimisation of Branin's function by scikit-optimize: a Laplace net against its own Gaussian process.
+"""Bayesian optimisation of Branin's function: a Laplace net against the Gaussian process of scikit-optimize.
 
-Both are passed to ``skopt.Optimizer`` with no other settings. The optimiser uses the best of three acquisition
-functions and climbs it by the gradients of mean and standard deviation. The Laplace regressor is one net of 32 units
-with a constant noise level, chosen by the evidence. *to .5* is the number of evaluations until the best value is within
-.5 of the optimum, .397887.
+Both models are passed to ``skopt.Optimizer`` with no other settings. The optimiser selects one of three acquisition
+functions and maximises it with the gradients of mean and standard deviation. The Laplace regressor is one net of 32
+units with a constant noise level, chosen by the evidence. *to .5* is the number of evaluations until the best value is
+within .5 of the optimum, .397887.
 
 ``pip install scikit-optimize`` and ``python examples/benchmarks/branin.py`` print the table.
 """

@@ -1,20 +1,20 @@
-r"""Nets that users bring: LaplaceRegressor(net) and LaplaceClassifier(net) against skorch alone and laplace-torch 0.3.
+r"""Nets of users: LaplaceRegressor(net) and LaplaceClassifier(net) against skorch alone and laplace-torch 0.3.
 
 ``--part cells`` (the default): ten tables, three skorch nets (one hidden layer of 50, two of 32, and one with BatchNorm
 and Dropout), three seeds and six posteriors. Each cell compares, on the same scored rows,
 
 - *ours*: the estimator around the net, ``prior_precision="auto"``;
-- *alone*: the same net trained by skorch with the same seed, epochs and validation rows. For numbers, its standard
-  deviation is that of its validation residuals; for classes, its probabilities are those of the net;
-- *laplace-torch*: its evidence for the weights of *ours*, where it has the structure.
+- *alone*: the same net trained by skorch with the same seed, epochs and validation rows. For regression, the standard
+  deviation is that of the validation residuals. For classification, the probabilities are those of the net;
+- *laplace-torch*: laplace-torch at the weights of *ours*, with prior by its evidence, if it has the structure.
 
 ``--part priors`` prints the fits of one net on Friedman's function for prior precisions from .01 to 100 under each
-structure. ``--part search`` prints the time and the warnings of searches, ``--part time`` the time of a fit over that
-of skorch.
+structure. ``--part search`` prints the time and the warnings of searches. ``--part time`` prints the time of a fit over
+that of skorch.
 
 ``python examples/benchmarks/brought_nets.py --data DIR`` prints a table; the format of DIR is in ``uci_sets.py``.
-Targets and columns are standardised for all. The scored rows are a ninth of a training part, at most 500; at most 1,500
-rows are fitted. Without laplace-torch, its column has no numbers.
+Targets and columns are standardised for all methods. The scored rows are a ninth of a training part, at most 500; at
+most 1,500 rows are fitted. If laplace-torch is not installed, its column is empty.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Dates as cycles, as day numbers, and left out: R² and log-likelihood of new rows, default fits.
+"""Dates read as cycles, as day numbers, and omitted: R² and log-likelihood of new rows, default fits.
 
 Usage::
 
     python examples/benchmarks/calendar_cycles.py
 
-The times are random over 800 days. The target has a pattern of the hour, another level at weekends and a yearly wave,
-or none of them; in both cases it also depends on a number. The package has to be installed with pandas.
+The times are drawn from 800 days. In one case, the target has a pattern by hour, another level at weekends and a yearly
+wave. In the other case, it has none of these effects. In both cases, the target also depends on a numeric column.
+Requires pandas.
 """
 
 from __future__ import annotations

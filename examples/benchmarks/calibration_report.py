@@ -1,9 +1,9 @@
-"""Calibration reports: how often each check fails for planted faults, and reports of other people's models.
+"""Calibration reports: how often each check fails for planted faults, and reports of models of several packages.
 
-The first table has the share of 500 reports of 1,000 rows in which a check fails, for a right normal distribution and
-for planted faults. The second one has reports on Friedman's function with noise that varies: 500 rows to fit on, 1,000
-held out, all models with their own defaults. Where the variance fails, ``SigmaScaling`` is fitted to 500 further rows.
-Models of packages that are not installed are left out. Nothing is chosen by the held-out rows.
+The first table has the share of 500 reports on 1,000 rows in which a check fails, for the true normal distribution and
+for planted faults. The second table has reports on Friedman's function with noise that varies. All models use their
+defaults, with 500 training rows and 1,000 held-out rows. If the variance check fails, ``SigmaScaling`` is fitted to 500
+further rows. Models of packages that are not installed are omitted. Nothing is selected on the held-out rows.
 
 ``python examples/benchmarks/calibration_report.py`` takes three minutes on one core and prints both tables.
 ``--quick`` has 20 reports, and the models of scikit-learn only. ``--out DIR`` writes ``calibration_checks.csv`` and

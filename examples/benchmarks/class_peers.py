@@ -3,11 +3,11 @@
 ``python examples/benchmarks/class_peers.py --data DIR --out OUT`` writes ``class_peers.csv``. It prints a table and the
 share of tables on which the default is at least as good. ``uci_sets.py`` and ``quality_sets.py`` describe DIR.
 
-Besides tables of classes, three tables of numbers are cut at quantiles into 2, 3 or 7 classes. The last class of two
-tables is thinned to 1:50. Fewer rows are a random part. Three tenths of the rows are the test part, which is
-scored with ``--test`` only. Without it, a quarter of the rest is scored. All models are fitted on the same rows, by one
-thread. CatBoost has a tenth of them as ``eval_set``, 1,000 iterations and ``use_best_model``. ``PYTHONPATH`` may name
-another version of this package.
+In addition to classification tables, the targets of three regression tables are cut at quantiles into 2, 3 or 7
+classes. The last class of two tables is thinned to 1:50. Large tables are reduced to a random part. Three tenths of the
+rows are the test part, which is scored only with ``--test``. Without ``--test``, a quarter of the other rows is scored.
+All models are fitted on the same rows, on one thread. CatBoost uses a tenth of these rows as ``eval_set``, 1,000
+iterations and ``use_best_model``. ``PYTHONPATH`` may name another version of this package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Counts: "poisson" and "negative_binomial" by mean log probability, coverage of 90 % intervals and overdispersion.
+"""Counts: mean log probability, coverage of 90 % intervals and overdispersion of "poisson" and "negative_binomial".
 
-Generated counts of three uniform inputs, with gamma-distributed rates of overdispersion α, and 1,000 fresh rows. With
-``--bike PATH``, the hourly rentals of that CSV file: random rows to fit, and 2,000 others, mean of three seeds.
+The counts are generated from three uniform inputs, with gamma-distributed rates of overdispersion α; 1,000 new rows are
+scored. With ``--bike PATH``, the counts are the hourly rentals in that CSV file: random training rows and 2,000 other
+rows, mean of three seeds.
 
 ``python examples/benchmarks/counts.py [--bike PATH]`` prints the tables; ``--quick`` has fewer rows.
 """

@@ -1,8 +1,8 @@
 """Manipulated files of ``sklearn_laplace.save`` with correct checksums.
 
-:class:`Crafted` is the content of a file, to be changed and written again. :func:`fuzzed` changes it at random: names,
-references, kinds, numbers, shapes, whole branches.
-:class:`Watch` records the actions of the interpreter meanwhile.
+:class:`Crafted` is the content of a file, which can be changed and written again. :func:`fuzzed` changes the content at
+random: names, references, kinds, numbers, shapes, whole branches. :class:`Watch` records the actions of the interpreter
+while a file is loaded.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Peers with a predictive distribution, for :mod:`probabilistic_peers`.
 
-A *family* is fitted at once, ``family(X, y, seed)``. It yields ``(name, predictive, seconds)``: a function from rows to
-a distribution with ``mean``, ``logpdf``, ``crps`` and ``interval``, and the processor time of the fit. Tables are data
-frames. All peers have the defaults of their packages, except where a docstring states otherwise, and one thread.
+A *family* is a function that fits related models together, ``family(X, y, seed)``. It yields
+``(name, predictive, seconds)``. ``predictive`` is a function from rows to a distribution with ``mean``, ``logpdf``,
+``crps`` and ``interval``, and ``seconds`` is the processor time of the fit. Tables are data frames. All peers run on
+one thread, with the defaults of their packages unless a docstring states otherwise.
 
-A normal distribution is a mixture of one component. Points of a distribution (draws of treeffuser, quantiles of a
-forest) get a density by normal kernels (:class:`Smoothed`). Kernels of width :math:`h_i = \\sqrt{(c s_i)^2 + b^2}`
-have two parameters: a multiple of the standard deviation :math:`s_i` of the points of a row, and a width common to all
-rows. Training rows outside the fit (out of bag, or held out) choose both by their log-likelihood.
+A normal distribution is a mixture of one component. If a peer predicts points (draws of treeffuser, quantiles of a
+forest), normal kernels give a density (:class:`Smoothed`). The kernel width :math:`h_i = \\sqrt{(c s_i)^2 + b^2}` has
+two parameters: a multiple c of the standard deviation :math:`s_i` of the points of a row, and a width b common to all
+rows. Both maximise the log-likelihood of training rows outside the fit (out of bag, or held out).
 """
 
 from __future__ import annotations

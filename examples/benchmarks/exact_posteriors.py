@@ -1,22 +1,22 @@
-r"""Exact references: predictions of Laplace approximations against those of the posterior, on five small tables.
+r"""Exact references: predictions of Laplace approximations against those of the exact posterior, on small data sets.
 
-The model is the built-in net with one hidden layer of tanh. Its prior precision δ and its noise level σ are fixed. A
-fit of one member chooses them by the evidence. NUTS (Hoffman & Gelman 2014) draws from the posterior
+The model is the built-in net with one hidden layer of tanh. A fit of one member selects its prior precision δ and noise
+level σ by the evidence; both are then fixed. NUTS (Hoffman & Gelman 2014) draws from the posterior
 
 .. math:: -\log p(\theta \mid y) = \tfrac1{2\varphi} \sum_n (t_n - f_\theta(z_n))^2 + \tfrac{\delta}{2}
     \lVert\theta\rVert^2 + \text{const}, \qquad f_\theta(z) = c + \tfrac1{\sqrt H} v^\top \tanh(W z / \sqrt d + b),
 
-with standardised columns z, standardised targets t and φ = σ² in their units. Value and gradient agree with those of
-the package at the mode and at draws of the prior; otherwise the script ends. Four chains start from draws of the prior.
-These are far apart, so that separate modes would be visible.
+with standardised columns z, standardised targets t and φ = σ² in their units. Value and gradient of this density have
+to agree with those of the package at the mode and at draws of the prior; otherwise the script ends. Four chains start
+from draws of the prior. The starts are far apart, so that separate modes would be visible.
 
 The reference has to meet the standard of posteriordb: rank-normalised split R-hat below 1.01, bulk and tail ESS above
 1,000, no divergence. The weights are identified only up to permutations and signs of the units. The diagnostics are
-therefore those of the function at the judged rows, and of the log density. Energy, with σ set to a fifth of the
-standard deviation of y, does not meet the standard and is used only with ``--only energy``.
+therefore computed for the function at the judged rows, and for the log density. Energy, with σ set to a fifth of the
+standard deviation of y, does not meet the standard. It is used only with ``--only energy``.
 
-Judged rows are held out of the fit; the test parts are not used. On the sine they are a grid, whose middle is a gap
-without training rows. For each row:
+The judged rows are held out of the fit; the test parts are not used. On the sine, the judged rows are a grid, whose
+middle is a gap without training rows. For each row:
 
 - *ratio*: epistemic standard deviation over that of the reference; *total* includes the noise in both;
 - *error*: distance of the means, in epistemic standard deviations of the reference;
@@ -24,12 +24,12 @@ without training rows. For each row:
   normal or, for an ensemble, a mixture of normals.
 
 *bend* compares the net with its linearisation along the direction of weights that changes the function at a row most,
-from −1 to 1 posterior standard deviation: the change of the net over that of the linearised net, median over the rows,
-and its rank correlation with the ratio of *full*.
+from −1 to 1 posterior standard deviation. The table has the change of the net over that of the linearised net (median
+over the rows), and its rank correlation with the ratio of *full*.
 
 ``python examples/benchmarks/exact_posteriors.py --data DIR --out OUT`` needs numpyro and arviz, and 7 minutes on one
-core. The references are cached in OUT, so that later runs need neither. DIR is described in ``uci_sets.py``; without
-it, three tables are left. Further options: ``--only``; ``--quick`` has short chains for two tables.
+core. The references are cached in OUT, so that later runs need neither package. DIR is described in ``uci_sets.py``;
+without DIR, three data sets remain. Further options: ``--only``; ``--quick`` has short chains for two data sets.
 """
 
 from __future__ import annotations

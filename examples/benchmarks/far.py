@@ -1,21 +1,21 @@
-"""Far from the training rows and in gaps: uncertainty with and without the variance outside the range of the data.
+"""Uncertainty far from the training rows and in gaps, with and without the variance added outside the data's range.
 
 - **Distance.** Rows in 500 random directions, at 3, 10 and 100 standard deviations times the root of the number of
-  columns. Classes: mean of the largest probability. Numbers: median of the epistemic standard deviation, in units of
-  that of y. ``glm`` is the linearised net alone, ``auto`` the default.
-- **Later.** 1,000 rows of ten years with a class that does not depend on the year: log loss of 2,000 rows of a later
-  year.
-- **Scores.** Log loss or negative log-likelihood of held-out rows of the development tables: that of the default, and
-  its difference from ``glm``.
-- **Curves.** Five curves with a gap, 150 rows, noise .1: share of the true curve within the 90 % epistemic band on the
-  data, in the gap, and in a margin of half a unit beyond the data.
+  columns. Classification: mean of the largest probability. Regression: median of the epistemic standard deviation, in
+  units of that of y. ``glm`` is the linearised net alone, and ``auto`` is the default.
+- **Later.** A classifier is trained on 1,000 rows of ten years, with the year as a column. The class does not depend on
+  the year. The table has the log loss of 2,000 rows of a later year.
+- **Scores.** Log loss or negative log-likelihood of held-out rows of the development tables, for the default, and the
+  difference from ``glm``.
+- **Curves.** Five curves with a gap, 150 rows and noise std .1: the share of the true curve within the 90 % epistemic
+  band on the data, in the gap, and in a margin of half a unit beyond the data.
 - **Shifted.** AUROC of ``score_samples`` and of an isolation forest for rows with one column times ten, with two
   columns swapped, and, for mixed tables, with unknown levels. Means over three choices of the columns.
 - **Pictures.** Nets of digits: AUROC of ``score_samples`` and of the epistemic entropy for 600 pictures of clothes
   against 600 further digits.
 
-``python examples/benchmarks/far.py --data DIR --out OUT`` takes inner parts of the tables alone, no test part. DIR
-holds the folders of ``quality.py`` and ``class_peers.py``. ``--quick`` needs no data: the part *distance*.
+``python examples/benchmarks/far.py --data DIR --out OUT`` uses only inner parts of the tables, no test part. DIR holds
+the folders of ``quality.py`` and ``class_peers.py``. ``--quick`` runs only the part *distance*, which needs no data.
 """
 
 from __future__ import annotations

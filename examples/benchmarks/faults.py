@@ -1,16 +1,16 @@
-"""Damage, crafted files, interrupts, forks, threads, a full disk, little address space and random tables.
+"""Fault tests: damaged and crafted files, interrupts, forks, threads, a full disk, little memory and random tables.
 
-``python examples/benchmarks/faults.py`` (it takes an hour) runs each part and prints a line for each: the number of
-tries, the number that passed, and the failures. ``--part NAME`` runs one of them, ``--csv PATH`` writes
-``docs/benchmarks/faults.csv``. A try passes under these conditions:
+``python examples/benchmarks/faults.py`` takes an hour. It runs each part and prints a line for each: the number of
+tries, the number that passed, and the failures. ``--part NAME`` runs one part, and ``--csv PATH`` writes the table of
+``docs/benchmarks/faults.csv``. A try of each part passes under this condition:
 
 - **damage**: a file with flipped, removed or inserted bytes is refused, or loads as the model that was saved;
 - **structure**: a fuzzed file with correct checksums is refused, or loads as an estimator; the interpreter only opens
   the file (``crafted.py``);
-- **interrupts**: after Ctrl-C at a random moment the estimator, global generators, threads and folders are unchanged;
-- **forks**: a fit in a forked process, after one with two threads, ends and equals that of the parent;
+- **interrupts**: after Ctrl-C at a random moment, the estimator, global generators, threads and folders are unchanged;
+- **forks**: after a fit with two threads, a fit in a forked process ends and equals that of the parent;
 - **threads**: concurrent calls of one model from four threads return the same bits as sequential calls;
-- **disk**: ``save`` without room for the file raises an OSError, and the old file stays;
+- **disk**: ``save`` without room for the file raises an OSError, and keeps the old file;
 - **memory**: a fit without address space raises a MemoryError that names ``memory_budget``;
 - **tables**: default fits of random legal tables raise no error, and predict finite numbers.
 """

@@ -1,4 +1,4 @@
-"""Wrong types, shapes and values for every public method: how many errors do not state the problem?
+"""Wrong types, shapes and values for every public method: how many error messages do not state the problem?
 
 Each call passes arguments to a method of a small fitted model, or to a constructor followed by a fit. None, some or all
 of the arguments are wrong. The outcome is one of four:
@@ -8,8 +8,8 @@ of the arguments are wrong. The outcome is one of four:
 - an *unclear* error, from inside numpy, torch or scipy, or an accident such as an IndexError;
 - a call that *hangs*, which takes more than ``--seconds``.
 
-``python examples/benchmarks/fuzz.py --calls 100000`` prints the number of each outcome, and each kind of unclear error
-once, with the call. hypothesis draws the arguments; the same seed draws the same ones.
+``python examples/benchmarks/fuzz.py --calls 100000`` prints the number of each outcome, and one example of each kind of
+unclear error, with the call. hypothesis draws the arguments; the same seed draws the same arguments.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Ten timed cases as ratios against plain torch, with thresholds, and a line for each run in a history.
+"""Run times of ten cases relative to plain torch, with thresholds, and a history with one line per run.
 
 Each case runs in turn with its plain counterpart, several times after one warm-up, on one thread. A ratio is the median
-of its processor times over the median of the counterpart's, so that it depends little on the machine and its load:
+processor time of the case over that of the counterpart, so that it depends little on the machine and its load. The
+cases and their counterparts are:
 
-- fits: over 200 full-batch Adam steps of a 1 × 50 tanh net on the same rows;
-- predictions of 10,000 rows: over a forward pass of such a net;
-- curvatures of 20,000 rows: over a forward and a backward pass;
-- ``save`` and ``load``: over ``torch.save`` and ``torch.load`` of a tensor of as many bytes as the file.
+- fits: 200 full-batch Adam steps of a 1 × 50 tanh net on the same rows;
+- predictions of 10,000 rows: a forward pass of such a net;
+- curvatures of 20,000 rows: a forward and a backward pass;
+- ``save`` and ``load``: ``torch.save`` and ``torch.load`` of a tensor with as many bytes as the file.
 
 ``python examples/benchmarks/history.py`` prints the ratios, appends them to ``docs/benchmarks/history.csv`` (``--out``)
-with version and date, and ends with status 1 if one of them exceeds its threshold. ``--quick`` measures each case once,
-appends nothing and judges nothing.
+with version and date, and ends with status 1 if a ratio exceeds its threshold. ``--quick`` measures each case once,
+appends nothing and compares nothing with thresholds.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Coverage of prediction intervals: over all rows of a table, and in the worst of three groups of rows.
 
-For each table, pooled over its splits: coverage minus level of ``predict_interval(X, levels)`` for the levels .5, .8,
-.9 and .95. The model is ``LaplaceRegressor(random_state=split)``. The three groups are thirds of the rows in the order
-of the predicted standard deviation; the smallest coverage of the three is shown. *Within* means that all four
-coverages differ from their level by at most .02, and *groups* that no group is more than .05 below its level. The last
-column is the mean width of the 90 % interval.
+For each table, the coverage minus the level of ``predict_interval(X, levels)`` is pooled over its splits, for the
+levels .5, .8, .9 and .95. The model is ``LaplaceRegressor(random_state=split)``. The three groups are thirds of the
+rows, ordered by predicted standard deviation; the smallest coverage of the three is shown. *Within* means that all four
+coverages differ from their level by at most .02. *Groups* means that no group is more than .05 below its level. The
+last column is the mean width of the 90 % interval.
 
-A table with few rows cannot show less than its sampling error: with 300 independent rows the standard error is .029 at
-the level .5 and .013 at .95.
+Deviations below the sampling error cannot be detected: with 300 independent rows, the standard error is .029 at the
+level .5 and .013 at .95.
 
 ``python examples/benchmarks/intervals.py --data DIR --out OUT --test`` scores the test parts; without ``--test``, a
 ninth of each training part is held out and scored. DIR holds the folders ``uci_regression``, ``regression_folds`` and
-``tables``. It writes ``intervals.csv`` and ``intervals_rows.csv``, one line for each table and split, and goes on with
-the missing splits if it is started again. ``--noise 3`` multiplies the noise level of the fitted model by three, with
-``refit_laplace``. ``--rows 3000`` fits at most this number of rows, and scores up to 4,000 others. Further options:
-``--splits``, ``--only``; ``--quick`` needs no data: Friedman's function with 300 rows.
+``tables``. The script writes ``intervals.csv`` and ``intervals_rows.csv``, one line for each table and split. If it is
+started again, it computes only the missing splits. ``--noise 3`` multiplies the noise level of the fitted model by
+three, with ``refit_laplace``. ``--rows 3000`` fits at most this number of rows, and scores up to 4,000 others. Further
+options are ``--splits`` and ``--only``. ``--quick`` needs no data: it uses Friedman's function with 300 rows.
 """
 
 from __future__ import annotations

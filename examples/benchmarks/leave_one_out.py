@@ -1,29 +1,30 @@
 r"""Leave-one-out in closed form against refits of the net itself: five UCI tables, 20 rows each.
 
-The training part of split 0 is fitted by the evidence. Under the chosen prior precision δ and noise φ, the weights are
-moved to an exact mode θ* of
+The training part of split 0 is fitted by the evidence. Under the chosen prior precision δ and noise variance φ, the
+weights are moved to an exact mode θ* of
 
 .. math:: L(\theta) = \tfrac1{2\varphi} \sum_n w_n (y_n - f(x_n, \theta))^2 + \tfrac{\delta}{2} \lVert\theta\rVert^2
 
 by Newton's method with the exact Hessian in a trust region, to a decrement of 1e-6 posterior standard deviations. Then
-20 rows, drawn by a seed, lose their weight one at a time (of equal rows only one), and the same method trains the net
-from θ* to the mode without the row. Let :math:`\Delta_n = f_{-n}(x_n) - f(x_n)`, for the closed form and for the refit.
-The table has medians over the rows of three errors: that of Δ relative to the refit's Δ, that of Δ relative to the
-refit's left-out residual :math:`y_n - f_{-n}(x_n)`, and that of the left-out prediction relative to the refit's, in
-units of y. It also has the correlation of the two Δ. The closed forms are:
+20 rows, drawn with a seed, are left out one at a time (of equal rows only one). The same method trains the net from θ*
+to the mode without the row. Let :math:`\Delta_n = f_{-n}(x_n) - f(x_n)`, for the closed form and for the refit. The
+table has medians over the rows of three errors of the closed form. They are the error of Δ relative to the refit's Δ,
+the error of Δ relative to the refit's left-out residual :math:`y_n - f_{-n}(x_n)`, and the error of the left-out
+prediction, in units of y. The table also has the correlation of the two Δ. The closed forms are:
 
-- *full*: that of the library, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure.
-- *kron* and *diag*: the same with the structure's own q.
-- *exact Hessian*: the inverse Hessian at θ* instead of that of the Gauss–Newton matrix, which omits the second
-  derivatives of the net. Those of the row itself are included. If the leverage of the row is then one or more, *full*
-  is used. *Clipped* is that of the library with ``Hessian()`` for the mean: negative eigenvalues are set to zero before
-  the prior is added.
-- *loo_predict()*: that of the estimator, from the fit as it is and not from θ*; its predictions are subtracted for Δ.
+- *full*: the formula of the library, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure.
+- *kron* and *diag*: the same formula with the structure's own leverage q.
+- *exact Hessian*: the inverse of the Hessian at θ* instead of the Gauss–Newton matrix, which omits the second
+  derivatives of the net. The second derivatives of the row itself are included. If the leverage of the row is then one
+  or more, *full* is used. *Clipped* is the formula of the library with ``Hessian()`` for the mean: negative eigenvalues
+  are set to zero before the prior is added.
+- *loo_predict()*: the method of the estimator, from the fit itself and not from θ*. For Δ, the predictions of the fit
+  are subtracted.
 
 A first table describes the distance of θ* from the fit: steps of Newton's method, directions of negative curvature at
 the fit, and the root mean square change of the outputs in units of the noise. *Other basin* counts refits that do not
 return to θ* when the row is added and the net is trained again; the medians include them. Network outputs, gradients
-and Hessians are written out here for one hidden layer of tanh, so that the refits do not use the code under test.
+and Hessians are implemented here for one hidden layer of tanh, so that the refits do not use the code under test.
 
 ``python examples/benchmarks/leave_one_out.py --data DIR`` prints markdown tables; the format of DIR is in
 ``uci_sets.py``. The test parts are not used. Further options: ``--only``; ``--quick`` uses 5 rows of two tables.

@@ -1,6 +1,7 @@
-"""Random legal tables, drawn by a seed: anything that a user may pass to a default fit.
+"""Random legal tables, drawn with a seed: anything that a user may pass to a default fit.
 
-``python examples/benchmarks/faults.py --part tables`` fits 300 of them; ``tests/laws/test_hard_data.py`` fits a few.
+``python examples/benchmarks/faults.py --part tables`` fits 300 of these tables; ``tests/laws/test_hard_data.py`` fits a
+few.
 """
 
 from __future__ import annotations

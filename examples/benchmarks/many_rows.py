@@ -1,22 +1,22 @@
 """Regression with a thousand rows or more: quality and time of a default fit, compared with boosted trees.
 
-The models are ``LaplaceRegressor(random_state=split)`` in one configuration, and ``HistGradientBoostingRegressor()``
-with one standard deviation from a tenth of its rows, held out of a first fit. CatBoost with
-``loss_function="RMSEWithUncertainty"`` and NGBoost are added if they are installed. All run in one process, one after
-the other, on ``--threads`` threads. RMSE and log-likelihood (nats a row) are in the units of y; coverage is that of the
-central 90 %.
+The models are ``LaplaceRegressor(random_state=split)`` in one configuration, and ``HistGradientBoostingRegressor()``.
+The latter gets one standard deviation, from a tenth of its rows that is held out of a first fit. CatBoost with
+``loss_function="RMSEWithUncertainty"`` and NGBoost are added if they are installed. All models run in one process, one
+after the other, on ``--threads`` threads. RMSE and log-likelihood (nats per row) are in the units of y; coverage is
+that of central 90 % intervals.
 
 ``python examples/benchmarks/many_rows.py --data DIR --out OUT`` scores held-out rows of the training parts; with
-``--test`` it scores the test parts. DIR holds the folders ``uci_regression``, ``regression_folds`` and ``tables``. It
-writes ``many_rows.csv``, one line for each table, split and model, and prints the means.
+``--test`` it scores the test parts. DIR holds the folders ``uci_regression``, ``regression_folds`` and ``tables``. The
+script writes ``many_rows.csv``, one line for each table, split and model, and prints the means.
 
 ``--sizes 300,1000,3000`` fits these numbers of rows of a few tables instead: seconds and log-likelihood against rows,
 written to ``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model: a Python file with a function
 ``fit_predict(X, y, X_new, seed)``, whose first two results are mean and standard deviation. Its options ``o.K``,
 ``o.h`` and ``o.epochs`` are members, hidden units and epochs. ``--option name=value`` replaces all models by a default
-fit with this option. ``--quick`` needs no data: Friedman's function with 300 and 1,500 rows. ``--memory 1000000`` fits
-this number of rows of it. It prints the seconds, and the growth of the largest resident memory of the process during
-the fit.
+fit with this option. ``--quick`` needs no data: it uses Friedman's function with 300 and 1,500 rows.
+``--memory 1000000`` fits this number of rows of Friedman's function. It prints the seconds, and the growth of the peak
+resident memory of the process during the fit.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Nothing to learn: predictions of the defaults for targets independent of X.
+"""Nothing to learn: predictions of the default estimators for targets that are independent of X.
 
 The best prediction is then a constant: the normal distribution with the mean and the standard deviation of the training
 targets, or the frequencies of the classes. The tables have the mean log-likelihood of the estimators on 2,000 new rows
-minus that of the constant, in nats (the goal is at least −.02), and its worst seed. They also have the chosen values:
-prior precision δ (median over the seeds), effective parameters γ, the noise over the spread of the training targets,
-and the width of the 95 % intervals over that of the constant.
+minus that of the constant, in nats per row (the goal is at least −.02), and its worst seed. They also have prior
+precision δ (median over the seeds), effective parameters γ, noise std over std of the training targets, and the width
+of 95 % intervals over that of the constant.
 
-``python examples/benchmarks/nothing_to_learn.py`` prints markdown tables; ``--quick`` uses 3 of the 10 seeds and no
-1,000 rows, ``--classes`` or ``--numbers`` prints one of the two tables.
+``python examples/benchmarks/nothing_to_learn.py`` prints markdown tables; ``--quick`` uses 3 of the 10 seeds and omits
+the fits with 1,000 rows. ``--classes`` or ``--numbers`` prints one of the two tables.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Time of a default fit, compared with a fit under given prior and noise, and with plain training of the same nets.
+"""Time of a default fit, compared with a fit under a given prior and noise, and with plain training of the same nets.
 
-Medians over the splits, seconds of a fit on one core, on the training parts of the UCI tables only. *Default* is
-``LaplaceRegressor(random_state=split)``, a mixture of k nets.
-*One net* is the same with ``n_members=1``. *Evidence* has prior and noise by the evidence alone, without held-out
-nets. *Fixed* has both given. *Adam* is k nets of the same inputs and layers, each trained by 2,000 full-batch steps in
-a plain float32 loop, without any error bars.
+The table has seconds of a fit on one core (medians over the splits), on the training parts of the UCI tables only.
+*Default* is ``LaplaceRegressor(random_state=split)``, a mixture of k nets. *One net* is the same with ``n_members=1``.
+*Evidence* chooses prior and noise by the evidence alone, without held-out rows. *Fixed* uses given values for both.
+*Adam* is k nets of the same inputs and layers, each trained by 2,000 full-batch steps in a plain float32 loop, without
+error bars.
 
-*Over Adam* is the time of the default over that of its k nets trained plainly (goal: below 3), and that of one net over
-one of them.
+*Over Adam* is the time of the default over that of the k Adam nets (goal: below 3), and the time of one net over that
+of one Adam net.
 
 ``python examples/benchmarks/price.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
-Further options: ``--splits``, ``--only``; ``--quick`` runs one split of two tables.
+Further options are ``--splits`` and ``--only``. ``--quick`` runs one split of two tables.
 """
 
 from __future__ import annotations

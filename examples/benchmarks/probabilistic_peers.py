@@ -2,24 +2,25 @@
 
 The peers are those of ``distribution_peers.py``: CatBoost with uncertainty, NGBoost, PGBM, treeffuser, a quantile
 forest, a Gaussian process, laplace-torch, deep ensembles, bde, RealMLP and TabM. ``default`` is
-``LaplaceRegressor(random_state=split)``. All run in one process on one thread: set ``OMP_NUM_THREADS=1``, and
-``OMP_WAIT_POLICY=passive``, without which waiting threads of PGBM count as processor time. Peers that are not
-installed are omitted with a message.
+``LaplaceRegressor(random_state=split)``. All models run in one process on one thread: set ``OMP_NUM_THREADS=1`` and
+``OMP_WAIT_POLICY=passive``. Otherwise, waiting threads of PGBM count as processor time. Peers that are not installed
+are omitted with a message.
 
 ``python examples/benchmarks/probabilistic_peers.py --data DIR --out OUT`` scores a ninth of each training part, held
-out of the fit; with ``--test`` it scores the test parts. DIR holds the folders ``uci_regression``,
-``regression_folds`` and ``tables``. ``--rows N`` limits the training rows, ``--judged N`` the scored rows, both drawn
-at random. It writes ``peers_inner.csv`` or ``peers_test.csv``: one line for each table, split and model, at once, with
-log-likelihood (nats a row), CRPS and RMSE (units of y), coverage of 90 % intervals, and processor seconds of the fit.
-Scores row by row are in the folder ``rows``. A second call computes only what is missing, so that peers of another
-environment can be added.
+out of the fit; with ``--test`` it scores the test parts. DIR holds the folders ``uci_regression``, ``regression_folds``
+and ``tables``. ``--rows N`` limits the training rows, ``--judged N`` the scored rows, both drawn at random. The script
+writes ``peers_inner.csv`` or ``peers_test.csv``. As soon as a model is scored, a line for its table, split and name is
+added. The line has log-likelihood (nats per row), CRPS and RMSE (units of y), coverage of 90 % intervals, and processor
+seconds of the fit. Scores of single rows are in the folder ``rows``. A second call computes only missing lines, so that
+peers of another environment can be added.
 
-It prints a line for each result, and then three tables, which it also writes as
+The script prints a line for each result, and then three tables. The tables are also written to
 ``probabilistic_peers.csv`` (all scores and seconds), ``probabilistic_wins.csv`` and ``probabilistic_losses.csv``.
 ``--report`` only prints and writes these tables. ``--quick`` runs two cheap models on 300 rows of Friedman's function,
 without data.
 
-``--models "CatBoost,one net"`` fits also a single net with the evidence, the cheapest fit of ours; it is in no table.
+``--models "CatBoost,one net"`` also fits a single net with the evidence, the cheapest fit of this package, which is in
+no table.
 """
 
 from __future__ import annotations

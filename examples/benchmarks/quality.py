@@ -1,20 +1,21 @@
-"""Predictive quality of the defaults and of peers on the same rows: numbers, gaps, classes, pictures, tables.
+"""Predictive quality of the defaults and of peers on the same rows: regression, gaps, classes, pictures, mixed tables.
 
 The estimators are called as by a user, ``LaplaceRegressor(random_state=split)``, in one configuration for all sets;
 ``quality_peers.py`` describes the peers. Each part has a table of means, and a paired comparison of the default with
-all others (``quality_report.py`` has the formula of the error):
+all other models (``quality_report.py`` has the formula of the standard error). The parts are:
 
-- regression: five UCI tables, splits 0–9. RMSE; log-likelihood, nats a row, in the units of y; CRPS; coverage and mean
-  width of 95 % intervals. With ``--test`` also MC dropout as published split by split (tuned; Gal & Ghahramani).
-- gap: for each column, the middle third is held out and scored; mean, median and worst.
+- regression: five UCI tables, splits 0–9. RMSE; log-likelihood, nats per row, in the units of y; CRPS; coverage and
+  mean width of 95 % intervals. With ``--test``, also the published results of tuned MC dropout for each split (Gal &
+  Ghahramani).
+- gap: for each column, the middle third is held out and scored; mean, median and worst score.
 - classification: four UCI tables, ten seeds. NLL, accuracy, calibration error (10 bins), Brier score. "default, plugin"
   is the softmax of the default's own net, without Laplace.
-- ood: 8,000 digits; AUROC of the predictive entropy, digits against clothes.
-- tables: mixed types with missing values, as the CSV reader returns them; NLL and accuracy for two of them.
+- ood: nets trained on 8,000 digits; AUROC of the predictive entropy, digits against clothes.
+- tables: mixed types with missing values, as the CSV reader returns the tables; NLL and accuracy for two tables.
 
 ``python examples/benchmarks/quality.py --data DIR --out DIR --test`` writes one CSV for each part, with one row for
-each set, split and model. It does not recompute existing rows (``--fresh`` does). It prints markdown tables and draws a
-figure of each part. Without ``--test``, rows held out of the training parts are scored (``uci_sets.py``,
+each set, split and model. Existing rows are recomputed only with ``--fresh``. The script prints markdown tables and
+draws a figure of each part. Without ``--test``, rows held out of the training parts are scored (``uci_sets.py``,
 ``quality_sets.py``). ``--part``, ``--only`` and ``--models`` take names separated by semicolons; ``--models none`` only
 reads the CSV. ``--option name=value`` adds a configuration of the estimators; ``--quick`` runs one split of a small set
 with the cheap peers.

@@ -1,17 +1,18 @@
 """Peers of the quality benchmarks: estimators independent of this package, all with the same interface.
 
-A regressor has ``predict(X, return_std=True)``, mean and standard deviation of a normal distribution in the units of y;
-a classifier has ``predict_proba``. A *family* is fitted at once, ``family(X, y, seed)``, and yields
-``(name, estimator, seconds)``. A net is trained once for all members of its family, and its seconds count for each.
-Seconds are processor time.
+A regressor has ``predict(X, return_std=True)``, which returns mean and standard deviation of a normal distribution in
+the units of y. A classifier has ``predict_proba``. A *family* is a function that fits related models together,
+``family(X, y, seed)``, and yields ``(name, estimator, seconds)``. A net is trained once for all members of its family,
+and its seconds count for each member. Seconds are processor time.
 
 The nets are tanh nets with standardised columns and numeric targets, trained by full-batch Adam for 2,000 steps at a
-rate of .01. Where several are needed they train at once (:func:`trained_nets`).
+rate of .01. If several nets are needed, they are trained at once (:func:`trained_nets`).
 
-- MAP: the net itself; numbers with the spread of the training residuals σ, classes with the softmax.
-- laplace-torch 0.3 on this same net: full GGN of all weights, and of the last layer; prior precision and noise at the
-  maximum of its marginal likelihood; classes by probit.
-- ensemble: five nets from different initial weights, the first of them the MAP; variance of their means + σ².
+- MAP: the net itself, with the std of the training residuals σ for regression, and the softmax for classification.
+- laplace-torch 0.3 on the same net: full GGN of all weights, and of the last layer. Prior precision and noise maximise
+  its marginal likelihood, and the link of classifiers is probit.
+- ensemble: five nets from different initial weights, the first of which is the MAP. The variance is that of their means
+  plus σ².
 """
 
 from __future__ import annotations

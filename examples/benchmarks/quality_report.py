@@ -1,9 +1,9 @@
 """Report of the quality benchmarks: means, paired differences with an error, a figure.
 
 A *row* is the score of one model on one split: ``{"set", "split", "model", "rows", "judged", metrics…}``. For two
-models on the splits j = 1 … J, the difference d_j is computed split by split. The training parts overlap, so the d_j
-are not independent. The standard error of their mean by Nadeau & Bengio (2003, eq. 9) is √((1/J + n_judged / n_fit) ·
-s²), with s² their variance.
+models, the difference d_j of their scores is computed for each split j = 1 … J. The training parts overlap, so the d_j
+are not independent. The standard error of their mean (Nadeau & Bengio 2003, eq. 9) is √((1/J + n_judged / n_fit) · s²),
+where s² is the variance of the d_j.
 """
 
 from __future__ import annotations

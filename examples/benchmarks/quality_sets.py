@@ -1,9 +1,9 @@
 """Other data of the quality benchmarks: mixed tables as read from CSV, and pictures.
 
-``tables/*.csv.gz``: numbers, text and missing values, passed on as the reader returns them, without columns that reveal
-the target or identify the row. A split is a random fifth, by its number. ``images/*.npz``: 10,000 pictures of digits,
-of which a fifth is the test part, and pictures of clothes, on which a model of digits should be uncertain. Without
-``test``, a ninth of the training part is scored, and the first half of the clothes.
+``tables/*.csv.gz``: numbers, text and missing values, passed on as the reader returns them. Columns that reveal the
+target or identify the row are omitted. A split holds out a random fifth, seeded by its number. ``images/*.npz``: 10,000
+pictures of digits, of which a fifth is the test part, and pictures of clothes, on which a model of digits should be
+uncertain. Without ``test``, a ninth of the training part and the first half of the clothes are scored.
 """
 
 from __future__ import annotations

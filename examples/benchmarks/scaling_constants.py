@@ -1,11 +1,12 @@
-"""Constants of a data-parallel fit, and what they say about 10⁹ rows of 100 columns on 64 workers.
+"""Constants of a data-parallel fit, and a projection to 10⁹ rows of 100 columns on 64 workers.
 
 python examples/benchmarks/scaling_constants.py --out OUT
 
-Measures, on one thread: reading rows of Parquet files, a training step of four members, the curvature pass of eight
-members, and an all-reduce of the gradients between two processes of this machine (gloo). The second table multiplies
-them; it is a projection and no measurement. The network of the projection has a given bandwidth and latency, and the
-all-reduce sends every gradient twice (ring). ``--quick`` uses fewer rows and repetitions.
+The script measures, on one thread, the reading of rows from Parquet files, a training step of four members and the
+curvature pass of eight members. It also measures an all-reduce of the gradients between two local processes (gloo). The
+second table multiplies these constants; it is a projection, not a measurement. In the projection, the network has a
+given bandwidth and latency, and the all-reduce sends every gradient twice (ring). ``--quick`` uses fewer rows and
+repetitions.
 """
 
 from __future__ import annotations

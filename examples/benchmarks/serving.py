@@ -1,9 +1,10 @@
-"""Serving: seconds of a million predictions, and milliseconds of one, from default fits and from their ONNX graphs.
+"""Serving: seconds per million predictions, and milliseconds for one, from default fits and from their ONNX graphs.
 
-Each default fit has ten generated columns and predicts mean and standard deviation. *s* and *s of processor* are per
-million rows, on the number of threads in the title. *ms* are of a single row: the median and the smallest of many
-calls, in processor time, which other programs on the machine affect less. *difference* is the largest difference of a
-mean or a standard deviation between the graph and the estimator, in standard deviations of the targets.
+Each default fit has ten generated columns and predicts mean and standard deviation. *s* and *s of processor* are
+seconds per million rows, on the number of threads in the title. *ms* are milliseconds for a single row: the median and
+the smallest of many calls. They are processor time, which other programs on the machine affect less. *difference* is
+the largest difference of a mean or a standard deviation between the graph and the estimator, in standard deviations of
+the targets.
 
 ``python examples/benchmarks/serving.py`` prints a markdown table. ``--rows`` is the number of predicted rows,
 ``--threads`` the number of threads (2). ``--quick`` fits 200 rows and predicts 2,000. The columns of ONNX need the

@@ -1,18 +1,18 @@
-"""Calibration under shift: later rows, rows with other weights, and rows unlike the training data.
+"""Calibration under distribution shift: later rows, reweighted rows, and rows unlike the training data.
 
-- **Time.** Hourly rentals of bicycles in the order of time: the model is fitted to rows of the first four fifths of the
-  hours, and judged on the last fifth (*later*) and on further rows of the first part (*same time*).
-- **Weights.** The judged rows of a table have weights exp(1.5 u), where u is the first principal component of the
-  standardised columns of numbers, standardised and limited to ±2. Coverage of 90 % intervals. *Rows* is the effective
-  number (Σw)² / Σw² of judged rows.
-- **Outside.** AUROC of telling rows that are unlike the training data from further rows like them. Regression: the
-  middle third of a column, which is removed from the training part, by ``score_samples``; mean and smallest value over
-  the columns. Classes: the rows of a class that is removed, by ``score_samples`` and by the entropy of the
-  probabilities; over the classes.
+- **Time.** Hourly rentals of bicycles, sorted by time. The model is fitted to rows of the first four fifths of the
+  hours. It is scored on the last fifth (*later*) and on other rows of the first part (*same time*).
+- **Weights.** The scored rows of a table have weights exp(1.5 u). Here u is the first principal component of the
+  standardised numeric columns, standardised and limited to ±2. The table has the coverage of 90 % intervals. *Rows* is
+  the effective number (Σw)² / Σw² of scored rows.
+- **Outside.** AUROC of separating rows that are unlike the training data from other held-out rows. Regression: the
+  middle third of a column is removed from the training part and detected by ``score_samples``; mean and smallest value
+  over the columns. Classification: the rows of a class are removed, and detected by ``score_samples`` and by the
+  entropy of the probabilities; mean and smallest value over the classes.
 
 ``python examples/benchmarks/shift.py --data DIR --out OUT`` uses the training part of split 0 of each table, never test
 parts. DIR holds the folders ``uci_regression``, ``uci_classification``, ``regression_folds`` and ``tables``.
-``--quick`` needs no data: the part *weights*, on Friedman's function with 300 rows.
+``--quick`` runs the part *weights* on Friedman's function with 300 rows, which needs no data.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-r"""Simulation-based calibration: does the posterior of a fit hold weights that were drawn from the prior?
+r"""Simulation-based calibration: are weights drawn from the prior typical of the posterior of a fit?
 
 Weights θ are drawn from the prior and targets y from the likelihood. The net is fitted to y under the same prior
 precision and noise level, which are fixed. If the posterior is exact, the rank of a quantity of θ among the same
 quantity of posterior draws is uniform (Talts et al. 2018). The quantities are weights, the function at a new row, a new
-target, and the log-likelihood of the training targets. The last one depends on the data and detects posteriors of wrong
-width (Modrák et al. 2023). The ECDF of the ranks is compared with its simultaneous 95 % band (Säilynoja, Bürkner &
-Vehtari 2022).
+target, and the log-likelihood of the training targets. The log-likelihood depends on the data and detects posteriors of
+wrong width (Modrák et al. 2023). The ECDF of the ranks is compared with its simultaneous 95 % band (Säilynoja, Bürkner
+& Vehtari 2022).
 
-- *linear*: a linear net, whose posterior is exact. Fifty simulations with the same X are the targets of one fit.
+- *linear*: a linear net, whose posterior is exact. Fifty simulations with the same X are fitted jointly, as the targets
+  of one fit.
 - *net*: one hidden layer of tanh, whose posterior is not Gaussian. The weights of a net are not identified, so the
-  quantities are functions, targets and the log-likelihood. The row *far* is at three times the distance of *new*. The
-  table also has the mean square of :math:`z = (f - \mu) / s`, the error of the mean over the standard deviation.
+  quantities are functions, targets and the log-likelihood. The row *far* is three times as far from the origin as
+  *new*. The table also has the mean square of :math:`z = (f - \mu) / s`, the error of the mean divided by the standard
+  deviation.
 
 ``python examples/benchmarks/simulation_based.py --out OUT`` writes ``simulation_based.csv`` and a figure in 4 minutes
 on one core; ``--quick`` uses a tenth of the simulations.

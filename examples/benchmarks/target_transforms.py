@@ -1,8 +1,8 @@
-"""Logarithms of positive targets: log density, RMSE, CRPS and intervals below zero, on inner splits.
+"""Log transformation of positive targets: log density, RMSE, CRPS and intervals below zero, on inner splits.
 
 Each table is fitted with at most ``--rows`` of its training rows, and scored on other training rows; the test parts are
-not read. Run ``python examples/benchmarks/target_transforms.py --data DIR``, with the tables in DIR. ``--quick``
-fits a made-up table with few rows.
+not read. Run ``python examples/benchmarks/target_transforms.py --data DIR``, with the tables in DIR. ``--quick`` fits a
+simulated table with few rows.
 """
 
 import argparse

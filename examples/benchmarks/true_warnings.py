@@ -1,15 +1,17 @@
-"""True warnings: do the warnings of a fit agree with its intervals on fresh rows?
+"""True warnings: do the warnings of a fit agree with its intervals on new rows?
 
-200 generated tables, ten for each of 20 kinds of fits. A fit is *really off* on 2,000 fresh rows if one of these holds:
+The data are 200 generated tables, ten for each of 20 kinds of fits. A fit is *really off* if one of these conditions
+holds on 2,000 new rows:
 
 - its 90 % intervals contain less than 80 % of the targets;
 - their median width is more than 1.5 times that of the normal distribution of the training targets.
 
 The tables have, for each warning and for all of them, the precision and the recall. The precision is the share of fits
-with the warning that are really off. The recall is the share of fits that are really off that have the warning, or any.
+with the warning that are really off. The recall is the share of really-off fits that have the warning. For all warnings
+together, any warning counts.
 
-``python examples/benchmarks/true_warnings.py`` prints markdown tables in 2 minutes on one core; ``--fits`` prints
-one line for each fit as well, ``--first`` uses the first 100 tables only, ``--quick`` one table for each kind.
+``python examples/benchmarks/true_warnings.py`` prints markdown tables in 2 minutes on one core; ``--fits`` also prints
+one line for each fit, ``--first`` uses only the first 100 tables, and ``--quick`` uses one table for each kind.
 """
 
 from __future__ import annotations

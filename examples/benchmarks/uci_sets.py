@@ -1,14 +1,14 @@
-"""UCI tables of the benchmarks: their parts, split by split, and code common to the scripts.
+"""UCI tables of the benchmarks: the parts of each split, and code common to the scripts.
 
-A folder, ``--data DIR``, has ``boston.npz`` and so on, each with ``X`` (rows, columns), ``y`` (rows,) and
-``test_masks`` (splits, rows): the standard 90/10 splits of Hernández-Lobato & Adams (2015). Either the test part of a
-split is scored, or a ninth of its training part, drawn by a separate seed and held out of the fit. Use the latter for
-all choices, and the test parts only for final results.
+The folder ``--data DIR`` has ``boston.npz`` and so on. Each file has ``X`` (rows, columns), ``y`` (rows,) and
+``test_masks`` (splits, rows), the standard 90/10 splits of Hernández-Lobato & Adams (2015). Either the test part of a
+split is scored, or a ninth of its training part, drawn by a separate seed and held out of the fit. Use the inner rows
+for all choices, and the test parts only for final results.
 
 ``gap_test_masks`` (columns, rows) are the gap splits of Foong et al. (2019): the middle third of a column is the test
-part. Alternatively the middle third of the next column is scored, among the remaining rows. Tables of classes only have
-``X`` and ``y`` and are split as by Immer et al. (2021): 70 % training, 15 % validation, 15 % test, stratified, by ten
-seeds.
+part. Alternatively, the middle third of the next column is scored, among the remaining rows. Classification tables have
+only ``X`` and ``y``. They are split as in Immer et al. (2021): 70 % training, 15 % validation, 15 % test, stratified,
+with ten seeds.
 """
 
 from __future__ import annotations
