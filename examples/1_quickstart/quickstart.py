@@ -3,8 +3,8 @@
 
 Five questions on small data that need no download, each answered by a table:
 
-1. Regression on Friedman's function, which is nonlinear: are mean and error bars better than those of boosting with a
-   constant error bar, and of Bayesian linear regression?
+1. Regression on a nonlinear function (Friedman's): are mean and error bars better than those of boosting (with a
+   constant error bar) and Bayesian linear regression?
 2. Classification with text columns and missing values: are the probabilities better than those of boosting, and of
    logistic regression with one-hot columns? ``LaplaceClassifier`` gets the table without preprocessing.
 3. A curve with a gap in its data: do the error bars have their nominal coverage, and do they widen in the gap?

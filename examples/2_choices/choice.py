@@ -6,8 +6,8 @@ training runs first, followed by each choice in turn. A time is the median, over
 choice divided by that of MAP training.
 
 *Gain* is the mean log-likelihood of a held-out row, minus that of the reference on the same rows. Its standard error is
-that of the paired differences over the splits, corrected for the overlap of the splits: √((1/J + n_test / n_train) s²),
-Nadeau & Bengio (2003).
+that of the paired differences, corrected for the overlap of the splits: √((1/J + n_test / n_train) s²), Nadeau & Bengio
+(2003).
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ How to read the tables: all rows of a table are the same fit with different opti
   "glm".
 
 Output of ``python examples/2_choices/plot_predictive.py`` on five splits. Of the closed forms, "moderated" is closest
-to the integral. With two and with five classes, "moderated" is off by .0017 and .0036, "probit" by .0017 and .0042, the
-plugin by .006 and .009, and "bridge" by .006 and .029. The link "mc" is off by .0003 and .0004, at 1.3 to 1.5 times the
-cost of the closed forms. The grid takes about 5 and 140 times as long as the closed forms. On diabetes, weight samples
-are .13 nats per row worse than the linearised net, with ten samples as well as with 1,000; 1,000 samples take 124 times
-as long.
+to the integral. With two and five classes, "moderated" is off by .0017 and .0036, and "probit" by .0017 and .0042. The
+plugin is off by .006 and .009, and "bridge" by .006 and .029. The link "mc" is off by .0003 and .0004, at 1.3 to 1.5
+times the cost of the closed forms. The grid takes about 5 and 140 times as long as the closed forms. On diabetes,
+weight samples are .13 nats per row worse than the linearised net, with ten samples as well as with 1,000. With 1,000
+samples, prediction takes 124 times as long.
 """
 
 import choice

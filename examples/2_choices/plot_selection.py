@@ -22,8 +22,8 @@ How to read the tables:
   paired difference.
 
 Output of ``python examples/2_choices/plot_selection.py`` on three splits of breast cancer and diabetes, in a former
-version whose "auto" had four nets. "auto" takes 2.1 and 2.2 times as long as MAP training, "loo" takes 1.8 and 1.0
-times as long, and a number takes .25 and .34. No rule differs from the evidence by two standard errors. The number 1 is
+version whose "auto" had four nets. "auto" takes 2.1 and 2.2 times as long as MAP training. "loo" takes 1.8 and 1.0
+times as long, and a number .25 and .34 times. No rule differs from the evidence by two standard errors. The number 1 is
 .015 nats per row worse on breast cancer, with a standard error of .006.
 """
 

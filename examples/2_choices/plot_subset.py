@@ -2,18 +2,18 @@
 ===========================================
 
 ``subset_of_weights`` selects the weights that are random: all weights, those of the last layer, or a subnetwork. A
-``Subnetwork`` is a share of the weights, selected by the largest marginal ``variance`` in a diagonal posterior
-(Daxberger et al. 2021), by the largest ``magnitude``, or at ``random``. The other weights stay at their trained values.
-The curvature of the P random weights is a ``full`` P × P matrix. The prior precision is chosen again for each subset,
-by the default rule.
+``Subnetwork`` is a share of the weights. Its weights have the largest marginal ``variance`` in a diagonal posterior
+(Daxberger et al. 2021) or the largest ``magnitude``, or are drawn at ``random``. The other weights stay at their
+trained values. The curvature of the P random weights is a ``full`` P × P matrix. The prior precision is chosen again
+for each subset, by the default rule.
 
 How to read the tables: times are fractions of the training time of one net.
 
 - *fit* is the time to compute the posterior of the trained net, which is read from the cache of ``memory=``.
 - *predict* is the prediction time for the held-out rows.
 - *kB held* is the size of all tensors in curvature and posterior.
-- *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior ("MAP alone"),
-  with the standard error of this paired difference.
+- *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior ("MAP alone"). The
+  error is that of this paired difference.
 
 The fit of "MAP alone" is the training itself, which the other fits do not include. The picture shows times, bytes and
 gain against the number of random weights.

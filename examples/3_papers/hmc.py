@@ -4,9 +4,9 @@ A chain's state θ gets a momentum p ~ N(0, I). Both follow the Hamiltonian
 :math:`H = -\log\pi(\theta) + \tfrac12 p^\top p` in leapfrog steps of size ε (Neal 2011, eq. 2.28–2.30). The end point
 is accepted with probability :math:`\min(1, e^{-\Delta H})`. The number of steps is drawn for each trajectory, so that
 no direction is periodic. During the warm-up, dual averaging adapts ε to the target mean acceptance (Hoffman & Gelman
-2014, §3.2). In the first half of the warm-up, each chain has a separate ε, so that a chain started in a steep region
-can leave this region. In the second half, all chains share one ε, which is fixed afterwards. Symbols: C chains, P
-parameters, n draws. This module does not depend on networks.
+2014, §3.2). In the first half of the warm-up, each chain has a separate ε, so that a chain can leave a steep starting
+region. In the second half, all chains share one ε, which is fixed afterwards. Symbols: C chains, P parameters, n draws.
+This module does not depend on networks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""01 · A sine, from scratch: the band is narrow on the data and wide outside
 ==============================================================================
 
-The source (a blog that implements the Laplace approximation in torch) trains a 1-10-1 tanh net on 150 noisy points of a
-sine between 0 and 10. Training uses Adam on the mean squared error. The posterior is based on the full generalised
+The source is a blog that implements the Laplace approximation in torch. It trains a 1-10-1 tanh net on 150 noisy points
+of a sine between 0 and 10. Training uses Adam on the mean squared error. The posterior is based on the full generalised
 Gauss–Newton matrix of all weights,
 
 .. math:: \tilde H = \sum_n J_n^\top H_n J_n + \lambda I, \qquad

@@ -1,8 +1,8 @@
 r"""06 · Untargeted attack: pictures pushed away from their class
 =============================================================
 
-Ritter et al. (2018, section 5.3, figure 3) change the test pictures by one step against the class that a method M finds
-most probable (the fast gradient sign method of Goodfellow et al. 2014),
+Ritter et al. (2018, section 5.3, figure 3) change the test pictures by one step of the fast gradient sign method
+(Goodfellow et al. 2014). The step is directed against the class that a method M finds most probable,
 
 .. math:: x_\mathrm{adv} = x - \eta\,(\max x - \min x) \odot \mathrm{sgn}\,\nabla_x \max_y \log p^{(M)}(y \mid x),
 

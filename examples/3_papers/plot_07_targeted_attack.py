@@ -1,14 +1,14 @@
 r"""07 · Targeted attack: every picture a zero
 ==========================================
 
-Ritter et al. (2018, section 5.3, figure 4; after Li & Gal 2017) push the test pictures towards the class 0, step by
-step, with the gradient of each method's averaged prediction,
+Ritter et al. (2018, section 5.3, figure 4; after Li & Gal 2017) push the test pictures towards the class 0. Each step
+uses the gradient of the method's averaged prediction,
 
 .. math:: x^{(t+1)} = x^{(t)} + \eta\,\mathrm{sgn}\,\nabla_x \log p^{(M)}(y = 0 \mid x^{(t)}), \qquad \eta = 10^{-2},
 
-and count the steps until the method is fooled. Pictures that a method already classifies as 0 are excluded. In the
-source, half of the pictures fool the Kronecker-factored posterior after about 20 steps, and the other methods after
-about 10.
+and the authors count the steps until the method is fooled. Pictures that a method already classifies as 0 are excluded.
+In the source, half of the pictures fool the Kronecker-factored posterior after about 20 steps, and the other methods
+after about 10.
 """
 
 import itertools

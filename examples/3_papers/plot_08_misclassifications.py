@@ -1,10 +1,10 @@
 """08 · Misclassifications: is a residual net uncertain where it is wrong?
 ===========================================================================
 
-Ritter et al. (2018, section 5.4, figure 5 and table 2) use a wide residual net with batch norm, trained on CIFAR-100
-with and without dropout. They compare the predictive entropy of right and wrong predictions. Here, a smaller net has
-the same components: convolutions, batch norm with running moments, residual sums :math:`x + f(x)`, and downsampling by
-2 × 2 convolutions. Training and curvature use augmentation by random shifts.
+Ritter et al. (2018, section 5.4, figure 5 and table 2) train a wide residual net with batch norm on CIFAR-100, with and
+without dropout. They compare the predictive entropy of right and wrong predictions. Here, a smaller net has the same
+components: convolutions, batch norm with running moments, residual sums :math:`x + f(x)`, and downsampling by 2 × 2
+convolutions. Training and curvature use augmentation by random shifts.
 
 The parameters of the batch norms are random as well; each batch norm has a dense block of the precision. The
 convolutions have Kronecker factors over patches.

@@ -1,13 +1,13 @@
 r"""09 · Augmentation and exact Hessian: what the curvature is made of
 ==================================================================
 
-Ritter et al. (2018, appendix C, figures 6 and 7) repeat the two attacks of experiments 6 and 7 with other curvatures of
-the same net. They compare curvatures with and without the augmentation of the training, a random binarisation. They
-also compare approximate and exact expectations of the layers' output factors. Without augmentation, they had to
-regularise much more; the approximation made hardly any difference.
+Ritter et al. (2018, appendix C, figures 6 and 7) repeat the attacks of experiments 6 and 7 with other curvatures of the
+same net. They compare curvatures with and without the augmentation of the training, a random binarisation. They also
+compare approximate and exact expectations of the layers' output factors. Without augmentation, they had to regularise
+much more; the approximation made hardly any difference.
 
 Here, the *needed* τ of a posterior measures this regularisation. It is the smallest τ, with N = n, at which weight
-samples lose at most one point of validation accuracy compared with the net itself.
+samples lose at most one point of validation accuracy against the net itself.
 
 The second part uses a smaller net, for which the exact Hessian is affordable. If activations are piecewise linear, the
 block of each layer equals that of the generalised Gauss–Newton matrix (Botev et al. 2017),

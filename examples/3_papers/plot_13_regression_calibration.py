@@ -11,10 +11,9 @@ against :math:`p_j`. It also prints the *sharpness*, the mean predictive varianc
 :math:`\tfrac1T \sum_t \mathrm{var}(F_t)`. The curve of a calibrated model is on the diagonal; of two calibrated models,
 the sharper one is better.
 
-The distributions that the tutorial prints have standard deviations of .05 to .1, and a sharpness of .005, although the
-noise alone has a variance of .09. They are distributions of the function, not of the targets with which they are
-compared. Here, a second line shows the distributions of the function. The third line is the net before prior and noise
-were tuned (both 1).
+The tutorial prints distributions with standard deviations of .05 to .1, and a sharpness of .005. The noise alone has a
+variance of .09. They are distributions of the function, not of the targets with which they are compared. Here, a second
+line shows the distributions of the function. The third line is the net before prior and noise were tuned (both 1).
 """
 
 import copy

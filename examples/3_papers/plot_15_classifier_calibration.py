@@ -1,11 +1,11 @@
 r"""15 · Calibration of a classifier, and a tuning that ends at the MAP
 ===================================================================
 
-A net trained on few rows is overconfident. The source (the blog and the tutorial of the library *curvature*) draws the
-usual diagnostics: a reliability diagram with the expected calibration error, and histograms of confidence and
-predictive entropy. The entropy is shown for pictures of the training classes and of other classes. The source's
-Kronecker-factored posterior has two hyperparameters, found by a search on a log scale on validation rows: N, which
-multiplies the curvature H of a row, and τ, which is added,
+A net trained on few rows is overconfident. The source is the blog and the tutorial of the library *curvature*. It draws
+a reliability diagram with the expected calibration error, and histograms of confidence and predictive entropy. The
+entropy is shown for pictures of the training classes and of other classes. The source's Kronecker-factored posterior
+has two hyperparameters, found by a search on a log scale on validation rows: N, which multiplies the curvature H of a
+row, and τ, which is added,
 
 .. math:: P = N\,H + \tau I .
 

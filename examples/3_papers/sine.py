@@ -1,8 +1,9 @@
 """Sine data of four experiments, their small tanh net trained as in the source, and drawing of bands.
 
-The source (a blog that builds the Laplace approximation from scratch) draws x uniformly from 0 to 10 and y = sin x +
-0.3 ε, and predicts on a grid from −10 to 13. It trains a 1-10-1 tanh net by Adam with rate .01 on the mean squared
-error, with all rows in each step. The source does not state the number of epochs, and calls the result overfitted.
+The source is a blog that implements the Laplace approximation from scratch. It draws x uniformly from 0 to 10 and y =
+sin x + 0.3 ε, and predicts on a grid from −10 to 13. The blog trains a 1-10-1 tanh net by Adam with rate .01 on the
+mean squared error, with all rows in each step. The source does not state the number of epochs, and calls the result
+overfitted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Nets of users: LaplaceRegressor(net) and LaplaceClassifier(net) against skorch alone and laplace-torch 0.3.
 
-``--part cells`` (the default): ten tables, three skorch nets (one hidden layer of 50, two of 32, and one with BatchNorm
-and Dropout), three seeds and six posteriors. Each cell compares, on the same scored rows,
+``--part cells``, the default, has ten tables, three skorch nets, three seeds and six posteriors. The nets have one
+hidden layer of 50 units, two layers of 32 units, or BatchNorm and Dropout. Each cell compares, on the same scored rows,
 
 - *ours*: the estimator around the net, ``prior_precision="auto"``;
 - *alone*: the same net trained by skorch with the same seed, epochs and validation rows. For regression, the standard

@@ -1,7 +1,7 @@
 """Calibration reports: how often each check fails for planted faults, and reports of models of several packages.
 
-The first table has the share of 500 reports on 1,000 rows in which a check fails, for the true normal distribution and
-for planted faults. The second table has reports on Friedman's function with noise that varies. All models use their
+The first table shows how often each check fails in 500 reports on 1,000 rows, for the true normal distribution and for
+planted faults. The second table has reports on Friedman's function with noise that varies. All models use their
 defaults, with 500 training rows and 1,000 held-out rows. If the variance check fails, ``SigmaScaling`` is fitted to 500
 further rows. Models of packages that are not installed are omitted. Nothing is selected on the held-out rows.
 

@@ -6,9 +6,9 @@ level σ by the evidence; both are then fixed. NUTS (Hoffman & Gelman 2014) draw
 .. math:: -\log p(\theta \mid y) = \tfrac1{2\varphi} \sum_n (t_n - f_\theta(z_n))^2 + \tfrac{\delta}{2}
     \lVert\theta\rVert^2 + \text{const}, \qquad f_\theta(z) = c + \tfrac1{\sqrt H} v^\top \tanh(W z / \sqrt d + b),
 
-with standardised columns z, standardised targets t and φ = σ² in their units. Value and gradient of this density have
-to agree with those of the package at the mode and at draws of the prior; otherwise the script ends. Four chains start
-from draws of the prior. The starts are far apart, so that separate modes would be visible.
+with standardised columns z, standardised targets t and φ = σ² in their units. At the mode and at draws of the prior,
+value and gradient of this density have to agree with the package; otherwise the script ends. Four chains start from
+draws of the prior. The starts are far apart, so that separate modes would be visible.
 
 The reference has to meet the standard of posteriordb: rank-normalised split R-hat below 1.01, bulk and tail ESS above
 1,000, no divergence. The weights are identified only up to permutations and signs of the units. The diagnostics are
@@ -23,9 +23,9 @@ middle is a gap without training rows. For each row:
 - *W₁*: Wasserstein distance of the distributions of the function, in the same unit. The package's distribution is
   normal or, for an ensemble, a mixture of normals.
 
-*bend* compares the net with its linearisation along the direction of weights that changes the function at a row most,
-from −1 to 1 posterior standard deviation. The table has the change of the net over that of the linearised net (median
-over the rows), and its rank correlation with the ratio of *full*.
+*bend* compares the net with its linearisation, from −1 to 1 posterior standard deviation along the direction of weights
+that changes the function at a row most. It is the change of the net over that of the linearised net (median over the
+rows). The table also has its rank correlation with the ratio of *full*.
 
 ``python examples/benchmarks/exact_posteriors.py --data DIR --out OUT`` needs numpyro and arviz, and 7 minutes on one
 core. The references are cached in OUT, so that later runs need neither package. DIR is described in ``uci_sets.py``;

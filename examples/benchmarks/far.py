@@ -7,10 +7,10 @@
   the year. The table has the log loss of 2,000 rows of a later year.
 - **Scores.** Log loss or negative log-likelihood of held-out rows of the development tables, for the default, and the
   difference from ``glm``.
-- **Curves.** Five curves with a gap, 150 rows and noise std .1: the share of the true curve within the 90 % epistemic
-  band on the data, in the gap, and in a margin of half a unit beyond the data.
-- **Shifted.** AUROC of ``score_samples`` and of an isolation forest for rows with one column times ten, with two
-  columns swapped, and, for mixed tables, with unknown levels. Means over three choices of the columns.
+- **Curves.** Five curves with a gap, 150 rows and noise std .1. The table has the share of the true curve within the 90
+  % epistemic band: on the data, in the gap, and up to half a unit beyond the data.
+- **Shifted.** AUROC of ``score_samples`` and of an isolation forest for changed rows. One column is multiplied by ten,
+  two columns are swapped, or (in mixed tables) levels are unknown. Means over three choices of the columns.
 - **Pictures.** Nets of digits: AUROC of ``score_samples`` and of the epistemic entropy for 600 pictures of clothes
   against 600 further digits.
 

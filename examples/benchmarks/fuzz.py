@@ -8,8 +8,8 @@ of the arguments are wrong. The outcome is one of four:
 - an *unclear* error, from inside numpy, torch or scipy, or an accident such as an IndexError;
 - a call that *hangs*, which takes more than ``--seconds``.
 
-``python examples/benchmarks/fuzz.py --calls 100000`` prints the number of each outcome, and one example of each kind of
-unclear error, with the call. hypothesis draws the arguments; the same seed draws the same arguments.
+``python examples/benchmarks/fuzz.py --calls 100000`` prints the number of each outcome, and one example call for each
+kind of unclear error. The package hypothesis draws the arguments; the same seed draws the same arguments.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 - natural parameters: the same with the heads μ/σ² and log 1/σ². Immer et al. (2023) report that natural parameters
   train better with first-order optimisers. Here, Gauss–Newton steps with the Fisher information are used.
 
-The table has the log-likelihood per row in nats, and the RMSE in the units of y, on a ninth of the training parts of
-the UCI tables. It also has the log evidence per row if the model has one.
+The table has the log-likelihood per row in nats, and the RMSE in the units of y. The scored rows are a ninth of the
+training parts of the UCI tables. It also has the log evidence per row if the model has one.
 ``python examples/benchmarks/heads.py --data DIR --splits 3``; the format of DIR is in ``uci_sets.py``.
 """
 

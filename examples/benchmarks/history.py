@@ -1,8 +1,8 @@
 """Run times of ten cases relative to plain torch, with thresholds, and a history with one line per run.
 
 Each case runs in turn with its plain counterpart, several times after one warm-up, on one thread. A ratio is the median
-processor time of the case over that of the counterpart, so that it depends little on the machine and its load. The
-cases and their counterparts are:
+processor time of the case over that of the counterpart. It depends little on the machine and its load. The cases and
+their counterparts are:
 
 - fits: 200 full-batch Adam steps of a 1 × 50 tanh net on the same rows;
 - predictions of 10,000 rows: a forward pass of such a net;

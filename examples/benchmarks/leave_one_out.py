@@ -8,8 +8,8 @@ weights are moved to an exact mode θ* of
 by Newton's method with the exact Hessian in a trust region, to a decrement of 1e-6 posterior standard deviations. Then
 20 rows, drawn with a seed, are left out one at a time (of equal rows only one). The same method trains the net from θ*
 to the mode without the row. Let :math:`\Delta_n = f_{-n}(x_n) - f(x_n)`, for the closed form and for the refit. The
-table has medians over the rows of three errors of the closed form. They are the error of Δ relative to the refit's Δ,
-the error of Δ relative to the refit's left-out residual :math:`y_n - f_{-n}(x_n)`, and the error of the left-out
+table has medians over the rows of three errors of the closed form. The first two are errors of Δ, relative to the
+refit's Δ and to the refit's left-out residual :math:`y_n - f_{-n}(x_n)`. The third is the error of the left-out
 prediction, in units of y. The table also has the correlation of the two Δ. The closed forms are:
 
 - *full*: the formula of the library, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure.
@@ -21,10 +21,11 @@ prediction, in units of y. The table also has the correlation of the two Δ. The
 - *loo_predict()*: the method of the estimator, from the fit itself and not from θ*. For Δ, the predictions of the fit
   are subtracted.
 
-A first table describes the distance of θ* from the fit: steps of Newton's method, directions of negative curvature at
-the fit, and the root mean square change of the outputs in units of the noise. *Other basin* counts refits that do not
-return to θ* when the row is added and the net is trained again; the medians include them. Network outputs, gradients
-and Hessians are implemented here for one hidden layer of tanh, so that the refits do not use the code under test.
+A first table describes the distance of θ* from the fit. It has the steps of Newton's method, the directions of negative
+curvature at the fit, and the root mean square change of the outputs in units of the noise. *Other basin* counts refits
+that do not return to θ* when the row is added and the net is trained again; the medians include them. Network outputs,
+gradients and Hessians are implemented here for one hidden layer of tanh, so that the refits do not use the code under
+test.
 
 ``python examples/benchmarks/leave_one_out.py --data DIR`` prints markdown tables; the format of DIR is in
 ``uci_sets.py``. The test parts are not used. Further options: ``--only``; ``--quick`` uses 5 rows of two tables.

@@ -2,7 +2,7 @@
 
 The best prediction is then a constant: the normal distribution with the mean and the standard deviation of the training
 targets, or the frequencies of the classes. The tables have the mean log-likelihood of the estimators on 2,000 new rows
-minus that of the constant, in nats per row (the goal is at least −.02), and its worst seed. They also have prior
+minus that of the constant, in nats per row, and its worst seed. The goal is at least −.02. The tables also have prior
 precision δ (median over the seeds), effective parameters γ, noise std over std of the training targets, and the width
 of 95 % intervals over that of the constant.
 

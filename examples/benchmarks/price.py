@@ -6,8 +6,8 @@ The table has seconds of a fit on one core (medians over the splits), on the tra
 *Adam* is k nets of the same inputs and layers, each trained by 2,000 full-batch steps in a plain float32 loop, without
 error bars.
 
-*Over Adam* is the time of the default over that of the k Adam nets (goal: below 3), and the time of one net over that
-of one Adam net.
+*Over Adam* is the time of the default over that of the k Adam nets (goal: below 3). For one net, it is the time over
+that of one Adam net.
 
 ``python examples/benchmarks/price.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
 Further options are ``--splits`` and ``--only``. ``--quick`` runs one split of two tables.

@@ -1,15 +1,16 @@
 """Speed of curvature passes, training, predictions and evidence, against laplace-torch 0.3 and a plain epoch.
 
 Every figure is a ratio, measured in one process. Each case runs in turn with its peer and with a plain epoch (forward
-and backward pass over the same rows), several times, and the medians are divided. All backends of the peer are tried
-for a case, and the fastest one counts; a backend that would take minutes gets a part of the rows. If laplace-torch is
-not installed, its columns are empty. The output also has the limits of the machine (matrix products, copies) and the
-additional peak memory. The *floor* is the number of multiply-adds that the method needs over that of the epoch.
+and backward pass over the same rows). This is repeated several times, and the medians are divided. All backends of the
+peer are tried for a case, and the fastest one counts. A backend that would take minutes gets a part of the rows. If
+laplace-torch is not installed, its columns are empty. The output also has the limits of the machine (matrix products,
+copies) and the additional peak memory. The *floor* is the number of multiply-adds that the method needs over that of
+the epoch.
 
 ``python examples/benchmarks/speed.py`` prints markdown tables. It saves each table as a CSV with the name of the
 device, and a picture of the growth of the times (``--out DIR``, the working directory by default). ``--quick`` uses a
-tenth of the rows and fewer repetitions, ``--rows`` adds the runs over ten million generated rows, ``--only A,C``
-selects workloads, ``--tables passes,members`` selects tables and omits the picture. ``--device cuda`` runs on a GPU.
+tenth of the rows and fewer repetitions. ``--rows`` adds the runs over ten million generated rows. ``--only A,C``
+selects workloads. ``--tables passes,members`` selects tables and omits the picture. ``--device cuda`` runs on a GPU.
 The table ``members`` has the seconds of default regressions. To compare devices, run it with ``--device cpu`` on the
 same machine as well.
 """

@@ -10,7 +10,7 @@ The tables have, for each warning and for all of them, the precision and the rec
 with the warning that are really off. The recall is the share of really-off fits that have the warning. For all warnings
 together, any warning counts.
 
-``python examples/benchmarks/true_warnings.py`` prints markdown tables in 2 minutes on one core; ``--fits`` also prints
+``python examples/benchmarks/true_warnings.py`` prints markdown tables in 2 minutes on one core. ``--fits`` also prints
 one line for each fit, ``--first`` uses only the first 100 tables, and ``--quick`` uses one table for each kind.
 """
 

@@ -2,8 +2,8 @@
 
 The folder ``--data DIR`` has ``boston.npz`` and so on. Each file has ``X`` (rows, columns), ``y`` (rows,) and
 ``test_masks`` (splits, rows), the standard 90/10 splits of Hernández-Lobato & Adams (2015). Either the test part of a
-split is scored, or a ninth of its training part, drawn by a separate seed and held out of the fit. Use the inner rows
-for all choices, and the test parts only for final results.
+split is scored, or *inner rows*: a ninth of its training part, drawn with a separate seed and held out. Use the inner
+rows for all choices, and the test parts only for final results.
 
 ``gap_test_masks`` (columns, rows) are the gap splits of Foong et al. (2019): the middle third of a column is the test
 part. Alternatively, the middle third of the next column is scored, among the remaining rows. Classification tables have
