@@ -26,7 +26,7 @@ from .khatri_rao import add_khatri_rao_, add_square_
 
 @dataclass(frozen=True)
 class _LinearFactor:
-    """Part of SᵀJ of a linear layer, stored as two tensors with the sizes I and O last."""
+    """Part of SᵀJ of a linear layer, stored as two tensors, whose last axes have sizes I and O."""
 
     inputs: Tensor
     cotangents: Tensor
@@ -37,7 +37,7 @@ class _LinearFactor:
         return self.cotangents.shape[-1] * self.inputs.shape[-1]
 
     def scaled(self, weights: Tensor) -> Self:
-        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
+        """Multiply each entry by its parameter's weight (O·I,). Weights must be equal within an input column."""
         columns = weights[: self.inputs.shape[-1]]
         return type(self)(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
@@ -76,8 +76,8 @@ class LayerFactor(_LinearFactor):
     def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
         r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), for weights (I,) or (O, I).
 
-        It is :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v (I,), else the sum over
-        outputs.
+        Weights v (I,) give :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})`. Weights (O, I) give the
+        sum of such products over the outputs.
         """
         if weights.ndim == 2:
             parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
@@ -215,7 +215,7 @@ class SharedFactor(_LinearFactor):
         return self.dense.transposed_times(vectors)
 
     def reduced(self) -> LayerFactor:
-        """Mean of the inputs and sum of the cotangents over positions; exact if one of the two is constant."""
+        """Mean of the inputs and sum of the cotangents over positions; exact if either is equal at all positions."""
         return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
@@ -236,7 +236,7 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
 
 
 def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
-    """Split the part of [W | b] into one of W and one of b, which is the sum of the cotangents over positions."""
+    """Split the part of [W | b] into the parts of W and b. That of b is the sum of the cotangents over positions."""
     inputs = factor.inputs[..., :-1]
     if isinstance(factor, SharedFactor):
         return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))
@@ -254,7 +254,7 @@ Factor = LayerFactor | SharedFactor | DenseFactor
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """A contiguous part of the parameter vector: [W | b] (``outputs`` × ``inputs``) of a layer, or one row if dense."""
+    """A contiguous part of the parameter vector: [W | b] (``outputs`` × ``inputs``) of a layer, or one tensor."""
 
     name: str  # of the layer or tensor in the module
     outputs: int

@@ -10,7 +10,7 @@ from ..linalg import lower_gram, mirror_lower
 PAIR_BUDGET = 2**21
 """Maximum number of elements of a Khatri–Rao panel (rows × pairs) formed at once, 16 MB in float64."""
 FEW_PAIRS = 128
-"""A layer's block is one Gram matrix per pair of outputs if it has fewer pairs of outputs and more of inputs."""
+"""A layer with fewer pairs of outputs than this, and more pairs of inputs, uses a Gram matrix per pair of outputs."""
 
 
 def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Tensor], total: Tensor) -> None:
@@ -28,7 +28,7 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """Add a layer's diagonal block to a matrix (O·I, O·I), at a quarter of the cost of :func:`add_khatri_rao_`."""
+    """Add a layer's block, at least its lower triangle, to a matrix (O·I, O·I). Costs a quarter of a Khatri–Rao sum."""
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)
@@ -63,7 +63,7 @@ def _packed_products(inputs: Tensor) -> Tensor:
 
 
 def _pair_of(first: Tensor, second: Tensor, size: int) -> Tensor:
-    """Index of each of the size² ordered pairs among the packed pairs, shape (size²,)."""
+    """Position of each of the size² ordered pairs in the list of packed pairs, shape (size²,)."""
     place = torch.empty(size, size, dtype=torch.long, device=first.device)
     place[first, second] = place[second, first] = torch.arange(len(first), device=first.device)
     return place.flatten()

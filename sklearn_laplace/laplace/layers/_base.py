@@ -1,8 +1,8 @@
 r"""Base class of layers with a closed-form Jacobian.
 
-The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is a product of features and
-cotangents. Features are computed from the layer's inputs, once per batch. Cotangents are gradients at its outputs,
-computed for each output factor S.
+The outputs of such a layer are linear in its tensors. Its part of :math:`S_n^\top J_n` is a product of features and
+cotangents. Features are computed from the layer's inputs, once per batch. Cotangents are the gradients with respect to
+the layer's outputs, computed for each output factor S.
 """
 
 from abc import ABC, abstractmethod
@@ -16,16 +16,16 @@ from ..jacobian.jacobian import Factor, LayerFactor, ParameterBlock, SharedFacto
 
 @dataclass(frozen=True)
 class FactoredLayer(ABC):
-    """A layer called exactly once in the forward pass, with one input per row."""
+    """A layer called exactly once in the forward pass, on inputs whose first axis is the rows."""
 
     name: str  # dotted name of the layer in the module
     weight: int  # columns of the weight in the layer's block; 0 if it is not selected
-    bias: int  # likewise for the bias
+    bias: int  # columns of the bias, likewise
 
     @staticmethod
     @abstractmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True if this class describes ``layer``. User-defined subclasses are refused: they may override anything."""
+        """True if this class describes ``layer``. User subclasses are refused: they may override anything."""
 
     @classmethod
     @abstractmethod

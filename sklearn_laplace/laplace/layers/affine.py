@@ -47,7 +47,7 @@ BY_CHANNEL: dict[type[nn.Module], tuple[Normalisation, tuple[int, ...]]] = {
     nn.InstanceNorm3d: (_by_instance, (5,)),
     nn.GroupNorm: (_by_group, (2, 3, 4, 5)),
 }
-"""Layers with one γ per channel (the axis after the rows): their normalisation, and valid ``ndim`` of the input."""
+"""Layers with one γ per channel (the axis after the rows): their normalisation, and the valid ``ndim`` of inputs."""
 BY_ELEMENT: dict[type[nn.Module], Normalisation] = {nn.LayerNorm: _by_layer, nn.RMSNorm: _by_size}
 """Layers with one γ per element of the last axes, and their normalisation."""
 
@@ -69,7 +69,7 @@ class Affine(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True for a normalisation layer without interaction between rows, so batch norm needs running statistics."""
+        """True for a normalisation layer that treats rows independently. Batch norm must have running statistics."""
         kind = type(layer)
         if kind in BY_ELEMENT:
             assert isinstance(layer, nn.LayerNorm | nn.RMSNorm)
@@ -104,7 +104,7 @@ class Affine(FactoredLayer):
         return DenseFactor(torch.cat([*parts, cotangents.sum(-1)] if self.bias else parts, -1))
 
     def _by_position(self, values: Tensor, leading: int) -> Tensor:
-        """Reshape values with ``leading`` axes of rows and columns to (…, p, L)."""
+        """Reshape values to (…, p, L). The ``leading`` axes of rows and columns are kept."""
         if self.last_axes:
             values = values.flatten(-self.last_axes)
             return values.reshape(*values.shape[:leading], -1, values.shape[-1]).mT

@@ -18,17 +18,17 @@ from ._base import FactoredLayer, shared_factor
 AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4}
 """Supported convolutions, and the ``ndim`` of their input including the rows."""
 BY_NAME = {"valid": 0, "same": 1}
-"""Paddings given as strings, in multiples of dilation · (kernel size − 1)."""
+"""Total padding for each ``padding`` given as a string, in multiples of dilation · (kernel size − 1)."""
 FILLS = {"zeros": "constant"}
-"""Padding modes that ``torch.nn.functional.pad`` and a layer name differently."""
+"""Padding modes of a layer that have another name in ``torch.nn.functional.pad``."""
 
 
 @dataclass(frozen=True)
 class Conv(FactoredLayer):
     """A convolution in one or two dimensions, called once in the forward pass with an input of shape (n, C, …).
 
-    ``weight`` is the number of inputs of one output channel, and ``bias`` is 1; with groups, both are numbers of
-    elements.
+    ``weight`` is the number of inputs of one output channel, and ``bias`` is 1. With groups, both are the numbers of
+    elements of the tensors.
 
     >>> layer = torch.nn.Conv2d(3, 8, kernel_size=5)
     >>> images = torch.zeros(2, 3, 28, 28)
@@ -67,7 +67,7 @@ class Conv(FactoredLayer):
         return ParameterBlock(self.name, self.n_outputs, columns, True, self.positions)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """Patches with a column of ones for the bias, shape (n, L, I + 1), without unselected tensors.
+        """Patches with a column of ones for the bias, shape (n, L, I + 1), without columns of unselected tensors.
 
         With groups: the patches alone, shape (n, C·kernel, L).
         """

@@ -19,7 +19,7 @@ class Generic:
 
     names: tuple[str, ...]  # one block per tensor
     sizes: tuple[int, ...]  # elements of the tensors
-    batched: bool  # under ``torch.func.vmap``; else row by row
+    batched: bool  # differentiate under ``torch.func.vmap``, else row by row
 
     @property
     def blocks(self) -> tuple[ParameterBlock, ...]:

@@ -49,7 +49,7 @@ class Linear(FactoredLayer):
         return ParameterBlock(self.name, self.n_outputs, self.weight + self.bias, True, self.positions)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """Inputs with a column of ones for the bias, shape (n, …, I + 1), without unselected tensors."""
+        """Inputs with a column of ones for the bias, shape (n, …, I + 1), without columns of unselected tensors."""
         inputs = layer.standardise(inputs) if isinstance(layer, StandardisedLinear) else inputs
         ones = [inputs.new_ones(*inputs.shape[:-1], 1)] if self.bias else []
         return torch.cat([inputs, *ones] if self.weight else ones, -1)

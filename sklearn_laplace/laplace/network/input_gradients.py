@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def row_gradients(values: Tensor, x: Tensor) -> Tensor:
-    """Derivative (n, d, C), float64, of values (n, C) with respect to the rows of x (n, d), a leaf; C passes."""
+    """Derivative (n, d, C), float64, of values (n, C) with respect to the leaf x (n, d), by C backward passes."""
     if not values.requires_grad:
         return torch.zeros(*x.shape, values.shape[1], dtype=torch.float64, device=x.device)
     sums = values.sum(0).unbind()

@@ -27,18 +27,18 @@ from ..replica import Tape, replicate
 ASYMMETRY = 1e-3
 """Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below this value."""
 HESSIAN_BUDGET = 2**22
-"""Maximum number of activation elements of a second derivative, 32 MB; limits how many Hessian rows form a batch."""
+"""Maximum number of activation elements of the Hessian rows in one batch, 32 MB in float64."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the parameter vector. Computed once and shared by all networks of one architecture."""
+    """Layout of the parameter vector. Networks that differ only in their weights share it."""
 
     blocks: tuple[ParameterBlock, ...]  # in the order of the module's parameters
-    columns: Mapping[str, tuple[tuple[str, int], ...]]  # tensors of each block, with their columns
+    columns: Mapping[str, tuple[tuple[str, int], ...]]  # tensors of each block, with their numbers of columns
     shapes: Mapping[str, torch.Size]  # of each parameter of the module
-    aliases: Mapping[str, str]  # from each name to the first name of a tied weight
-    elements: Mapping[str, Tensor] = field(default_factory=dict)  # of partly random blocks, as flat positions
+    aliases: Mapping[str, str]  # from each name of a parameter to its first (tied weights have several)
+    elements: Mapping[str, Tensor] = field(default_factory=dict)  # flat positions in partly random blocks
 
     @property
     def random(self) -> tuple[ParameterBlock, ...]:
@@ -121,7 +121,7 @@ class Network:
     # ------------------------------------------------------------------ building
 
     def with_separate_biases(self) -> Network:
-        """Network with the same selected tensors, unmasked, and a separate dense block for each bias."""
+        """Network with the same selected tensors, without masks, and with a separate dense block for each bias."""
         layout = Layout.of(self.module, self.layers, self.generic, folds_biases=False)
         return replace(self, layout=layout, folds_biases=False)
 
@@ -338,7 +338,7 @@ class Network:
         return complete
 
     def natural_precisions(self, prior: Prior) -> Tensor:
-        """Precision of each group (G,) for outputs of order one: the harmonic mean of fan-ins, or 1 for vectors."""
+        """Prior precision of each group (G,) for outputs of order one: the harmonic mean of fan-ins, 1 for vectors."""
         shapes = self.layout.shapes
 
         def inverse_fan_in(name: str, rows: int, width: int) -> Tensor:

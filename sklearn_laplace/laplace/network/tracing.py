@@ -23,8 +23,8 @@ def trace(
     """Record one forward pass on ``example`` (n, …) and choose the form of the Jacobian of each selected tensor.
 
     A layer is factored if its type is supported, it is called once and it does not share its tensors. In addition, its
-    Jacobian must agree with autodiff on a few rows. Other tensors are generic. If ``log_outputs``, the module returns
-    probabilities, and the network takes their logarithm.
+    Jacobian must agree with autodiff on a few rows. All other tensors are generic. If ``log_outputs``, the module
+    returns probabilities, and the network takes their logarithm.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())
@@ -155,7 +155,8 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
 def _decide_batching(network: Network, example: Tensor) -> Network:
     """Differentiate generic tensors in batches if the module supports this and the result is right, else row by row.
 
-    ``torch.func`` raises for data-dependent control flow and in-place updates, and is wrong for ``nn.PReLU``.
+    ``torch.func`` raises an error for data-dependent control flow and in-place updates. For ``nn.PReLU`` its result is
+    wrong.
     """
     if network.generic is None:
         return network

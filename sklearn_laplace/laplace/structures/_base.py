@@ -1,7 +1,7 @@
 r"""Base classes of structures: a curvature :math:`H`, and posteriors of precision :math:`s H + \mathrm{diag}(\delta)`.
 
-A curvature is a commutative monoid (zero, add, merge) in float64, without prior and noise. A posterior, of precision
-:math:`P`, is factorised once. Its root R satisfies :math:`R R^\top = P^{-1}`.
+A curvature has the operations zero, add and merge, in float64. It includes neither prior nor noise. A posterior has the
+precision :math:`P`, which is factorised once, and a root R with :math:`R R^\top = P^{-1}`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Curvature(ABC):
     """
 
     has_spectrum: ClassVar[bool] = True
-    """True if the eigenvalues of H cost less than a posterior. The evidence for a single precision then uses them."""
+    """True if the eigenvalues of H cost less than a posterior. The evidence for one precision then uses them."""
 
     @classmethod
     @abstractmethod
@@ -91,7 +91,7 @@ class Curvature(ABC):
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of curvature and posterior; ``n_dual`` is rows times columns of S. Subclasses have more keywords."""
+        """Bytes of curvature and posterior, for ``n_dual`` = N·K dual rows. Subclasses have more keywords."""
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
@@ -173,7 +173,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        r"""Covariance (n, C, C), float64, of each row's outputs if the row is left out, at most
+        r"""Covariance (n, C, C), float64, of each row's outputs if the row is left out, bounded by
         :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
         The row's contribution :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed from
@@ -205,7 +205,7 @@ class Posterior(ABC):
         return self.covariance(jacobian).diagonal(dim1=-2, dim2=-1)
 
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Deviations of sampled weights from their mode, shape (n_samples, P), float64."""
+        """Deviations of sampled weights from the posterior mean, shape (n_samples, P), float64."""
         noise = torch.randn(n_samples, self.n_parameters, generator=generator, dtype=torch.float64)
         return self.apply_root(noise.to(self.device))
 

@@ -19,7 +19,7 @@ from ._base import Curvature, Posterior
 class Diag(Curvature):
     """The diagonal of H.
 
-    A sum of diagonals of given matrices may have negative entries, which are treated as zero.
+    If batches hold matrices (``Batch.matrix``), entries can be negative. They are treated as zero.
 
     >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
     [0.5, 0.25]
@@ -116,7 +116,7 @@ class DiagPosterior(Posterior):
         return 1 / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        # Σ is diagonal, therefore also the second statistic
+        # Σ is diagonal, and so is the second statistic
         share = self.precision / self.total
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
         return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))

@@ -1,7 +1,7 @@
 r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
 
-With the eigenvectors :math:`U_B, U_A` of the factors of kron and the weight gradient :math:`G_{nk}` of row n (summed
-over positions before it is squared),
+With the eigenvectors :math:`U_B, U_A` of the factors of kron and the weight gradient :math:`G_{nk}` of row n and
+column k of S (summed over positions before it is squared),
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
@@ -95,7 +95,7 @@ class EKFAC(Curvature):
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
     def add_(self, batch: Batch) -> Self:
-        """Add a batch, with the products of kron in the first pass, or one rotated product per layer in the second."""
+        """Add a batch: the products of kron in the first pass, one rotated product per layer in the second."""
         if not self.parts:
             return replace(self, kron=self.kron.add_(batch))
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):

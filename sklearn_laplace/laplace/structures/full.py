@@ -1,8 +1,8 @@
 r"""Full: the P × P curvature.
 
 :math:`H_{ll'} = \sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two linear layers. Only the lower
-blocks are stored. With one prior precision for all weights, a single eigendecomposition serves every δ, σ² and T. With
-grouped precisions, each posterior needs a Cholesky factorisation, O(P³/3).
+blocks are filled. With one prior precision for all weights, a single eigendecomposition serves every δ, φ and T. With
+several precisions, each posterior needs a Cholesky factorisation, O(P³/3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MANY_COLUMNS = 8
 class Full(Curvature):
     """The dense curvature, of which only the lower block triangle is filled.
 
-    A sum of given matrices may have negative eigenvalues, which are treated as zero.
+    If batches hold matrices (``Batch.matrix``), eigenvalues can be negative. They are treated as zero.
 
     >>> block = ParameterBlock("w", 1, 2, factored=False)
     >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
@@ -50,7 +50,7 @@ class Full(Curvature):
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """P for one column, whose rows are formed densely; zero for several (:meth:`LayerFactor.add_cross_`)."""
+        """P for one column, since dense rows are formed; zero for several columns (:meth:`LayerFactor.add_cross_`)."""
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
     def add_(self, batch: Batch) -> Self:
@@ -86,7 +86,7 @@ class Full(Curvature):
         return type(self)(self.lower + other.lower, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both matrices. For sums of outer products its smallest eigenvalue is checked, O(P³)."""
+        """Difference of the matrices. For sums of outer products, its smallest eigenvalue is checked, O(P³)."""
         semidefinite = self.semidefinite and other.semidefinite
         difference = type(self)(self.lower - other.lower, self.sizes, semidefinite)
         if semidefinite:

@@ -1,13 +1,13 @@
 r"""Functional: the exact posterior in its dual form, computed from the (N·K) × (N·K) Gram matrix.
 
-The curvature consists of the weighted rows SᵀJ, stored as factors. With :math:`\hat J = S^\top J D^{-1/2}` and :math:`C
-= I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
+The curvature consists of the weighted rows SᵀJ, stored as factors. With D = diag(δ), :math:`\hat J = S^\top J
+D^{-1/2}` and :math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
 
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-The inputs and the cotangents of a linear layer have Gram matrices. With one precision per input column, the layer's
-Gram matrix is their elementwise product. Otherwise it is a sum of such products over the outputs.
+With one precision per input column, the Gram matrix of a linear layer is an elementwise product: the Gram matrix of its
+inputs times that of its cotangents. Otherwise it is a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Functional(Curvature):
 
     @property
     def n_dual(self) -> int:
-        """Number M = N·K of stored dual rows."""
+        """Number M = N·K of dual rows, the stored rows of SᵀJ."""
         return sum(piece.n_rows * piece.n_columns for piece in self.pieces)
 
     def add_(self, batch: Batch) -> Self:
@@ -213,7 +213,7 @@ class FunctionalPosterior(Posterior):
         return torch.cat(parts)
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Statistics from the Gram matrix K_g of each group, by G solves of O(M³) with 2 G matrices (M, M)."""
+        """Statistics from the Gram matrix K_g of each group, by G solves of O(M³); holds 2 G matrices (M, M)."""
         counts = torch.bincount(groups, minlength=n_groups).double()
         grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
@@ -265,7 +265,7 @@ class FunctionalPosterior(Posterior):
 
 
 def padded(eigenvalues: Tensor, size: int) -> Tensor:
-    """The ``size`` largest of the ascending eigenvalues of a Gram matrix, after zeros if there are fewer."""
+    """The ``size`` largest of the ascending eigenvalues of a Gram matrix. If there are fewer, zeros precede them."""
     kept = eigenvalues[max(len(eigenvalues) - size, 0) :]
     return torch.cat([kept.new_zeros(size - len(kept)), kept])
 

@@ -4,12 +4,12 @@ For the matrix [W | b] of a linear layer (outputs × inputs, row-major), :math:`
 
 .. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
 
-Layers may have several positions in each row (Eschenhagen et al. 2023). "expand" sums B and averages A over positions
-(Grosse & Martens 2016), which suits networks with an output per position. "reduce" uses the mean input and the summed
-cotangents of a row, which suits outputs that are an average over positions.
+A layer may be applied at several positions of each row (Eschenhagen et al. 2023). "expand" sums B and averages A over
+positions (Grosse & Martens 2016), which suits networks with an output per position. "reduce" uses the mean input and
+the summed cotangents of a row, which suits outputs that are an average over positions.
 
 Layers are independent. A tensor without factors keeps its dense block. The prior precision may differ between the
-columns of [W | b]. If D is the diagonal matrix of the precisions,
+columns of [W | b]. With D the diagonal matrix of the columns' precisions,
 
 .. math:: s\,B \otimes A + I \otimes D = (I \otimes D^{1/2}) (s\,B \otimes \tilde A + I) (I \otimes D^{1/2}),
           \qquad \tilde A = D^{-1/2} A D^{-1/2},
@@ -35,7 +35,7 @@ from ._base import Curvature, Posterior, Rotation, WeightSharing
 
 @dataclass(frozen=True)
 class KronBlock:
-    """Factors of one layer. A tensor stored densely counts as one output, and its input factor is the whole block."""
+    """Factors of one layer. A tensor stored densely has one output, and its input factor is the whole block."""
 
     block: ParameterBlock
     output_sum: Tensor  # Σ w Σₖ g gᵀ, (O, O); unused (1, 1) for a dense tensor
@@ -241,7 +241,7 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Prior precision (0-d) shared by a block's parameters. If values differ, an error names the option ``instead``."""
+    """Prior precision (0-d) shared by a block's parameters. If they differ, the error suggests ``instead``."""
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(
@@ -263,7 +263,7 @@ class KronBlockPosterior:
 
     @classmethod
     def diagonal(cls, output_basis: Tensor, input_basis: Tensor, total: Tensor, delta: Tensor) -> Self:
-        """Posterior from a precision ``total`` (O, I), diagonal in orthogonal bases, which includes δ (0-d)."""
+        """Posterior whose precision is diagonal in orthogonal bases, with the entries ``total`` (O, I); δ is 0-d."""
         precision = delta.expand(total.shape[1])
         return cls(output_basis, input_basis * delta.rsqrt(), total / delta, precision)
 
@@ -295,7 +295,7 @@ class KronBlockPosterior:
     def prior_statistics(self, columns: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """Both statistics of :meth:`Posterior.prior_statistics` with one group per column, O(O I² min(I, G²)).
 
-        In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B. Let vᵢ be the rows of U,
+        In the whitened basis, the covariance has one block for each eigenvector u_b of B. Let vᵢ be the rows of U,
         m_b row b of 1/m, and E_g = Σ_{i∈g} vᵢ vᵢᵀ. The second statistic is Σ_b m_bᵀ (E_g ∘ E_h) m_b. For many groups it
         is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
         """

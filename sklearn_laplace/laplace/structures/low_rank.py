@@ -3,8 +3,8 @@ r"""Low rank: the leading eigenpairs of H, updated batch by batch.
 The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). Whenever enough rows have
 accumulated, they are truncated to the L largest singular values (Ross et al. 2008, incremental SVD without the mean).
 The posterior applies Woodbury's formula to R, as in :mod:`~sklearn_laplace.laplace.structures.functional`. It is exact
-if the rank is at least the number of dual rows or of parameters. Otherwise directions of little curvature keep their
-prior, and the result depends slightly on the order of the rows.
+if the rank is at least the number of rows of SᵀJ or of parameters. Otherwise directions of little curvature keep their
+prior variance, and the result depends slightly on the order of the rows.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from ._base import RANK, Curvature
 from .functional import FunctionalPosterior, padded
 
 SLACK, PIECE = 2, 256
-"""Rows are added in pieces of ``PIECE``, or of the rank if larger, and truncated above ``SLACK`` times the rank."""
+"""Rows are added in pieces of ``PIECE``, or of the rank if larger. More than ``SLACK`` · rank rows are truncated."""
 
 
 @dataclass(frozen=True)
 class LowRank(Curvature):
-    """At least the ``rank`` leading eigenpairs, as rows whose outer products sum to H.
+    """Leading eigenpairs, as rows whose outer products sum to an approximation of H.
 
     >>> LowRank.zero([ParameterBlock("w", 1, 3, factored=False)], torch.device("cpu"), rank=2).eigenvalues().tolist()
     [0.0, 0.0, 0.0]

@@ -199,7 +199,7 @@ class InfBlockPosterior(Posterior):
         return self.total.rsqrt() * (white - explained.mT @ (explained @ white))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Covariance (n, K, K) if D′ were the precision, minus the part explained by the leading directions."""
+        """Covariance (n, K, K) under the precision D′ alone, minus the part explained by the leading directions."""
         (factor,) = (part.double() for part in jacobian.factors)
         projected = factor.times((self._explained * self.total.rsqrt()).mT)
         projected = projected.view(jacobian.n_rows, jacobian.n_columns, -1)
