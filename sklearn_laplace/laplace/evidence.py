@@ -1,4 +1,4 @@
-r"""Laplace approximation of the log evidence, its gradient and its Hessian, as functions of a fit without the data.
+r"""Laplace approximation of the log evidence, its gradient and its Hessian, from the sums stored in a fit.
 
 .. math::
 
@@ -6,9 +6,11 @@ r"""Laplace approximation of the log evidence, its gradient and its Hessian, as 
         + (\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0) \big], \qquad P_0 = \mathrm{diag}(\delta)
 
 (MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ*, the evidence is concave in the logarithms of the group
-precisions and of the dispersion φ. Let :math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
-:math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2` and :math:`\gamma = P - \sum_g t_g`, and let the
-curvature scale with :math:`\varphi^{-p}`. For a likelihood with a dispersion, the derivatives are
+precisions and of the dispersion φ. Let Σ be the posterior covariance, :math:`t_g = \sum_{i\in g} \delta_i
+\Sigma_{ii}`, :math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2` and :math:`\gamma = P - \sum_g
+t_g`, where P is the number of weights. Group g has :math:`n_g` weights. Let E be the loss at unit dispersion,
+:math:`N_w` the total weight of the rows and C the number of outputs. The curvature scales with :math:`\varphi^{-p}`.
+For a likelihood with a dispersion, the derivatives are
 
 .. math::
 
@@ -45,9 +47,9 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
 
 
 def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
-    """Effective number of parameters that the data determine, MacKay's γ = Σ λ/(λ + δ), between 0 and P."""
+    """Effective number of parameters, MacKay's γ = Σ λ/(λ + δ), with λ the eigenvalues of P − P₀; at most dim θ."""
     posterior = posterior or fit.posterior(hyper)
-    one_group = torch.zeros_like(fit.prior.groups)  # cheaper than one shrinkage per group, which may need a matrix each
+    one_group = torch.zeros_like(fit.prior.groups)  # cheaper than several groups, which can need a matrix each
     return float(fit.prior.counts.sum() - posterior.shrinkage(one_group, 1)[0])
 
 
@@ -73,10 +75,11 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
 
 
 def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
-    r"""Exact gradient, and for many groups a bound on the Hessian's diagonal that does not need S.
+    r"""Exact gradient, and a bound on the Hessian's diagonal that does not need S, for many groups.
 
-    Each entry is at least as large in magnitude as the Hessian's, because :math:`S_{gg} \ge t_g^2/n_g` (with equality
-    if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one ``shrinkage``.
+    Each entry of the bound is at least as large in magnitude as the exact one, because :math:`S_{gg} \ge t_g^2/n_g`
+    (with equality if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one
+    ``shrinkage``.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -96,7 +99,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Statistics t (G,) and S (G, G) of the module's formulas, from the spectrum of H if there is one precision."""
+    """Statistics t (G,) and S (G, G) of the module docstring; with one precision, from eigenvalues of H if cheap."""
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
@@ -107,8 +110,8 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
 def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
     r"""Re-estimates of MacKay (1992, eq. 4.9 and 4.10), clipped to the search bounds.
 
-    :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the effective
-    number of parameters under the current values.
+    :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with
+    :math:`\gamma_g = n_g - t_g` under the current values, and γ their sum.
     """
     shrinkage = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
     gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
@@ -118,7 +121,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
 
 
 def mackay_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """Update only φ, as in :func:`mackay_fixed_point`. This needs the γ of all weights, but not of each group."""
+    """Update only φ, as in :func:`mackay_fixed_point`. This needs only γ, not the γ_g of each group."""
     gamma = effective_parameters(fit, hyper, fit.posterior(hyper, spectral=False))
     return replace(hyper, dispersion=_mackay_dispersion(fit, hyper, max(gamma, 1e-10)))
 

@@ -1,9 +1,9 @@
 r"""Variance of the outputs outside the range of the training rows.
 
-Beyond the data, a net's function is determined by the prior over its weights, not by the data. Additional features
-represent functions outside the net. They are zero on the range of the training rows, so their posterior equals their
-prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j beyond end ± of
-its range, in widths of the range. The term added to each output is
+Outside this range, the prior over the weights determines a net's function, not the data. Random functions that are not
+part of the net are therefore added to its outputs. These functions are zero in the range, so their posterior equals
+their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance by which the value of
+column j lies beyond end ± of the column's range, in widths of the range. The term added to each output is
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
           \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 FARTHEST = 1e30
-"""Largest e. In a sum with a larger variance, other terms would lose all their digits."""
+"""Upper limit of e, which keeps the variances finite."""
 
 
 @dataclass(frozen=True, eq=False)
 class Extrapolation:
-    """Independent Gaussian functions of rows (n, d), one set for each output."""
+    """Independent Gaussian random functions of rows (n, d), one for each output."""
 
-    low: Tensor  # (d,), end of the range; −∞ for columns without one
-    high: Tensor  # (d,)
+    low: Tensor  # (d,), lower end of the range; −∞ for a column without a range
+    high: Tensor  # (d,), upper end of the range
     width: Tensor  # (d,), in the units of X
-    scale: Tensor  # s of each output, (C,), in its units
+    scale: Tensor  # s of each output, (C,), in the units of the output
 
     def excess(self, x: Tensor) -> Tensor:
-        """e of each column below and above its range, shape (n, 2 d), float64; zero for missing values."""
+        """Distances e beyond both ends of each column's range, shape (n, 2 d), float64; zero for missing values."""
         low, high, width = (part.to(x.device) for part in (self.low, self.high, self.width))
         beyond = torch.cat([(low - x.double()) / width, (x.double() - high) / width], 1)
         return torch.where(beyond > 0, beyond, 0.0).clamp_max(FARTHEST)
@@ -49,7 +49,7 @@ class Extrapolation:
         return torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
 
     def drawn(self, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Draw s functions: a map from rows (n, d) to outputs (n, C, s). The generator is not advanced."""
+        """Draw S = ``n_samples`` functions, as one map from rows (n, d) to (n, C, S). The generator is not advanced."""
         ahead = torch.Generator().set_state(generator.get_state())
         ahead = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=ahead)))
         shape = 2 * len(self.low), len(self.scale), n_samples

@@ -6,6 +6,8 @@ without the prior), the negative log-likelihood and its gradient at the weights 
 another pass over the data:
 
 .. math:: P = \frac{1}{T \varphi^p} H + \mathrm{diag}(\delta), \qquad q(\theta) = N(\theta^*, P^{-1}).
+
+T is the temperature, φ the dispersion, p its power in the curvature, and δ the prior precisions.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Hyper:
 
     prior_precision: Tensor  # δ of each prior group, (G,), float64
     dispersion: float = 1.0  # φ: noise variance in the network's target units, or 1
-    temperature: float | Tensor = 1.0  # T, divides the curvature; or (P,), equal within each input column of a layer
+    temperature: float | Tensor = 1.0  # T, divisor of the curvature; or (P,), constant in each input column
 
     @property
     def is_uniform(self) -> bool:
@@ -80,15 +82,15 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Quadratic model around θ, at θ + d and unit dispersion: loss Σ w·nll + gᵀd + ½ dᵀHd, and gradient g + H d.
+        """Quadratic model around θ, at θ + d: loss Σ w·nll + gᵀd + ½ dᵀHd and gradient g + H d, at unit dispersion.
 
-        ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
+        ``move`` is d. ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
         """
         product = unit * self.curvature.times(move)
         return self.nll + float(self.gradient @ move + 0.5 * move @ product), self.gradient + product
 
     def merge(self, other: LaplaceFit) -> LaplaceFit:
-        """Fit of the union of both sets of rows; both fits need the same weights and prior."""
+        """Fit of the union of both sets of rows. Both fits must have the same network weights and prior."""
         return replace(
             self,
             curvature=self.curvature.merge(other.curvature),
@@ -99,7 +101,7 @@ class LaplaceFit:
         )
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
-        """Factorised posterior; if ``spectral``, a single precision uses the curvature's cached eigendecomposition."""
+        """Factorised posterior. If ``spectral``, a single prior precision uses a cached eigendecomposition of H."""
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
@@ -163,14 +165,14 @@ def fit_laplace(
     past: LaplaceFit | None = None,
     **options: Any,
 ) -> LaplaceFit:
-    """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights) in one pass, in float64.
+    """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights), in float64.
 
     ``like`` is a curvature with which the result will be merged. It replaces ``structure`` and its ``options``. With
     ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
-    ``past`` is a fit of earlier rows, added as its quadratic model (Ritter et al. 2018b).
+    The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al. 2018b).
 
-    Raises ``NonFiniteError``, which names layer and rows, and ``ValueError`` if a second pass has another number of
-    rows. Sums are checked at the end of the pass, so that a GPU never has to synchronise within it.
+    Raises ``NonFiniteError``, which names the layer and the rows, if a sum is not finite. Raises ``ValueError`` if two
+    passes have different numbers of rows. Sums are checked after a pass, so that a GPU need not synchronise during it.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN
@@ -241,7 +243,7 @@ def _another_pass(
     rule: CurvatureRule,
     n_rows: int,
 ) -> Any:
-    """Another pass over the same rows, for structures whose basis depends on the first pass."""
+    """Curvature from another pass over the same rows, for structures whose basis depends on the first pass."""
     n_again = 0
     for inputs, targets, weights in batches:
         curvature = curvature.add_(rule.batch(linearise(inputs), likelihood, targets, weights))
@@ -266,7 +268,7 @@ class TrainingRows:
     targets: Tensor  # (n, C), standardised, or class indices (n,)
     weights: Tensor  # (n,)
     noise: Tensor | None = None  # (n, C), known noise variances, in units of φ
-    n_logits: int = 0  # outputs of the net for classes, else 0
+    n_logits: int = 0  # number of outputs if the targets are class indices, else 0
 
     @cached_property
     def observed(self) -> Tensor:

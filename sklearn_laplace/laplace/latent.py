@@ -1,4 +1,4 @@
-"""Predictive distributions as data: a Gaussian over the outputs, and moments of the targets."""
+"""Data classes of predictive distributions: a Gaussian over the outputs, and moments of the targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LatentGaussian:
 
     mean: Tensor  # at the MAP, (n, C)
     covariance: Tensor  # epistemic, (n, C, C)
-    samples: Tensor | None = None  # from which the moments were computed, (S, n, C)
+    samples: Tensor | None = None  # output samples behind the mean and the covariance, (S, n, C)
 
     @property
     def variance(self) -> Tensor:
@@ -25,7 +25,7 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class Predictive:
-    """Moments of the targets y at new inputs. For class indicators, the two variances sum to p (1 − p)."""
+    """Moments of the targets y at new inputs. For indicators of classes (0 or 1), the variances sum to p (1 − p)."""
 
     mean: Tensor  # (n, C)
     epistemic_variance: Tensor  # the part that more data would reduce, (n, C)
@@ -39,7 +39,7 @@ class Predictive:
 
 @dataclass(frozen=True)
 class Components:
-    """Mixture of J distributions of the targets, as moments of its components (:class:`Predictive`)."""
+    """Mixture of J distributions of the targets, stored as the moments of each (see :class:`Predictive`)."""
 
     weights: Tensor  # (J,), with sum 1
     mean: Tensor  # (n, C, J)

@@ -1,6 +1,6 @@
 r"""Numerics of the engine: factorisations and solves with one policy for jitter, clipping and warnings; accurate sums.
 
-Every Cholesky and eigendecomposition of a large matrix uses this module. All matrices are float64.
+Structures factorise curvatures and precisions with these functions, in float64.
 
 :func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. On such
 GPUs, the sum of n values is split as in Rump, Ogita & Oishi (2008), algorithm 3.2. With :math:`\sigma = 2^{\lceil
@@ -28,23 +28,23 @@ SUBTRACTION_ROUNDING = 1e-6
 """Tolerance for negative eigenvalues after a subtraction, relative to the largest diagonal entry. Subtracting float32
 rows leaves rounding errors of this size."""
 INDEFINITE = 1e-3
-"""Negative eigenvalues beyond this, relative to the largest, are not rounding errors of a sum of outer products."""
+"""Negative eigenvalues beyond this size, relative to the largest, are not rounding errors of a sum of products."""
 CLIP_ROUNDING = 1e-6
-"""Negative eigenvalues up to this, relative to the largest in magnitude, count as float32 rounding errors."""
+"""Negative eigenvalues up to this size, relative to the largest magnitude, count as float32 rounding errors."""
 STRIP = 64
 """Columns per strip in blocked symmetric products and triangular inverses."""
 WIDE_STRIP = 128
 """Columns per strip when each strip is discarded after use."""
 TOLERANCE, MAX_ITERATIONS = 1e-13, 500
-"""Conjugate gradients stop at this relative residual, in the preconditioner's norm, or after so many iterations."""
+"""Conjugate gradients stop at this relative residual, in the preconditioner's norm, or this number of iterations."""
 
 
 def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor L (p, p) of a symmetric positive definite matrix, read from its lower triangle.
 
     Jitter is added if needed, with a JitterWarning. ``floor`` (p,) is a positive diagonal included in the matrix. If no
-    jitter suffices, small negative eigenvalues of the rest are set to zero. If this fails as well, a
-    NotPositiveDefiniteError is raised.
+    jitter suffices, small negative eigenvalues of the matrix minus ``floor`` are set to zero, and jitter is added
+    again. If this fails as well, a NotPositiveDefiniteError is raised.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
@@ -80,7 +80,7 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p). Unless ``semidefinite``, clipping may warn."""
+    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p). Unless ``semidefinite``, :func:`clipped` may warn."""
     _require_finite(matrix)
     values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
     return values.clamp_min(0.0) if semidefinite else clipped(values), vectors
@@ -118,7 +118,7 @@ def clipped(values: Tensor) -> Tensor:
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
-    """Raise NotPositiveDefiniteError for a negative smallest eigenvalue; ``size`` scales the rounding errors."""
+    """Raise NotPositiveDefiniteError for a negative smallest eigenvalue, with a tolerance relative to ``size``."""
     if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
         raise NotPositiveDefiniteError(
             f"cannot remove these rows: the remaining curvature would have an eigenvalue of {float(smallest):.2g}. "
@@ -181,9 +181,9 @@ def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
     r"""Covariance after removing one row's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
 
     It equals :math:`(q^{-1} - S S^\top)^{-1}`, and is defined for a singular q (…, C, C) too. The leverages are the
-    eigenvalues of :math:`S^\top q S` for S (…, C, K). Near 1, the bound :math:`q_- \preceq` ``most`` (the prior
-    covariance) limits their effect: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S u`
-    for every unit vector u.
+    eigenvalues of :math:`S^\top q S` for S (…, C, K). For leverages near 1, the bound :math:`q_- \preceq` ``most`` (the
+    prior covariance) limits their effect: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S
+    u` for every unit vector u.
     """
     cross = covariance @ factor
     leverage, free = factor.mT @ cross, factor.mT @ most @ factor
@@ -248,10 +248,10 @@ def compensated(values: Tensor) -> Tensor:
 def pulled_back(
     outputs: Tensor, inputs: Sequence[Tensor], cotangent: Tensor, *, keeps: bool = False, differentiable: bool = False
 ) -> tuple[Tensor, ...]:
-    """Gradients of Σ outputs · cotangent with respect to ``inputs``, zero for those that are not used.
+    """Gradients of Σ outputs · cotangent with respect to ``inputs``; zero for unused inputs.
 
     A cotangent as an argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second. Therefore the
-    outputs are multiplied with the cotangent, unless it requires a gradient itself.
+    outputs are multiplied with the cotangent, unless the cotangent requires a gradient.
     """
     given = None
     if cotangent.requires_grad:

@@ -1,6 +1,7 @@
-"""Locate the source of NaN and infinite values, in a slow pass over the rows, once a sum is not finite.
+"""Locate the source of NaN and infinite values by a slow pass over the rows, after a sum was not finite.
 
-The order of the checks is weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights.
+The checks are, in this order: weights, inputs and outputs of layers, loss, gradients at each layer, gradients of the
+weights.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from .network.network import Network
 from .replica import replicate
 
 Finding = tuple[str, Tensor]
-"""Name of a quantity that is not finite, and a boolean tensor that marks the elements, rows first."""
+"""Name of a quantity, and a boolean tensor that marks its elements that are not finite."""
 ADVICE = "Scale the inputs, avoid points where an operation or its derivative is infinite, or use float64."
 
 

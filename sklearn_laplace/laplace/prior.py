@@ -28,7 +28,7 @@ class Prior:
         return torch.bincount(self.groups, minlength=self.n_groups).double()
 
     def precision(self, values: Tensor) -> Tensor:
-        """Precision δ per parameter (P,), or a 0-d tensor for a single group, as spectral posteriors require."""
+        """Precision δ per parameter (P,); 0-d for a single group, so that cached eigendecompositions can be used."""
         return values[0] if self.n_groups == 1 else values[self.groups]
 
     def group_sums(self, per_parameter: Tensor) -> Tensor:

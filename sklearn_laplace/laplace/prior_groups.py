@@ -56,7 +56,7 @@ class ColumnsModule(nn.Module):
     """A module that assigns the inputs of its first layer to the columns of a table."""
 
     column_of: Mapping[str, tuple[int, ...]]  # by tensor, the column of each of its inputs
-    apart: tuple[str, ...]  # embeddings with their own precision; the unknown level is last
+    apart: tuple[str, ...]  # embeddings with their own precision; their last level is the unknown one
 
 
 def _one(shape: torch.Size, group: str) -> tuple[Tensor, Sequence[str]]:
@@ -175,7 +175,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 
 
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
-    """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module given, else 1."""
+    """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module with one, else 1."""
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
     valid = {part for parts in around.values() for part in parts}

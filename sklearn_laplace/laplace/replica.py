@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """Copy of a module with separate hooks. It shares all tensors except those in ``replaced``, by any of their names.
+    """Copy of a module with separate hooks. It shares all tensors except those in ``replaced``.
 
-    A ``shallow`` copy duplicates only the tree of registered modules. Otherwise all other attributes are copied too.
+    ``replaced`` must hold a tied tensor under each of its names. A ``shallow`` copy duplicates only the tree of
+    registered modules. Otherwise all other attributes are copied too.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})

@@ -1,10 +1,11 @@
-r"""One temperature per layer: the posterior with each layer's curvature divided by its temperature.
+r"""Posterior with several temperatures, such as one per layer, which divide the curvature.
 
-Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each layer or each input column of a layer. Then
+Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each input column of a layer, and s the scale of H. Then
 
 .. math:: P = s\, S H S + \mathrm{diag}(\delta) = S\, \big(s H + \mathrm{diag}(\delta T)\big)\, S ,
 
-so the result is the structure's posterior under the precisions :math:`\delta T`, transformed by S.
+so P is the precision of the structure's posterior under the prior precisions :math:`\delta T`, multiplied by S on both
+sides.
 """
 
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ class TemperedPosterior(Posterior):
         return self.inner.variance(jacobian.scaled(self._inverse))
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Not supported: the curvature of a row is scaled by S, but its outputs are not."""
+        """Not supported: S scales the curvature of a row, but not its outputs."""
         raise UnsupportedCombinationError(
             "leave-one-out needs one temperature for all weights, but temperature has several values; give a number."
         )

@@ -1,8 +1,8 @@
 """Settings of torch during a call (threads, gradients, kind of tensors), and the devices of this machine.
 
-Small problems use one thread. Matrix products of a few hundred rows gain nothing from a second thread, and lose much on
-a busy machine. Forked processes use one thread as well. OpenMP's pool still lists worker threads that a fork does not
-have, and a parallel region would wait for them forever. Public methods of an estimator leave
+Small problems use one thread. Matrix products of a few hundred rows gain nothing from a second thread, and lose time
+on a busy machine. Forked processes use one thread as well. In such a process, OpenMP's pool still lists worker threads
+that do not exist, and a parallel region would wait for them forever. Public methods of an estimator leave
 ``torch.inference_mode()``, whose tensors can never take part in a gradient.
 """
 
@@ -29,7 +29,7 @@ if sys.platform != "win32":
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
-    """Run the block with one torch thread, unless ``wanted`` is False; a process forked inside keeps one thread."""
+    """Run the block with one torch thread, unless ``wanted`` is False; a process forked within it keeps one thread."""
     before, process = torch.get_num_threads(), os.getpid()
     if not wanted or before == 1:
         yield
@@ -62,9 +62,9 @@ def present_device(name: str) -> torch.device:
 
 
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
-"""Compute capabilities of data-centre GPUs, whose float64 rate is half of their float32 rate."""
+"""Compute capabilities of the GPUs whose float64 rate is about half of their float32 rate."""
 
 
 def is_slow_at_float64(device: torch.device) -> bool:
-    """True for a GPU that computes float64 at a small part of its float32 rate."""
+    """True for a GPU that computes float64 at a small fraction of its float32 rate."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) not in FAST_FLOAT64

@@ -1,6 +1,6 @@
 r"""Add and remove rows after training, without retraining: update the curvature and the posterior mean.
 
-The network is replaced by its linearisation at θ*, the mode of the training rows. The current Gaussian posterior
+The network is replaced by its linearisation at θ*, the mode for the training rows. The current Gaussian posterior
 :math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998, Bayesian online learning; Ritter et al.
 2018b, here with a fixed point of linearisation). Let the new rows have gradient g at θ and exact curvature :math:`\hat
 H`, without the approximation of any structure. The new rows move the mean by the minimiser d of
@@ -14,8 +14,9 @@ system; an exact structure needs one step. Removing rows reverses the equation: 
 excludes these rows, and g is their gradient at the mean before the removal.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
-remaining rows. The order of updates does not matter. With any structure, removing the rows added last restores the
-previous posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
+remaining rows, whatever the order of updates. With any structure that can remove rows, removing the rows added last
+restores the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion
+stay fixed.
 """
 
 from dataclasses import dataclass, replace
@@ -31,18 +32,18 @@ from .structures._base import Curvature
 
 @dataclass(frozen=True)
 class PreviousPosterior:
-    """A previous posterior as the prior for new rows."""
+    """A previous posterior that serves as the prior for new rows."""
 
     fit: LaplaceFit  # of the earlier rows; its curvature is additive over rows
     hyper: Hyper
     module: nn.Module  # the trained net
 
     def dual_rows(self, n_columns: int) -> int:
-        """Number of dual rows (rows × columns of S) of the earlier fit if its structure is ``Functional``, else 0."""
+        """Number of dual rows of the earlier fit (total weight × columns of S) if it is ``Functional``, else 0."""
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit, with its curvature converted to ``Full`` by P products unless it already is a ``structure``."""
+        """The fit, with its curvature converted to ``Full`` by P products, unless it already is a ``structure``."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta
@@ -56,7 +57,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a dual fit to ``full`` if ``n_dual`` new dual rows would make it have more dual rows than weights."""
+    """Convert a ``functional`` fit to ``full`` if ``n_dual`` new dual rows would give it more of them than weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit
@@ -66,8 +67,8 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
     """Add rows to a fit and move its mean; the temperature is ignored.
 
-    ``rows`` is a fit of the new rows at θ*, with the network, structure and prior of ``fit``. ``exact`` is their
-    curvature in an exact structure.
+    ``rows`` is a fit of the new rows at θ*, with the network, structure and prior of ``fit``. ``exact`` is the
+    curvature of the new rows in an exact structure.
     """
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift

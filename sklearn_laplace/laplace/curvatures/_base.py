@@ -1,4 +1,4 @@
-"""Base class of curvature rules. A rule defines a row's contribution, independently of structures and priors."""
+"""Base class of curvature rules. A rule does not depend on structures and priors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class CurvatureRule(ABC):
         """Number of columns K of S, which is the number of backward passes and of dense rows per data row."""
 
     def memory(self, n_parameters: int) -> int:
-        """Bytes of one contribution, not counting the structure; zero for rows, which are processed in chunks."""
+        """Bytes of one contribution, without the structure. Rows are processed in chunks and count as zero."""
         return 0
 
     def sampling(self, n_samples: int, seed: int) -> CurvatureRule:
-        """Return the same rule with the given number of draws per row and seed; ``self`` if the rule draws nothing."""
+        """Return the same rule with another number of draws per row and seed; ``self`` if the rule draws nothing."""
         return self

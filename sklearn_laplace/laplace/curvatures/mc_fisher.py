@@ -4,8 +4,8 @@ r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}
 product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectation. The cost is S backward passes per row
 instead of one per output (Martens & Grosse 2015, section 5).
 
-The draws of a row are a function of its inputs and the seed only. The bits of the inputs are hashed by the mixing
-function of SplitMix64 (Steele, Lea & Flood 2014). The hash is the generator's state, and the draws are its next values.
+The draws of a row depend only on its inputs and on the seed. The bits of the inputs are hashed by the mixing function
+of SplitMix64 (Steele, Lea & Flood 2014). The hash is the generator's state, and the draws are its next values.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 r"""Leave-one-out predictions in closed form: the predictive distribution of each row from all other rows.
 
 The model is the network linearised at θ*, :math:`f_n(\theta) = f_n^* + J_n(\theta - \theta^*)`, at its mode under the
-given hyperparameters. Let :math:`S_n S_n^\top = w_n \Lambda_n/\varphi` be the curvature of row n's loss with respect to
-its outputs, and :math:`q_n = J_n P^{-1} J_n^\top`. A Newton step on the objective without row n (and all its weight)
-gives
+given hyperparameters. Let :math:`r_n` and :math:`\Lambda_n` be the gradient and the expected Hessian of row n's loss
+with respect to its outputs, :math:`S_n S_n^\top = w_n \Lambda_n/\varphi` and :math:`q_n = J_n P^{-1} J_n^\top`. A
+Newton step on the objective without row n, whatever its weight, gives
 
 .. math:: f_{-n} = f_n + q_{-n}\, w_n r_n/\varphi, \qquad
           q_{-n} = q_n + q_n S_n (I - S_n^\top q_n S_n)^{-1} S_n^\top q_n
 
-(Cook & Weisberg 1982 for least squares; Rad & Maleki 2020 for other losses). For a Gaussian likelihood this equals the
-refit without the row. For other likelihoods the error is of second order in the leverage, because the curvature of the
-*other* rows changes.
+(Cook & Weisberg 1982 for least squares; Rad & Maleki 2020 for other losses). For a Gaussian likelihood this equals a
+refit of the linearised network without the row. For other likelihoods the error is of second order in the leverage,
+because the curvature of the *other* rows changes.
 
 The left-out mean uses :math:`q_n` from an exact structure (``exact``). The left-out covariance uses the fit's own
 structure without the row (``left_out_covariance`` in ``structures/``).
@@ -30,7 +30,7 @@ from .rows import Density, linear_rows, one_temperature
 
 
 def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:
-    """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, under the model of all other rows.
+    """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, given all other rows.
 
     The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
     exact structure, determines the mean. A row of weight zero gets the ordinary prediction. The temperature affects
@@ -61,7 +61,7 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 def loo_log_density(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
 ) -> float:
-    """Leave-one-out log density Σ w log p(yₙ | other rows) in nats; :meth:`Likelihood.scored` defines y and w."""
+    """Leave-one-out log density Σ w log p(yₙ | other rows), nats. :class:`Likelihood` defines the scored y and w."""
     latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))

@@ -20,7 +20,7 @@ DECREMENT = 1e-10
 ROUNDING = 1e-14
 """Relative changes of the objective up to this size are treated as rounding errors."""
 LOOSE = 0.01
-"""Largest tolerance of the linear solve in a Newton step. A smaller Newton decrement becomes the tolerance."""
+"""Largest tolerance of the linear solve in a Newton step. If the Newton decrement is smaller, it is the tolerance."""
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
@@ -82,7 +82,7 @@ def _at(fit: LaplaceFit, rows: Iterable[LinearRows], shift: Tensor) -> LaplaceFi
 def _system(
     fit: LaplaceFit, rows: Iterable[LinearRows], dispersion: float, delta: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """Product of H/φ + diag(δ) with a vector, for the exact H of the rows at the fit's shift."""
+    """Product of H/φ + diag(δ) with a vector, for the exact Gauss–Newton H of the rows at the fit's shift."""
     factors = [part.factor(GGN(), fit.likelihood, part.at(fit.shift)) for part in rows]
 
     def times(vector: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """First fit along step, step/2, … that lowers the objective, and True if the decrease is a rounding error.
+    """First fit at step, step/2, … that lowers the objective, and whether the decrease is a rounding error.
 
     None if no such fit is found.
     """

@@ -64,7 +64,7 @@ class LinearRows:
         return self.outputs if shift is None else self.outputs + self.jacobian.times(shift[:, None])[..., 0]
 
     def factor(self, rule: CurvatureRule, likelihood: Likelihood, outputs: Tensor) -> Tensor:
-        """S (n, C, K) of a rule, or of ``GGN`` if it has no S, at given outputs and unit dispersion, with √w in S."""
+        """S (n, C, K), including √w, at given outputs and unit dispersion; that of ``GGN`` if the rule has no S."""
         rule = rule if "rows" in rule.provides else GGN()
         line = Linearisation(self.inputs, outputs, _as_rows, _no_hessian)
         return rule.batch(line, likelihood, self.targets, self.weights).jacobian.rows().mT
@@ -83,7 +83,7 @@ class _Pass:
 
 
 def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
-    """A :class:`LinearRows` for each batch, as a reusable iterable; kept in memory up to :data:`HELD`."""
+    """A :class:`LinearRows` for each batch, as a reusable iterable; recomputed if larger than :data:`HELD`."""
     recomputed, kept, size = _Pass(network, batches), [], 0
     for rows in recomputed:
         size += len(rows.weights) * sum(block.width(rows.outputs.shape[1]) for block in network.blocks)

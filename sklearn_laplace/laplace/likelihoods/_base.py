@@ -45,7 +45,7 @@ class Likelihood(ABC):
 
     @property
     def scale_outside(self) -> float:
-        """Scale of the functions outside the data range; for numeric targets, in standard deviations of the targets."""
+        """Scale s of ``extrapolation.py``; for numeric targets, in standard deviations of the targets."""
         return 1.0
 
     @property
@@ -59,7 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Likelihood for a mean target variance, and for C known noise variances of an average row in units of φ."""
+        """Likelihood for targets of this mean variance, and C known noise variances of an average row in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -71,7 +71,7 @@ class Likelihood(ABC):
         return weights
 
     def scored(self, latent: LatentGaussian, targets: Tensor, weights: Tensor) -> tuple[LatentGaussian, Tensor]:
-        """Outputs and targets of held-out rows with weights (n,), in the form whose log density is the score."""
+        """Outputs and targets of held-out rows with weights (n,), in the form for which the log density is computed."""
         return latent, targets
 
     @abstractmethod

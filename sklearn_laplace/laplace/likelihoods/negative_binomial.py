@@ -45,7 +45,7 @@ class NegativeBinomial(Poisson):
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         alpha, t = self._shifted(outputs)
-        size, y = 1 / self._alpha(targets.double()), targets.double()  # lgamma differences lose digits
+        size, y = 1 / self._alpha(targets.double()), targets.double()  # differences of lgamma lose digits
         constants = torch.lgamma(size) + torch.lgamma(y + 1) - torch.lgamma(y + size)
         return (targets * softplus(-t) + softplus(t) / alpha + constants.to(outputs)).sum(-1)
 

@@ -19,7 +19,7 @@ from ..links._base import Link
 from ._base import Likelihood
 
 LARGE_RATE = 1e8
-"""Rate above which draws come from the normal distribution of equal mean and variance, without rounding."""
+"""Rate above which draws are values of a normal distribution of equal mean and variance, not rounded."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Poisson(Likelihood):
     """Counts, given their log rates. Targets (n, C) are non-negative numbers: counts, or counts divided by their
     exposures.
 
-    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w. Its log rate is f + log w, and its
-    score is log p(w y) instead of w log p(y).
+    If ``of_rates``, a held-out row with weight w is a count w y with the exposure w. This count has the log mean
+    f + log w, and the score of the row is log p(w y) instead of w log p(y).
 
     A Laplace approximation of a log rate has a mode m and a variance v. It corresponds to a gamma distribution of the
     rate, with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore predictions take the log rate as normal with mean
-    m − v/2 and variance v. Predicted means then sum to the observed total; means of :math:`e^{m + v/2}` would not.
+    m − v/2 and variance v. Predicted means then sum to about the observed total, unlike :math:`e^{m + v/2}`.
 
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])
@@ -48,7 +48,7 @@ class Poisson(Likelihood):
         return ((weights @ targets + 0.5) / weights.sum()).log()
 
     def score_weights(self, weights: Tensor) -> Tensor:
-        """1 for each row if the targets are rates, or 0 for a row of weight 0; otherwise the weights."""
+        """If targets are rates, 1 for each row of positive weight and 0 for all others; else the weights."""
         return (weights > 0).to(weights) if self.of_rates else weights
 
     def scored(self, latent: LatentGaussian, targets: Tensor, weights: Tensor) -> tuple[LatentGaussian, Tensor]:

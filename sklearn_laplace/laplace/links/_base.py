@@ -1,7 +1,7 @@
 """Base class of links, softmax samples, and the pairwise coupling of the links "probit" and "moderated".
 
-The normal draws are shared by all rows, so a prediction does not depend on the other rows. They are scrambled Sobol
-points mapped through the normal quantile function.
+Samples use normal draws that are shared by all rows, so a prediction does not depend on the other rows. The draws are
+scrambled Sobol points mapped through the normal quantile function.
 """
 
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ def centred(latent: LatentGaussian) -> LatentGaussian:
 
 
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s) for each draw, or for each sample of ``latent`` if given, (S, n, C). Covariances may be singular."""
+    """softmax(f_s) for each sample of ``latent``, else for each draw, (S, n, C). Covariances may be singular."""
     if latent.samples is not None:
         return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)
@@ -59,7 +59,7 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
 
 
 def _signs(vectors: Tensor) -> Tensor:
-    """Signs (n, C) of eigenvectors (n, C, C) that make the first component above half the largest size negative."""
+    """Signs (n, C) that make the first large component of each eigenvector (n, C, C) negative."""
     magnitudes = vectors.abs()
     first = (magnitudes > 0.5 * magnitudes.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
     return -vectors.gather(1, first)[:, 0].sign()

@@ -6,7 +6,7 @@ For logits that sum to zero, Laplace's approximation of a Dirichlet with concent
 
 .. math:: \alpha_c = \frac{1}{\Sigma_{cc}} \Big(1 - \frac{2}{C} + \frac{e^{\mu_c}}{C^2} \sum_j e^{-\mu_j}\Big).
 
-The constant common to all logits is first removed: the mean becomes :math:`\mu - \bar\mu 1` and the covariance
+First, the part common to all logits is removed: the mean becomes :math:`\mu - \bar\mu 1` and the covariance
 :math:`M \Sigma M`, with :math:`M = I - 11^\top/C`. The distribution of the probabilities stays the same.
 """
 

@@ -1,4 +1,4 @@
-"""Plugin link: the softmax of the mean logits, which is the prediction of the MAP network alone."""
+"""Plugin link: the softmax of the mean logits, which is the prediction of the network at the MAP weights."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-r"""Quadrature link: the integral of the softmax on a grid, the reference for all other links with up to five classes.
+r"""Quadrature link: the integral of the softmax on a grid. With up to five classes, it is the reference for all links.
 
 With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M from :mod:`~sklearn_laplace.laplace.links.bridge`,
 
@@ -6,7 +6,7 @@ With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M from :mod:`~sklearn_lapla
 
 over the at most C − 1 directions with a positive variance. Each direction has a grid of equal steps h. The error of
 such a sum decreases like :math:`e^{-2\pi a/h}`, where :math:`a = \pi/(\sqrt2 s_i)` is the distance to the nearest pole
-of the softmax (Trefethen & Weideman 2014). Each direction's own :math:`s_i` therefore determines its step h.
+of the softmax (Trefethen & Weideman 2014). The step h of each direction therefore depends on its :math:`s_i`.
 """
 
 import math
@@ -73,7 +73,7 @@ class Quadrature(Link):
 
 
 def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes (m, d) and weights (m,) of a normal integral of softmaxes with standard deviations ``spread`` (d,)."""
+    """Nodes (m, d) and weights (m,) of a standard normal integral. ``spread`` (d,) holds the s of each direction."""
     accuracy = ACCURACY
     while (counts := _counts(spread, accuracy)).prod() > MOST_POINTS:
         accuracy *= 0.9

@@ -4,7 +4,7 @@ The objective is the evidence at converged weights, :math:`E(\delta) = \max_\var
 \varphi), \delta, \varphi)`. The weights first settle (converge) by damped Gauss–Newton steps, and the dispersion is
 re-estimated along the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after
 the weights have settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common
-factor up or down. The factor shrinks until no move helps.
+factor up or down. If no move helps, the factor shrinks, and the search ends at ``LAST_RATIO``.
 
 MacKay's fixed point alone overshoots, because it ignores how the curvature changes with the weights. Only settled
 states are compared: at other weights, the formula is not the evidence and can exceed its value at the mode.
@@ -27,8 +27,8 @@ FIRST_RATIO, LAST_RATIO = 2.0, 1.3
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
 """Fraction of the way to MacKay's fixed point, and the longest step of a log precision or log dispersion."""
 LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
-"""Two limits for several groups. An additional undamped move has at most this log step, which is large enough for
-irrelevant groups. Above this Newton decrement, the weights settle again at the end.
+"""Two limits for several prior groups. The first is the longest log step of the additional undamped move; it is large
+enough for irrelevant groups. Above the second, a Newton decrement, the weights settle again at the end.
 """
 EVIDENCE_GAIN = 0.1
 """Minimum gain of the evidence, in nats, for a move to be kept."""
@@ -56,9 +56,9 @@ def alternate(
 ) -> Mode:
     """Train weights, prior precisions and dispersion jointly. Return the settled state with the best evidence.
 
-    ``fit`` is a pass over the data at the initial weights. At most half of the ``max_steps`` Gauss–Newton steps precede
-    the first move of a free prior, and at most a sixth follow each move. ``short``, for weights near a mode, reduces
-    the numbers of L-BFGS steps and dispersion updates.
+    ``fit`` comes from a pass over the data at the initial weights. At most half of the ``max_steps`` Gauss–Newton steps
+    precede the first move of a free prior, and at most a sixth follow each move. ``short``, for weights near a mode,
+    reduces the numbers of L-BFGS steps and dispersion updates.
     """
     start_steps, move_steps = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(
@@ -123,7 +123,7 @@ def _settle(
 
 
 def _moves(state: Mode, ratio: float) -> list[Hyper]:
-    """Proposals for the prior precisions: MacKay's updates, then a common factor, first in their direction."""
+    """Proposals for the prior precisions: MacKay's, then changes by a common factor, first in the same direction."""
     current = state.hyper.prior_precision
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision
     move = MACKAY_DAMPING * (target / current).log()

@@ -11,8 +11,8 @@ The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tf
   (large residuals).
 
 For a linear network, a Gaussian likelihood and an exact structure, the first undamped step of either method reaches the
-mode. The remaining distance is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the
-weights to the mode of the linearised model, in posterior standard deviations.
+mode. The Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}` is the distance from the weights to the mode
+of the linearised model, in posterior standard deviations.
 
 Searches evaluate the loss of the rows and its gradient on one replica of the module (:class:`DataLoss`). If the rows
 form one batch, the gradient reuses the graph of the preceding forward pass.
@@ -35,7 +35,7 @@ from ..structures._base import Posterior
 
 
 class DataLoss:
-    """Loss Σ w·nll of the rows at unit dispersion, plus the quadratic model of ``past``, for given weights."""
+    """Loss Σ w·nll of the rows at unit dispersion, plus the quadratic model of the fit ``past``, for given weights."""
 
     def __init__(
         self, network: Network, likelihood: Likelihood, batches: Sequence[Rows], past: LaplaceFit | None = None
@@ -243,7 +243,7 @@ def refine(
     """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
 
     The posterior of ``fit`` is the metric. It is damped by μ if ``is_far``, or if the undamped first step does not
-    lower the objective.
+    lower the objective enough.
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
@@ -279,7 +279,7 @@ def refine(
 def _metric(
     objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
 ) -> tuple[Posterior, Tensor]:
-    """Posterior that serves as the metric, and P⁻¹ ∇L (P,). It is damped if the full step raises the objective."""
+    """Posterior that serves as the metric, and P⁻¹ ∇L (P,). It is damped if the full step lowers L too little."""
     exact = _posterior(fit, hyper)
     solved = exact.solve(gradient)
     if damping == 0.0:
@@ -294,7 +294,7 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """Weights (P,), objective and step size for the first of s, s/2, … with a sufficient decrease; or None."""
+    """Weights (P,), objective and step size for the first of s, s/2, … that decreases it enough; or None."""
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
         theta = objective.held(start + size * direction)

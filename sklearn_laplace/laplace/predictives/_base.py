@@ -30,7 +30,7 @@ class PosteriorPredictive(ABC):
 
     @abstractmethod
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Mean of :meth:`latent` alone, shape (n, C); cheaper if no covariance is needed."""
+        """Mean of :meth:`latent`, shape (n, C), without computing the covariance."""
 
     @abstractmethod
     def joint_covariance(

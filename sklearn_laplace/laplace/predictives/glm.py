@@ -30,7 +30,7 @@ class GLM(PosteriorPredictive):
     [[1.0]]
     """
 
-    outside: Extrapolation | None = None  # None: the linearised network alone
+    outside: Extrapolation | None = None  # added variance; None for none
     takes_link: ClassVar[bool] = True
 
     @classmethod
@@ -46,7 +46,7 @@ class GLM(PosteriorPredictive):
         return LatentGaussian(_moved(outputs, jacobian, shift), covariance)
 
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Mean of :meth:`latent` alone, shape (n, C). Without a shift it costs one forward pass."""
+        """Mean of :meth:`latent`, shape (n, C). Without a shift, it costs one forward pass."""
         if shift is None:
             return network(x).double()
         return _moved(*network.jacobian(x), shift)

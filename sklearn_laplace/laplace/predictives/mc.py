@@ -1,10 +1,10 @@
 r"""The sampled predictive: outputs :math:`f_{\theta_s}(x)` of the network itself for weights :math:`\theta_s \sim q`.
 
-The samples are shared by all rows, so a prediction does not depend on the other rows. Batches of samples run through
-the network in one pass (``torch.func``), or one at a time if the module does not support this.
+The samples are shared by all rows, so a prediction does not depend on the other rows. A batch of samples runs through
+the network in one pass (``torch.func``). If the module does not support this, the samples run one at a time.
 
-For a narrow posterior this predictive converges to the linearised one. A wide Gaussian reaches weights where the
-curvature at the mode is no longer valid.
+As the posterior narrows, this predictive converges to the linearised one. A wide Gaussian also covers weights for which
+the curvature at the mode is not valid.
 """
 
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ LISTED = 6
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Return the hyperparameters that maximise the evidence at the fit's weights. Fixed ones keep their values.
+    """Return the hyperparameters that maximise the evidence at the fit's weights. Fixed values are kept.
 
     The dispersion is optimised only for likelihoods that have one. If ``warn``, an optimum at a bound issues a
     BoundWarning.
@@ -86,7 +86,7 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Issue a BoundWarning for values at a bound, but not if only some groups (unneeded weights) are at the top."""
+    """Issue a BoundWarning for values at a bound. Prior precisions at the upper bound count only if all are."""
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:
         n_more = len(at_bounds) - LISTED

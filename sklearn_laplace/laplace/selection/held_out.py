@@ -33,7 +33,7 @@ DECADES = 3
 POINTS, DEAR_POINTS = 49, 13
 """Numbers of grid points: if one eigendecomposition serves all of them, and if each needs a factorisation."""
 TOLERANCE = 0.002
-"""Precisions are equivalent within this difference of log densities in nats per target, or 1 nat in all if larger."""
+"""Precisions are equivalent if log densities differ by at most this many nats per target, or by 1 nat in total."""
 WEAKEST = 0.3
 """Smallest factor of the prior precisions used in training, for targets with noise. Under a weaker prior, the wide
 posterior would explain varying noise, and nothing would be left for a noise model."""
@@ -53,12 +53,12 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density (nats) of held-out rows on a grid of k values of ρ. Without a dispersion, it is ``constants``."""
+    """Log density (nats) of held-out rows on a grid of m values of ρ. Without a dispersion, it is ``constants``."""
 
-    unit: Tensor  # prior precisions of the training, (G,)
-    ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (k,)
-    squares: Tensor  # Σ w eᵀ V⁻¹ e, (k,)
-    constants: Tensor  # −½ Σ w log |V|, (k,)
+    unit: Tensor  # prior precisions used in training, (G,)
+    ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (m,)
+    squares: Tensor  # Σ w eᵀ V⁻¹ e, (m,)
+    constants: Tensor  # −½ Σ w log |V|, (m,)
     freedom: float  # C Σ w
     bounds: tuple[float, float] = (0.0, math.inf)  # search interval of φ
     factor: float = 1.0  # of all variances, for a mixture of the nets
@@ -87,7 +87,7 @@ class HeldOutScores:
         return replace(hyper, prior_precision=values.clamp(*PRECISION_BOUNDS), dispersion=dispersion)
 
     def points(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """φ, the log density under φ, and the factor of the precisions at each grid point: three tensors (k,)."""
+        """φ, the log density under φ, and the factor of the precisions at each grid point: three tensors (m,)."""
         if free_dispersion:
             factor = hyper.prior_precision[0] / self.unit[0]
             noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)
@@ -102,7 +102,7 @@ class HeldOutScores:
         return float(density[(self.ridge / ridge).log().abs().argmin()])
 
     def log_density(self, dispersion: Tensor) -> Tensor:
-        """Σ w log p of the held-out rows at each point, shape (k,), nats, for one φ per point."""
+        """Σ w log p of the held-out rows at each grid point, shape (m,), nats, for one φ per point."""
         return self.constants - 0.5 * (self.freedom * (2 * math.pi * dispersion).log() + self.squares / dispersion)
 
 
@@ -111,10 +111,10 @@ def held_out_scores(
 ) -> HeldOutScores:
     """Compute the scores of held-out rows on a grid of prior precisions around those of ``hyper``.
 
-    ``parts`` holds the fit of each net and batches of its held-out rows. ``density`` scores a likelihood without
-    dispersion; other likelihoods must be Gaussian, and their curvature rule must have dispersion power 1. The cost is
-    an eigendecomposition of each curvature and n C² P products per point. Without an eigenbasis, it is a factorisation
-    and n C covariances per point.
+    ``parts`` holds the fit of each net and batches of its held-out rows. ``density`` scores rows of a likelihood
+    without a dispersion. Other likelihoods must be Gaussian, and their curvature rule must have dispersion power 1. The
+    cost is an eigendecomposition of each curvature, and n C² P multiply-adds per grid point. Without an eigenbasis,
+    most structures need a factorisation and n covariances (C, C) per grid point.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN
@@ -151,14 +151,14 @@ def held_out_scores(
 
 
 def prior_factors(fit: LaplaceFit, hyper: Hyper) -> Tensor:
-    """Factors (k,) of the prior precisions to compare. There are fewer if each needs its own factorisation."""
+    """Factors (m,) of the prior precisions to compare. There are fewer if each needs its own factorisation."""
     dear = fit.curvature.eigenbasis() is None or len(hyper.prior_precision) > 1
     factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
     return factors.to(hyper.prior_precision)
 
 
 def log_densities(fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, density: Density) -> Tensor:
-    """Log density (k, n), nats, of held-out rows under each of the prior precisions (k, G), at dispersion 1."""
+    """Log density (m, n), nats, of held-out rows under each of the prior precisions (m, G), at dispersion 1."""
     found: list[list[Tensor]] = [[] for _ in precisions]
     for place, rows, covariance in covariances(fit, batches, precisions):
         scored = fit.likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
@@ -169,7 +169,10 @@ def log_densities(fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, 
 def covariances(
     fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor
 ) -> Iterator[tuple[int, LinearRows, Tensor]]:
-    """Yield grid index, rows and output covariances (n, C, C) at φ = 1, for each precision (k, G) and each batch."""
+    """For each grid point of the precisions (m, G) and each batch, yield grid index, rows and output covariances.
+
+    The covariances (n, C, C) are those at φ = 1.
+    """
     row_batches = linear_rows(fit.network, batches)
     basis = fit.curvature.eigenbasis() if precisions.shape[1] == 1 else None
     if basis is None and (rotate := fit.curvature.rotation(fit.prior.groups)) is not None:

@@ -8,14 +8,14 @@ therefore depend on ρ only. The best noise variance for each ρ has a closed fo
 
 .. math:: \hat\varphi(\rho) = \frac{\sum_n w_n\, e_n^\top V_n^{-1} e_n}{C \sum_n w_n} .
 
-With the eigenvectors V of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n V)^\top`, and the
-mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`. One
-pass over the rows and one matrix product serve any number of ρ (:func:`loo_path`). Without such a V, each point of the
-search needs its own mode and posterior.
+With the eigenvectors V and eigenvalues l of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n
+V)^\top`. The mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* -
+\nabla)`, where ∇ is the gradient of the loss. One pass over the rows and one matrix product serve any number of ρ
+(:func:`loo_path`). Without such a V, each point of the search needs its own mode and posterior.
 
 Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
-the data. If points are cheap, the search starts with a grid over the whole range. Otherwise it climbs from the present
-values.
+the data. With :func:`loo_path`, the search starts with a grid over the whole range. Otherwise it climbs from the
+present values.
 """
 
 import math
@@ -36,13 +36,13 @@ from ..likelihoods._base import without_noise
 from ..linalg import downdated
 
 WIDTH, NARROW = 16, 1
-"""Numbers of points evaluated at once on each side of the best: on a path, and if each point needs a posterior."""
+"""Numbers of points evaluated at once on each side of the best: with :func:`loo_path`, and without it."""
 STRIDE, TOLERANCE = math.log(10), 0.15
 """First and last distance between the logarithms of two points; a parabola refines the last step."""
 MAX_SWEEPS, GAIN = 5, 1e-3
 """Maximum number of sweeps over the coordinates, and the gain in nats below which a sweep is the last."""
 _Found = tuple[float, Hyper]
-"""Log density of a candidate and its hyperparameters. For a candidate (ρ, 1), they are the best φ and δ = ρ/φ."""
+"""Log density of a candidate and its hyperparameters. For (ρ, 1), these are the best φ and δ = ρ/φ."""
 _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 
@@ -53,7 +53,7 @@ class LooPath:
     prior_precision: Tensor  # δ of each point, (k,)
     dispersion: Tensor  # φ of each point, (k,)
     log_density: Tensor  # Σ w log p(yₙ given the other rows), nats, (k,)
-    mean: Tensor  # outputs of each row without that row, (k, n, C)
+    mean: Tensor  # mean outputs of each row, from all other rows, (k, n, C)
 
 
 def loo_path(
@@ -121,9 +121,9 @@ def select_loo(
     free_prior: bool = True,
     free_dispersion: bool = True,
 ) -> Hyper:
-    """Return the hyperparameters that maximise the leave-one-out log density. Fixed ones keep their values.
+    """Return the hyperparameters that maximise the leave-one-out log density. Fixed values are kept.
 
-    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. On a path (:func:`loo_path`), three
+    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. With :func:`loo_path`, three
     passes over the rows suffice. Otherwise each of about twenty points takes a few passes. Several prior precisions are
     optimised in turn.
 

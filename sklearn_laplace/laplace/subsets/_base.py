@@ -1,4 +1,4 @@
-"""Base class of weight subsets. A subset depends on the traced network; scores may also use marginal variances."""
+"""Base class of weight subsets. A subset depends on the traced network, and for scores also on marginal variances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Subset(ABC):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Forms of the Jacobian available to a structure; "layers" requires whole random tensors."""
+        """Forms of the Jacobian available to a structure; "layers" requires tensors that are random as a whole."""
         return frozenset({"rows", "layers", "matrix"})
 
     @abstractmethod
@@ -28,5 +28,5 @@ class Subset(ABC):
         return select(network, self.names(network), example)
 
     def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
-        """Subset for the trained network. ``variance`` returns marginal variances (P,), at the cost of a pass."""
+        """Subset for the trained network. ``variance`` returns marginal variances (P,) after a pass over the data."""
         return self

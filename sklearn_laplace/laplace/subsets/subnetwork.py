@@ -3,10 +3,10 @@
 A Subnetwork maps names to masks of the random weights; None selects a whole tensor or module. :class:`Scored` selects
 the weights with the largest scores after training:
 
-- "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice. If some
-  weights are fixed at the mode, the squared Wasserstein distance to that posterior is the sum of their variances.
-- "magnitude", the absolute values of the weights,
-- "random", uniform random numbers.
+- "variance": the marginal variances of a diagonal posterior over all weights, as in the paper. If some weights are
+  fixed at the mode, the squared Wasserstein distance to that posterior is the sum of their variances.
+- "magnitude": the absolute values of the weights.
+- "random": uniform random numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -97,7 +97,7 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores in the trained network. Memory is estimated from a subset of equal size."""
+    """The weights with the largest scores in the trained network. Before training, :meth:`of` selects others."""
 
     score: Score  # a value of ``SCORES``
     size: int | float  # number of weights, or their share of all weights
@@ -111,7 +111,7 @@ class Scored(Subset):
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Return a network with ``size`` weights in the fewest possible blocks. No other choice needs more memory."""
+        """Stand-in for memory estimates: ``size`` weights in the fewest possible blocks, which need the most memory."""
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
@@ -134,7 +134,7 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the ``n_weights`` weights with the largest scores over all tensors; earlier weights win ties."""
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors. Of equal scores, the first count."""
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):
