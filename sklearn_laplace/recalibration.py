@@ -34,8 +34,8 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     ----------
     estimator : fitted regressor
         A Laplace regressor or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines and
-        searches. It is not refitted. Wrap it in ``FrozenEstimator`` if this object will be cloned, because ``clone``
-        returns an unfitted estimator.
+        searches. It is not refitted. Wrap it in ``FrozenEstimator`` if this object will be cloned; a clone
+        would otherwise contain an unfitted estimator.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         """
         check_is_fitted(self)
         factor = self.scale_
-        if isinstance(distribution := self._inner(X), TransformedMixture):  # all kinds have the total's factor
+        if isinstance(distribution := self._inner(X), TransformedMixture):  # all kinds use the factor of the total
             factor = self._scaled(distribution).std() / distribution.std()
         return np.asarray(factor * predict_std(self.estimator, X, kind=kind))
 

@@ -51,13 +51,13 @@ def _by_quantiles(distribution: Any, y: np.ndarray) -> np.ndarray:
 
 
 def central_intervals(distribution: Any, levels: np.ndarray) -> np.ndarray:
-    """Quantiles (1 ∓ p)/2 for each of L levels p, shape (n, 2, L) or (n, k, 2, L)."""
+    """Quantiles at (1 ∓ p)/2 for each of L levels p, shape (n, 2, L) or (n, k, 2, L)."""
     ends = [[distribution.ppf((1 + side * level) / 2) for level in levels] for side in (-1, 1)]
     return np.moveaxis(np.array(ends), (0, 1), (-2, -1))
 
 
 def central_interval(distribution: Any, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends of the central interval of one level, from the quantile function alone."""
+    """Lower and upper ends of the central interval of one level, from the quantile function."""
     return distribution.ppf((1 - level) / 2), distribution.ppf((1 + level) / 2)
 
 

@@ -1,4 +1,4 @@
-"""The interface of all predictive distributions, and the base class of regressors that transform one."""
+"""Interface of predictive distributions, and base class of regressors that transform the distribution of another."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -55,7 +55,7 @@ class PredictiveDistribution(Protocol):
 class Distributional(ABC):
     """Regressor that transforms the predictive distribution of another regressor.
 
-    :func:`~sklearn_laplace.predictive` returns its :meth:`predict_dist` unchanged.
+    :func:`~sklearn_laplace.predictive` returns the result of :meth:`predict_dist` unchanged.
 
     Examples
     --------

@@ -66,7 +66,7 @@ class NormalMixture(PredictiveDistribution):
         return self.ppf(0.5)
 
     def logpdf(self, x: Any) -> np.ndarray:
-        """Log density in nats at x, which broadcasts with the targets."""
+        """Log density at x, in nats; x broadcasts with the targets."""
         z = self._standardised(x)
         log_sum: np.ndarray = logsumexp(-0.5 * z**2 - np.log(self.stds), axis=-1, b=self._shares)
         return log_sum - 0.5 * np.log(2 * np.pi)
@@ -84,7 +84,7 @@ class NormalMixture(PredictiveDistribution):
         return (self._shares * ndtr(-self._standardised(x))).sum(-1)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Quantiles at levels q in (0, 1), which broadcast with the targets."""
+        """Quantiles at levels q in (0, 1); q broadcasts with the targets."""
         shape = np.broadcast_shapes(np.shape(q), self.means.shape[:-1])
         level = np.broadcast_to(np.asarray(q, dtype=float), shape).ravel()
         parts = (np.broadcast_to(part, (*shape, part.shape[-1])) for part in (self.means, self.stds, self._shares))

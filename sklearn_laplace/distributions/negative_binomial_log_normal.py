@@ -25,7 +25,7 @@ from ..laplace.likelihoods import NegativeBinomial
 from .poisson_log_normal import N_NODES, REACH, STEP, WIDE, PoissonLogNormal, edgeworth, hermite
 
 STEPS, PRECISION = 100, 1e-10
-"""Maximum number of steps to the peak of an integrand, and the step in widths of the peak at which they end."""
+"""Maximum number of steps to the peak of an integrand, and the step size, in widths of the peak, at which they end."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
     ----------
     log_mean, log_variance : ndarray of equal shape
         Mean m and variance v of the log mean.
-    overdispersion : float or ndarray that broadcasts with them
+    overdispersion : float or ndarray that broadcasts with ``log_mean``
         α > 0: counts of mean μ have variance μ + α μ².
 
     Examples
@@ -66,7 +66,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
         return super().var() + extra
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability in nats of counts k, which broadcast with the parameters.
+        """Log probability of counts k, in nats; k broadcasts with the parameters.
 
         Non-integer k use gamma functions for factorials; negative k have log probability −inf.
         """

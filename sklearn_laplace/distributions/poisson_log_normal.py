@@ -31,7 +31,7 @@ STEP, REACH = 0.125, 9.0
 WIDE = 100.0
 """Value of v (k + 1) above which the Edgeworth series replaces the trapezoidal rule.
 
-Above it, the integrand would drop from one to zero between two nodes.
+For larger values, the integrand would drop from one to zero between two nodes.
 """
 LEAST_VARIANCE = 1e-12
 """Lower bound on v."""
@@ -89,7 +89,7 @@ class PoissonLogNormal(PredictiveDistribution):
             return self.mean() + np.expm1(variance) * self.mean() ** 2
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability in nats of counts k, which broadcast with the parameters.
+        """Log probability of counts k, in nats; k broadcasts with the parameters.
 
         Non-integer k use Γ(k + 1) for k!; negative k have log probability −inf.
         """
@@ -130,7 +130,7 @@ class PoissonLogNormal(PredictiveDistribution):
         return np.where(x >= 0, probability, 0.0)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Smallest count whose cumulative probability is at least q, for q in (0, 1), which broadcasts."""
+        """Smallest count whose cumulative probability is at least q, for q in (0, 1); q broadcasts."""
         q, mean, variance = np.broadcast_arrays(np.asarray(q, dtype=float), *self._parameters)
         flat = self._flat(mean, variance)
         level = q.ravel()

@@ -5,8 +5,8 @@ With the transformation g of ``transforms``, :math:`Z = g(Y)` and :math:`Z \sim 
 .. math:: p(y) = p_Z(g(y))\, g'(y), \qquad F(y) = F_Z(g(y)), \qquad q_\tau(y) = g^{-1}(q_\tau(z))
 
 Means and variances are integrals of :math:`g^{-1}(z)` and its square against each normal. They have a closed form where
-:math:`g^{-1}` is a straight line, and use Gauss–Legendre quadrature below. The continuous ranked probability score is
-the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)`. It uses the same quadrature, piece by piece.
+:math:`g^{-1}` is a straight line, and use Gauss–Legendre quadrature elsewhere. The continuous ranked probability score
+is the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)`. It uses the same quadrature, piece by piece.
 """
 
 from collections.abc import Callable

@@ -29,12 +29,12 @@ from .spread import Spread, VarianceBins
 from .worst_groups import GroupCoverage, leaves, strata
 
 PIT_POINTS = np.arange(1, 100) / 100
-"""Points at which the distribution of the PIT is compared with the uniform one."""
+"""Points at which the distribution of the PIT is compared with that of the uniform distribution."""
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Means of the predicted standard deviations and interval widths, and the standard deviation of the targets."""
+    """Mean predicted standard deviation, mean widths of intervals, and the standard deviation of the targets."""
 
     mean_std: float
     std_of_targets: float
@@ -70,7 +70,7 @@ class CalibrationReport:
     pit_values : ndarray of shape (n_rows,)
         PIT of each row.
     coverage : tuple of Frequency
-        Coverage of central intervals of the levels .05, .1, …, .95; each band holds for its level alone.
+        Coverage of central intervals of the levels .05, .1, …, .95. Each band holds for one level.
     coverage_band : EcdfBand
         The same coverage, with a band that holds for all levels together.
     variances : VarianceBins
@@ -78,10 +78,10 @@ class CalibrationReport:
     widths : GroupCoverage
         Coverage of the 90 % intervals by their width.
     groups : GroupCoverage or None
-        Coverage of the 90 % intervals in the leaves of a tree that was grown on the other half of the rows. None if
-        there is no table X, or there are fewer than 160 rows.
+        Coverage of the 90 % intervals in the leaves of a tree. Half of the rows grow the tree; coverage is that of the
+        other half. None if X is not a table, or for fewer than 160 rows.
     crps : CrpsDecomposition
-        CRPS, miscalibration, discrimination and uncertainty.
+        CRPS, and its parts miscalibration, discrimination and uncertainty.
     sharpness : Sharpness
         Standard deviations, and widths of the intervals.
 

@@ -1,4 +1,4 @@
-r"""Decomposition of the mean continuous ranked probability score (CRPS) by its quantile scores.
+r"""Decomposition of the mean continuous ranked probability score (CRPS) by means of quantile scores.
 
 The CRPS is an integral of quantile scores over their level τ (Laio & Tamea 2007, eq. 9):
 
@@ -13,12 +13,13 @@ Gneiting et al. 2023). The parts, integrated over τ, are
 * discrimination :math:`\mathrm{DSC} = S^{mg} - S^{rc} \ge 0`, what the order of the rows is worth;
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
-CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is a trapezoidal rule in
-:math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is simulated.
+CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is computed by a
+trapezoidal rule in :math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is
+simulated.
 
 The isotonic quantile regression repeatedly halves the range of candidate values (Stout 2013). Each step is an
-isotonic regression of "y is above the middle of its range", for all levels in one call. It costs O(k n log n) for k
-levels.
+isotonic regression of the indicator that y is above the middle of this range, for all levels in one call. All steps
+together cost O(k n log n) for k levels.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from sklearn.isotonic import isotonic_regression
 from .._table.statistics import weighted_quantiles
 
 STEP, REACH = 0.25, 5.0
-"""Distance and range of the nodes of the integral over the levels, in normal scores."""
+"""Spacing of the nodes of the integral over the levels, and their largest size, in normal scores."""
 NODES = np.arange(-REACH, REACH + STEP / 2, STEP)
 LEVELS = ndtr(NODES)
 """Levels τ of the quantiles, shape (41,)."""
@@ -44,8 +45,8 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 class CrpsDecomposition:
     """CRPS and its non-negative parts, in the units of y: score = miscalibration − discrimination + uncertainty.
 
-    ``expected`` is the mean miscalibration of simulated targets of a calibrated model, and one such model in 20 exceeds
-    ``plausible``. Both are NaN if there are too many rows to simulate.
+    ``expected`` is the mean miscalibration for simulated targets of a calibrated model. One calibrated model in 20
+    exceeds ``plausible``. Both are NaN if there are too many rows to simulate.
     """
 
     score: float

@@ -101,7 +101,7 @@ class JudgedRows:
 
 
 def _check_moments(mean: np.ndarray, std: np.ndarray, kept: np.ndarray) -> None:
-    """Refuse improper distributions, before anything is computed from them."""
+    """Refuse distributions whose moments are not finite or whose standard deviation is not positive."""
     is_bad = ~(np.isfinite(mean) & np.isfinite(std) & (std > 0))
     if is_bad.any():
         row = int(np.argmax(is_bad))
@@ -156,7 +156,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 
 
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
-    """Normal quantile of the PIT of each target. Above .5 it comes from the survival function, if there is one."""
+    """Normal quantile of the PIT of each target. Above .5, the survival function is used if there is one."""
     if is_normal(distribution):
         return (targets - distribution.mean()) / distribution.std()
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))

@@ -1,7 +1,7 @@
 """Metrics of predictive distributions: proper scores for model selection; coverage and width for reporting.
 
-Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float. It can be passed to
-scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
+Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float by default. It can be passed
+to scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
 take the estimator, because they need different parts of the predictive distribution: the density, quantiles or moments.
 Metrics whose names start with ``neg_`` are proper scores: higher is better, and the true distribution has the highest
 expected score.

@@ -5,11 +5,11 @@ The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is stan
 
 .. math:: r = \frac1n \sum_n v_n^2
 
-estimates the ratio of true to predicted variance. For normal scores the likelihood ratio and score tests of r = 1 are
-functions of r, and :math:`n r \sim \chi^2_n`. No unbiased test at the same level has more power. If the scores have
-heavier tails than the normal, the variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their
-kurtosis. The degrees of freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not
-count as a wrong variance. This applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
+estimates the ratio of true to predicted variance. If this ratio is 1, normal scores give :math:`n r \sim \chi^2_n`, and
+the most powerful unbiased test of the ratio is a function of r. If the scores have heavier tails than the normal, the
+variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their kurtosis. The degrees of freedom are then
+:math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not count as a wrong variance. This applies if
+κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
 
 In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
 
@@ -31,7 +31,7 @@ from .._estimator.report import PLAUSIBLE
 from .._table.statistics import effective_number
 
 POWER = 0.8
-"""Probability with which the detectable ratio is found."""
+"""Probability with which the test finds a ratio as large as ``Spread.detectable``."""
 N_BINS, LEAST_ROWS = 10, 20
 """Largest number of bins, and smallest mean number of rows in a bin."""
 
@@ -125,7 +125,7 @@ class VarianceBins:
 
 
 def equal_bins(values: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
-    """Index (n,) of the bin of each value, in ascending order. Bins have about equal weight; equal values share a bin.
+    """Index (n,) of the bin of each value. Bins are ordered and of about equal weight; equal values share a bin.
 
     There are at most ``most`` bins, and at most one per 20 rows.
     """

@@ -1,4 +1,4 @@
-r"""Coverage of groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
+r"""Coverage in groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
 
 The groups of the tree are honest: one half of the rows grows the tree, and the other half is judged (Athey & Imbens
 2016). The tree predicts :math:`|2u - 1|` from the columns, where u is the PIT. This value is the level of the central
@@ -25,13 +25,13 @@ from .._validation.rows import is_missing
 from .spread import equal_bins
 
 MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5
-"""Maximum number of leaves and depth of the tree, minimum growing rows in a leaf, and number of width strata."""
+"""Maximum number of leaves and depth of the tree, minimum number of rows that grow a leaf, and maximum of strata."""
 LISTED = 3
 """Largest number of levels of a column in the name of a group."""
 DIGITS, MOST_DIGITS = 4, 17
 """Significant digits of numbers in the name of a group: by default, and at most if needed to tell numbers apart."""
 SAME_WIDTH = 1e-9
-"""Differences of widths up to this, relative to the largest width, are treated as rounding errors."""
+"""Differences of widths up to this size, relative to the largest width, are treated as rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GroupCoverage:
     """Coverage of groups of rows, with bands that hold for all of them together.
 
     ``pvalue`` is that of the worst group, adjusted for the number of groups (Bonferroni). ``equality_pvalue`` tests
-    whether the groups differ from each other: it compares with the coverage of all rows in place of the level.
+    whether the groups differ from each other. It compares each group with all groups together in place of the level.
     """
 
     groups: tuple[Frequency, ...]
@@ -72,7 +72,7 @@ class GroupCoverage:
 def leaves(
     X: Any, kept: np.ndarray, pit: np.ndarray, weights: np.ndarray, random: np.random.RandomState
 ) -> dict[str, np.ndarray] | None:
-    """Groups of rows whose calibration seems to differ: names, and masks (n,) of the rows to judge.
+    """Groups of rows that a tree forms to find wrong coverage: names, and masks (n,) of the rows to evaluate.
 
     ``kept`` (n_samples,) marks the n rows of the table X to use. The result is None if X is not a table, or if n is
     below 160.
