@@ -42,7 +42,7 @@ def _by_quantiles(distribution: Any, y: np.ndarray) -> np.ndarray:
     level = np.clip(distribution.cdf(y), 0, 1)
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     total = np.zeros(np.shape(level))
-    for t, weight in zip((nodes + 1) / 2, weights, strict=True):  # tails shrink as t²: quantiles may be infinite at 0
+    for t, weight in zip((nodes + 1) / 2, weights, strict=True):  # levels shrink like t²: quantiles may be infinite
         below, beyond = level * t**2, (1 - level) * t**2
         distances = y - distribution.ppf(below), distribution.ppf(np.minimum(1 - beyond, 1 - 1e-16)) - y
         shares = below * level, beyond * (1 - level)

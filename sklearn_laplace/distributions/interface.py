@@ -7,7 +7,7 @@ import numpy as np
 
 
 class PredictiveDistribution(Protocol):
-    """Methods of a ``predict_dist`` result, named like those of a frozen ``scipy.stats`` distribution.
+    """Methods of the result of ``predict_dist``, named like those of a frozen ``scipy.stats`` distribution.
 
     Each row and each output has its own distribution. Distributions of counts also have ``pmf`` and ``logpmf``; their
     ``logpdf`` is the log probability.

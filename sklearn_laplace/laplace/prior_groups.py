@@ -1,7 +1,7 @@
 """Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
-A grouping defines which weights share a prior precision: all weights, or those of a layer, a tensor or an input column
-of the first layer. Groups by column give automatic relevance determination (MacKay 1994, Neal 1996). In the finest
+A grouping defines which weights share a prior precision: all weights, or those of a layer, tensor or input column of
+the first layer. Groups by column give automatic relevance determination (MacKay 1994, Neal 1996). In the finest
 grouping, each weight has its own precision. A grouping depends on the traced network only.
 """
 

@@ -13,7 +13,7 @@ def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) 
     """Copy of a module with separate hooks. It shares all tensors except those in ``replaced``.
 
     ``replaced`` must hold a tied tensor under each of its names. A ``shallow`` copy duplicates only the tree of
-    registered modules. Otherwise all other attributes are copied too.
+    registered modules. A deep copy also copies all other attributes.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})

@@ -1,8 +1,8 @@
 r"""Add and remove rows after training, without retraining: update the curvature and the posterior mean.
 
 The network is replaced by its linearisation at θ*, the mode for the training rows. The current Gaussian posterior
-:math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998, Bayesian online learning; Ritter et al.
-2018b, here with a fixed point of linearisation). Let the new rows have gradient g at θ and exact curvature :math:`\hat
+:math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998; Ritter et al. 2018b). Unlike in these
+papers, the point of linearisation stays fixed. Let the new rows have gradient g at θ and exact curvature :math:`\hat
 H`, without the approximation of any structure. The new rows move the mean by the minimiser d of
 
 .. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
@@ -14,9 +14,9 @@ system; an exact structure needs one step. Removing rows reverses the equation: 
 excludes these rows, and g is their gradient at the mean before the removal.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
-remaining rows, whatever the order of updates. With any structure that can remove rows, removing the rows added last
-restores the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion
-stay fixed.
+remaining rows. It does not depend on the order of updates. With any structure that can remove rows, removing the rows
+added last restores the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and
+dispersion stay fixed.
 """
 
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a ``functional`` fit to ``full`` if ``n_dual`` new dual rows would give it more of them than weights."""
+    """Convert a ``functional`` fit to ``full`` if its dual rows, plus ``n_dual`` new ones, outnumber its weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit

@@ -78,8 +78,8 @@ class CalibrationReport:
     widths : GroupCoverage
         Coverage of the 90 % intervals by their width.
     groups : GroupCoverage or None
-        Coverage of the 90 % intervals in the leaves of a tree. Half of the rows grow the tree; coverage is that of the
-        other half. None if X is not a table, or for fewer than 160 rows.
+        Coverage of the 90 % intervals in the leaves of a tree. Half of the rows grow the tree, and the other half are
+        evaluated. None if X is not a table, or for fewer than 160 rows.
     crps : CrpsDecomposition
         CRPS, and its parts miscalibration, discrimination and uncertainty.
     sharpness : Sharpness

@@ -10,7 +10,7 @@ quantile regression). :math:`S_\tau^{mg}` is the score of the best constant for 
 Gneiting et al. 2023). The parts, integrated over τ, are
 
 * miscalibration :math:`\mathrm{MCB} = S - S^{rc} \ge 0`, what recalibration could gain;
-* discrimination :math:`\mathrm{DSC} = S^{mg} - S^{rc} \ge 0`, what the order of the rows is worth;
+* discrimination :math:`\mathrm{DSC} = S^{mg} - S^{rc} \ge 0`, what the ranking of the rows gains over a constant;
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is computed by a

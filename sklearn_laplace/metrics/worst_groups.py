@@ -1,8 +1,8 @@
 r"""Coverage in groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
 
-The groups of the tree are honest: one half of the rows grows the tree, and the other half is judged (Athey & Imbens
-2016). The tree predicts :math:`|2u - 1|` from the columns, where u is the PIT. This value is the level of the central
-interval that ends at the target. It is uniform for a calibrated model, and therefore has mean ½ in all groups.
+The groups of the tree are honest: one half of the rows grows the tree, and the other half is evaluated (Athey &
+Imbens 2016). The tree predicts :math:`|2u - 1|` from the columns, where u is the PIT. This value is the level of the
+central interval that ends at the target. It is uniform for a calibrated model, and therefore has mean ½ in all groups.
 
 Width strata are bins by interval width (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
 

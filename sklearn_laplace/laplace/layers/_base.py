@@ -45,7 +45,7 @@ class FactoredLayer(ABC):
 
     @property
     def bias_block(self) -> ParameterBlock | None:
-        """Dense block of the bias alone; None if there is no bias or the layer's block is already dense."""
+        """Dense block of the bias; None if there is no bias or the layer's block is already dense."""
         if not (self.bias and self.block.factored):
             return None
         return ParameterBlock(f"{self.name}.bias".lstrip("."), 1, self.bias * self.block.outputs, factored=False)

@@ -69,7 +69,7 @@ class Conv(FactoredLayer):
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
         """Patches with a column of ones for the bias, shape (n, L, I + 1), without columns of unselected tensors.
 
-        With groups: the patches alone, shape (n, C·kernel, L).
+        With groups: the patches without such a column, shape (n, C·kernel, L).
         """
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         if self.groups > 1:

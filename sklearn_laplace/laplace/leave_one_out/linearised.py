@@ -100,7 +100,7 @@ def _descend(
 ) -> tuple[LaplaceFit, bool] | None:
     """First fit at step, step/2, … that lowers the objective, and whether the decrease is a rounding error.
 
-    None if no such fit is found.
+    None if no step lowers it.
     """
     assert fit.shift is not None
     value = fit.objective(hyper)

@@ -1,6 +1,6 @@
 r"""Negative binomial likelihood over log means: counts with mean :math:`\mu = e^f`, variance :math:`\mu + \alpha\mu^2`.
 
-With :math:`t = f + \log\alpha`, softplus :math:`\zeta` and its derivative :math:`\sigma`, summed over the outputs,
+Let :math:`t = f + \log\alpha`, :math:`\zeta` the softplus and :math:`\sigma` its derivative. Summed over the outputs,
 
 .. math:: -\log p(y|f) = y\,\zeta(-t) + \tfrac1\alpha\,\zeta(t)
           - \log\frac{\Gamma(y + 1/\alpha)}{\Gamma(1/\alpha)\,\Gamma(y + 1)} .

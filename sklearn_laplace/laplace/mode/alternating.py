@@ -6,8 +6,8 @@ re-estimated along the way. Then moves of the prior precisions are tried. A move
 the weights have settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common
 factor up or down. If no move helps, the factor shrinks, and the search ends at ``LAST_RATIO``.
 
-MacKay's fixed point alone overshoots, because it ignores how the curvature changes with the weights. Only settled
-states are compared: at other weights, the formula is not the evidence and can exceed its value at the mode.
+MacKay's fixed point overshoots, because it ignores how the curvature changes with the weights. Only settled states are
+compared: at other weights, the formula of the evidence does not hold, and can exceed the value at the mode.
 """
 
 import math

@@ -11,7 +11,7 @@ therefore depend on ρ only. The best noise variance for each ρ has a closed fo
 With the eigenvectors V and eigenvalues l of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n
 V)^\top`. The mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* -
 \nabla)`, where ∇ is the gradient of the loss. One pass over the rows and one matrix product serve any number of ρ
-(:func:`loo_path`). Without such a V, each point of the search needs its own mode and posterior.
+(:func:`loo_path`). Without these eigenvectors, each point of the search needs its own mode and posterior.
 
 Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
 the data. With :func:`loo_path`, the search starts with a grid over the whole range. Otherwise it climbs from the

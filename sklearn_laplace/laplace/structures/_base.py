@@ -68,7 +68,7 @@ class Curvature(ABC):
     """
 
     has_spectrum: ClassVar[bool] = True
-    """True if the eigenvalues of H cost less than a posterior. The evidence for one precision then uses them."""
+    """True if the eigenvalues of H cost less than a posterior. For one precision, the evidence then uses them."""
 
     @classmethod
     @abstractmethod
@@ -119,7 +119,7 @@ class Curvature(ABC):
         """The P eigenvalues of H, float64, non-negative."""
 
     def total(self) -> Tensor:
-        """Sum of all stored numbers, 0-d. It is finite only if all of them are, so one check is sufficient."""
+        """Sum of all stored numbers, 0-d. It is finite only if all numbers are, so one check suffices."""
         return torch.stack([tensor.double().sum() for tensor in tensors_in(self)]).sum()
 
     def eigenbasis(self) -> Eigenbasis | None:

@@ -19,7 +19,7 @@ from ._base import Curvature, Posterior
 class Diag(Curvature):
     """The diagonal of H.
 
-    If batches hold matrices (``Batch.matrix``), entries can be negative. They are treated as zero.
+    Negative entries, which only occur if batches hold matrices (``Batch.matrix``), are treated as zero.
 
     >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
     [0.5, 0.25]

@@ -6,7 +6,7 @@ column k of S (summed over positions before it is squared),
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
 
-The basis depends on all rows, so a second pass over them is needed. Two such curvatures can only be added if they have
+The basis depends on all rows, so a second pass over them is needed. Two ekfac curvatures can only be added if they have
 the same basis. Each layer has a single prior precision, because different ones would not be diagonal in the basis.
 """
 

@@ -27,7 +27,7 @@ MANY_COLUMNS = 8
 class Full(Curvature):
     """The dense curvature, of which only the lower block triangle is filled.
 
-    If batches hold matrices (``Batch.matrix``), eigenvalues can be negative. They are treated as zero.
+    Negative eigenvalues, which only occur if batches hold matrices (``Batch.matrix``), are treated as zero.
 
     >>> block = ParameterBlock("w", 1, 2, factored=False)
     >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()

@@ -6,8 +6,8 @@ D^{-1/2}` and :math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Willia
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-With one precision per input column, the Gram matrix of a linear layer is an elementwise product: the Gram matrix of its
-inputs times that of its cotangents. Otherwise it is a sum of such products over the outputs.
+With one precision per input column, the Gram matrix of a linear layer is the elementwise product of those of its inputs
+and its cotangents. Otherwise it is a sum of such products over the outputs.
 """
 
 from __future__ import annotations
