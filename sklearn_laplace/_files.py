@@ -2,8 +2,8 @@
 
 The new content is written to a temporary file in the same folder, which is then renamed. A killed process leaves its
 temporary file behind; the next write to the same path removes it. On POSIX systems, a writer locks its temporary file,
-so a file with content and without a lock is abandoned. Empty files, and files on other systems, are abandoned after an
-hour.
+so a file with content and without a lock is abandoned. Empty files, and all files on other systems, count as abandoned
+after an hour.
 """
 
 import os
@@ -23,7 +23,7 @@ END = ".saving"
 LONGEST = 50
 """Maximum number of characters of the target's name in a temporary name. A file name has at most 255 bytes."""
 ABANDONED = 3600.0
-"""Age in seconds after which a temporary file counts as abandoned if it is empty or cannot be locked."""
+"""Age in seconds after which a temporary file counts as abandoned if it is empty or the system has no locks."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -34,7 +34,7 @@ def write_whole(path: Path, content: bytes) -> None:
             f"{path} cannot be written: the folder {folder} does not exist. Create it first, or pass another path."
         )
     path = Path(os.path.realpath(path))
-    if path.is_symlink():  # a circle; pathlib's resolve() raises only before Python 3.13
+    if path.is_symlink():  # its links lead in a circle; pathlib's resolve() raises only before Python 3.13
         raise OSError(f"{path} cannot be written: its symbolic links lead in a circle. Pass another path.")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the path of a file.")
@@ -71,7 +71,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _remove_if_abandoned(temporary: Path) -> None:
-    """Remove a temporary file that is not locked; if it is empty or cannot be locked, only if it is old."""
+    """Remove a temporary file that is not locked. If it is empty or the system has no locks, it must be old."""
     with temporary.open("rb") as file:
         if fcntl is None or not os.fstat(file.fileno()).st_size:  # an empty file may be new and not locked yet
             if time.time() - os.fstat(file.fileno()).st_mtime > ABANDONED:

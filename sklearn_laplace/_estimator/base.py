@@ -1,8 +1,8 @@
 """Base class of both estimators: fits, updates and refits of an ensemble, and validation of rows.
 
-Rows are arrays in the user's units; the subclasses convert targets to the network's units. An estimator holds one
-ensemble (``_ensemble/``). Each fit or update replaces the ensemble with a new one and never modifies it. A fit that
-fails leaves the estimator unchanged.
+Rows are arrays in the user's units; the subclasses convert targets to the network's units. A *source* is an X that is
+read in blocks, such as a path (see ``sources.py``). An estimator holds one ensemble (``_ensemble/``). A fit or update
+does not modify the ensemble but replaces it. A fit that fails leaves the estimator unchanged.
 """
 
 from abc import ABC, abstractmethod
@@ -94,10 +94,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         sample_weight: Any = None,
         sample_noise_variance: Any = None,
     ) -> Self:
-        """Train the ensemble and approximate the posterior of each net.
+        """Train the ensemble and approximate the posterior of each net by a Gaussian around its trained weights.
 
-        A Gaussian around the trained weights approximates the posterior of each net. A single built-in net is trained
-        to a mode of its posterior. A given skorch net is trained with its own epochs.
+        A single built-in net is trained to a mode of its posterior. A skorch net passed as ``net`` is trained with its
+        own epochs.
 
         Parameters
         ----------
@@ -108,12 +108,12 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             Targets, or class labels of any type. For a path, Dataset or collection as X: the names of its target
             columns.
         sample_weight : array-like of shape (n_samples,), or str, optional
-            Non-negative row weights. A weight of k is equivalent to k copies of the row. Weights may be rescaled, see
-            Notes.
+            Non-negative row weights. A weight of k is equivalent to k copies of the row, unless the weights are
+            rescaled (see Notes).
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
-            of a row is σ²·v: ``sigma_noise=1.0`` uses v itself, and a rule estimates the common factor σ². Only for
-            regression with ``likelihood="gaussian"`` or "auto".
+            of a row is σ²·v. With ``sigma_noise=1.0`` it is v itself; a rule for ``sigma_noise`` estimates the common
+            factor σ². Only for regression with ``likelihood="gaussian"`` or "auto".
 
         Returns
         -------
@@ -136,22 +136,23 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         ModeWarning
             If the weights are far from a mode, and intervals are too narrow or cannot be checked.
         InterpolationWarning
-            If intervals contain too few of the left-out targets, or if there is only one row.
+            If intervals contain too few targets in a leave-one-out check, or if the rows are too few to determine the
+            noise level.
         WeakPriorWarning
             If the prior is so weak that intervals are wider than those of a constant prediction.
 
         Notes
         -----
-        Files, datasets of pyarrow, dask collections and large memory-mapped arrays are read in blocks. In a process
+        Files, pyarrow Datasets, dask collections and large memory-mapped arrays are read in blocks. In a process
         group of ``torch.distributed``, every rank passes its own rows or the same files, and ends with the same model.
         See the page "Beyond one process".
 
         Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
         regularisation, which is the default. Then weights are treated as numbers of copies if they are integers or
-        small multiples of the smallest weight. Copies of a row add no information, unless rows with equal inputs have
-        different targets. Other weights are rescaled to the sum (Σw)² / Σw², the effective sample size (Kish 1965). All
-        other fits rescale only weights whose sum is at most 1. For counts, weights are exposures if any target is not
-        an integer, and numbers of copies otherwise.
+        small integer multiples of the smallest weight. Copies of a row add no information, unless rows with equal
+        inputs have different targets. Other weights are rescaled to the sum (Σw)² / Σw², the effective sample size
+        (Kish 1965). All other fits rescale only weights whose sum is at most 1. For counts, weights are exposures if
+        any target is not an integer, and numbers of copies otherwise.
 
         Examples
         --------
@@ -340,17 +341,17 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         NotPositiveDefiniteError
             If the rows cannot have been in the fit.
         UnsupportedCombinationError
-            For ``hessian_structure`` "functional" and "low_rank", and after a fit that read its rows from a large
-            source. "auto" selects "functional" for few rows; "full" has the same posterior.
+            For ``hessian_structure`` "functional" and "low_rank", and after a fit that read many rows in blocks (see
+            :meth:`fit`). "auto" selects "functional" for few rows; "full" has the same posterior.
         ValueError
             If no row would be left.
 
         Notes
         -----
-        The rows are removed from the curvature and from the mean of the linearised net. Rows of :meth:`fit` still
-        influence the linearisation, the prior precision and the noise level. The stored training rows are dropped, so
-        leave-one-out is no longer available. If a removed row had extended the range of a column, the column gets the
-        range of the fit again.
+        The rows are removed from the curvature and from the mean of the linearised net. If they were part of
+        :meth:`fit`, they still influence the linearisation, the prior precision and the noise level. The stored
+        training rows are dropped, so leave-one-out is no longer available. If a removed row had extended the range of a
+        column, the column gets the range of the fit again.
 
         Examples
         --------
@@ -369,8 +370,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior without training: weights and curvature stay the same.
 
-        This method sets the parameters like ``set_params``, and updates all fitted attributes that depend on them. It
-        changes the estimator in place and returns it. To compare several values, refit copies:
+        This method sets the parameters like ``set_params``, and updates all fitted attributes that depend on them. The
+        estimator is changed in place. To compare several values, refit copies:
         ``copy.deepcopy(model).refit_laplace(...)``.
 
         Parameters
@@ -395,9 +396,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         If ``map_prior_precision`` is a number, the result equals that of a new fit. If it is "same", a new fit would
         also train the net under the new prior.
 
-        The rule "loo" needs a pass over the training rows, which the fit stores for this purpose. After
-        :meth:`partial_fit`, "auto" means "evidence", because the held-out folds do not include the new rows. Noise
-        ratios between targets and between rows are kept, so ``sigma_noise`` can only change by a common factor.
+        ``prior_precision`` and ``sigma_noise`` have rules. "loo" needs a pass over the training rows, which the fit
+        stores for this purpose. After :meth:`partial_fit`, "auto" means "evidence", because the held-out folds do not
+        include the new rows. Noise ratios between targets and between rows are kept, so ``sigma_noise`` can only change
+        by a common factor.
 
         Examples
         --------

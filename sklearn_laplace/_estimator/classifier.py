@@ -37,8 +37,8 @@ OF_CLASSES = "Only LaplaceRegressor has it; for classes use predict_proba(X), pr
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     """Classification by a neural network, with probabilities that account for the uncertainty of its weights.
 
-    Works like :class:`LaplaceRegressor`. The Gaussian over the logits moderates the probabilities: far from the data,
-    they approach the uniform distribution.
+    Works like :class:`LaplaceRegressor`. By default, the uncertainty of the logits moves the probabilities towards the
+    uniform distribution, most of all far from the data.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     hidden_layer_sizes, activation, categorical_features
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
-        "categorical": one logit per class. "bernoulli": one logit for two classes. "auto": follows the outputs of the
-        net.
+        "categorical": one logit per class. "bernoulli": one logit for two classes. "auto": "bernoulli" for a net
+        with a single output, otherwise "categorical".
     class_weight : None, "balanced" or dict, default=None
         Factor on the row weights of each class. "balanced": n / (n_classes · n_c), where n_c is the summed weight of
         the class, and n that of all rows.
@@ -186,7 +186,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             Their labels.
         classes : array-like of shape (n_classes,), optional
             For the first call: all labels that can occur in any call. Default: the labels of y. Omit it if X is a
-            source: all its labels are read first.
+            path, Dataset or collection, whose labels are all read first.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Not used; only :class:`LaplaceRegressor` takes noise variances.
@@ -315,7 +315,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities.
 
-        The option ``link`` computes them. With ``predictive="mc"``, they are the average softmax over weight samples.
+        They are computed by ``link`` or, with ``predictive="mc"``, as the average softmax over weight samples.
 
         Parameters
         ----------
@@ -412,8 +412,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"epistemic", "total", "aleatoric", "all"}, default="epistemic"
-            "epistemic": that of the class probability under the posterior. "total": √(p (1 − p)), that of the class
-            indicator. total² = epistemic² + aleatoric²; "all" is a Bunch of the three.
+            "epistemic": standard deviation of the class probability under the posterior. "total": √(p (1 − p)), the
+            standard deviation of the class indicator. "aleatoric": from total² = epistemic² + aleatoric². "all": a
+            Bunch of the three.
         X_std : None
             Not supported; only :class:`LaplaceRegressor` takes errors in X.
 
@@ -628,10 +629,10 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         Report
-            Printed as text. The log density is in nats per row. Each class frequency and group accuracy has a range.
-            The ranges of all classes jointly contain the frequencies of a calibrated model with probability .95, as do
-            those of all groups. An arrow marks a value outside its range. Groups are quarters of the numeric columns
-            and frequent categories.
+            Printed as text. The log density is in nats per row. Next to each class frequency and each group accuracy is
+            a range. For a calibrated model, all class frequencies are inside their ranges with probability .95; the
+            same holds for all group accuracies. An arrow marks a value outside its range. A group has the rows between
+            two quartiles of a numeric column, or those of a frequent category.
 
         Raises
         ------
@@ -655,7 +656,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         return self._with_outside(classification_report(p, self.classes_, X, labels), X)
 
     def plot(self, X: Any, y: Any, *, figure: Any = None, ax: Any = None, **options: Any) -> Any:
-        """Draw three displays for held-out rows in one figure: entropies, reliability, and relevance of the columns.
+        """Draw entropies, reliability and relevance of the columns on held-out rows, in one figure.
 
         Parameters
         ----------

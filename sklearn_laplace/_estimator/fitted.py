@@ -1,7 +1,7 @@
 """Fitted attributes of both estimators, and methods that leave the fit unchanged.
 
-An estimator holds one ensemble. Attributes such as ``net_`` belong to the first member. Inputs are in the user's units,
-and moments are returned in units of y.
+An estimator holds one ensemble. Attributes such as ``net_`` belong to its first member. Inputs are in the user's units,
+and moments are returned in units of y. A *given net* is one that the user passes as ``net``.
 """
 
 import sys
@@ -172,12 +172,12 @@ class FittedModel(ABC):
         return columns
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
-        """Predictive distribution of each row as a mixture, in the network's units; ``merged`` if moments suffice."""
+        """Predictive mixture of each row, in the network's units; ``merged`` components have the correct moments."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options, merged=merged)
 
     def _extrapolating(self, options: Options) -> Options:
-        """Return options that add variance outside the range of the training rows.
+        """Return options that add variance outside the range of the training rows, if ``options`` extrapolate.
 
         Models of log y and of log rates get no such variance, which would raise the mean of y or lower its median.
         """
@@ -232,9 +232,9 @@ class FittedModel(ABC):
         """Scores of the first member under other prior precisions, at the same weights.
 
         A Bunch of three arrays of shape (n_points,): the grid ``prior_precision``, and the scores
-        ``log_marginal_likelihood`` and ``loo_log_density`` in nats, for y in its original units. If there are several
-        groups, ``prior_precision`` has shape (n_points, n_groups). A score that is not available is NaN. If the noise
-        level is selected too, both scores use the best noise level at each point.
+        ``log_marginal_likelihood`` and ``loo_log_density`` in nats, for y in its original units. If several groups of
+        weights have their own precision, ``prior_precision`` has shape (n_points, n_groups). A score that is not
+        available is NaN. If a rule selects the noise level, both scores use the best noise level at each point.
 
         Examples
         --------
@@ -256,9 +256,9 @@ class FittedModel(ABC):
 
     @property
     def subset_(self) -> dict[str, np.ndarray]:
-        """Masks of the weights that the posterior covers, as a valid value of ``subset_of_weights``.
+        """Masks of the weights with a posterior, a valid value of ``subset_of_weights``.
 
-        A dict that maps the name of each parameter tensor with such weights to a boolean array of the same shape.
+        A dict that maps the name of each parameter tensor with such weights to a boolean array of its shape.
 
         Examples
         --------
@@ -360,7 +360,7 @@ class FittedModel(ABC):
         Raises
         ------
         AttributeError
-            For a given net in a model saved by an earlier version.
+            If an earlier version saved the model, and its net is not the built-in one.
 
         Examples
         --------
@@ -412,8 +412,8 @@ class FittedModel(ABC):
         Raises
         ------
         ValueError
-            If the number of prior precisions is wrong, if ``sigma_noise`` changes the noise ratios between targets, or
-            if it is given for classes or counts.
+            If the number of prior precisions is wrong. If ``sigma_noise`` changes the noise ratios between targets, or
+            is given for classes or counts.
 
         Examples
         --------
@@ -469,7 +469,7 @@ class FittedModel(ABC):
         return scaled[..., 0] if self._single_output else scaled
 
     def _check_transformed(self, **requests: Any) -> None:
-        """Refuse requests, with values other than None and False, if the targets are transformed."""
+        """If the targets are transformed, refuse each request whose value is neither None nor False."""
         refused = [name for name, value in requests.items() if value is not None and value is not False]
         if self._scale.transforms and refused:
             raise UnsupportedCombinationError(

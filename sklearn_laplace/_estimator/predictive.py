@@ -44,9 +44,9 @@ class NumericPredictive(FittedModel):
     def sigma_noise_(self) -> float | np.ndarray:
         """Noise standard deviation of an average row, in units of y; one value per output.
 
-        With ``sample_noise_variance``, new rows are predicted with this noise level. If the noise varies with X,
-        ``predict_std(X, kind="aleatoric")`` returns the noise level of each row. For an ensemble, the members' noise
-        variances are averaged with the member weights; the value is the square root of this mean.
+        After a fit with ``sample_noise_variance``, new rows are predicted with this noise level. If the noise varies
+        with X, ``predict_std(X, kind="aleatoric")`` returns the noise level of each row. For an ensemble, the value is
+        the square root of the mean noise variance of the members, weighted by ``member_weights_``.
 
         Raises
         ------
@@ -128,17 +128,18 @@ class NumericPredictive(FittedModel):
         Raises
         ------
         UnsupportedCombinationError
-            After :meth:`forget`, with a previous posterior as ``prior``, or for several temperatures.
+            After :meth:`forget`, with a previous posterior as ``prior``, or if ``temperature`` has several values.
         MemoryBudgetError
             If an exact curvature does not fit in memory.
 
         Notes
         -----
-        A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
-        likelihood; for counts, it is one Newton step. The mean needs the exact curvature of the random weights. The fit
-        has this curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; otherwise, computing
-        it takes one more pass over the rows. The standard deviation uses the fitted curvature without the row, and
-        ``damping="exact"``. Weights outside ``subset_of_weights`` keep their values.
+        A row is left out with all its weight; equal rows are left out one at a time. For a Gaussian likelihood, the
+        mean is exact for the linearised net; for counts, it results from one Newton step. The mean needs the exact
+        curvature of the weights in ``subset_of_weights``; the other weights keep their values. The fit has this
+        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; otherwise, computing it takes
+        one more pass over the rows. The standard deviation uses the fitted curvature without the row, and
+        ``damping="exact"``.
 
         Examples
         --------

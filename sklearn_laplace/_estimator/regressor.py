@@ -64,7 +64,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
         Activation of the built-in net.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
-        Columns to encode as categories. "from_dtype": those of strings or categorical data types.
+        Columns to encode as categories. "from_dtype": columns of strings or of a categorical data type.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
         Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two are for
         counts.
@@ -75,12 +75,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
     n_members : "auto", int or Members, default="auto"
-        Number of members. "auto": several in default fits with enough rows.
+        Number of ensemble members. "auto": several in default fits with enough rows.
     [Training]
     max_time : float or None, default=None
         Time limit of a default fit in seconds, after reading the table; other fits may take longer.
     n_jobs : int or None, default=None
-        Parallel workers.
+        Number of parallel workers.
     random_state : int, RandomState or None, default=None
         Seed.
     verbose : int or "bar", default=0
@@ -89,7 +89,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     n_bins : "auto", None or int, default="auto"
         Bins of each numeric column (piecewise linear encoding). None: no encoding.
     standardize_X : "auto" or bool, default="auto"
-        If True, a given net standardises X. "auto": where possible.
+        If True, X is standardised for a net of your own. "auto": where needed and possible.
     standardize_y : bool, default=True
         If True, train on targets of mean 0 and variance 1.
     target_transform : {"log"} or None, default=None
@@ -101,9 +101,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     memory : None, str or joblib.Memory, default=None
         Cache of trained nets, from which a killed fit resumes; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
-        Limit for posterior and rows: bytes, or "2GB".
+        Memory limit for posterior and rows: a number of bytes, or a string such as "2GB".
     device : {"auto", "cpu", "cuda"}, default="auto"
-        "auto": that of a given net; otherwise a GPU for large fits, else the CPU.
+        "auto": that of a skorch net; otherwise a GPU for large fits of the built-in net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Floating-point type of the net. "auto": float64 for up to 10,000 rows.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list, dict or Subnetwork, default="all"
@@ -126,7 +126,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     Attributes
     ----------
     members_ : list of LaplaceRegressor
-        Ensemble members; most attributes below are those of the first.
+        Ensemble members; most attributes below are those of the first member.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
     posterior_, laplace_, hyper_
@@ -360,7 +360,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ----------
         X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
-            If True, return the standard deviation, noise included. :meth:`predict_std` returns its parts.
+            If True, return the standard deviation, noise included. For its two parts, see :meth:`predict_std`.
         return_cov : bool, default=False
             If True, return the joint covariance over the rows, with the noise on its diagonal.
         return_mean_grad : bool, default=False
@@ -392,8 +392,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             without ``return_std`` or with ``return_std_grad``. If gradients are requested with categorical columns or
             missing values.
         NonFiniteError
-            If an output of the net is NaN or infinite. If a standard deviation is requested, the same holds for a
-            derivative. All methods that predict raise this error.
+            If an output of the net is NaN or infinite, or a derivative that a standard deviation needs. All methods
+            that predict raise this error.
 
         Examples
         --------
@@ -439,11 +439,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"total", "epistemic", "aleatoric", "all"}, default="total"
-            total² = epistemic² + aleatoric². More data reduce the epistemic part; the aleatoric part is the noise at X.
-            "all": a Bunch of the three.
+            "epistemic": uncertainty of the mean, which more data reduce. "aleatoric": noise at X. "total": both, with
+            total² = epistemic² + aleatoric². "all": a Bunch of the three.
         X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
             Standard deviations of independent errors in X, in units of X. They add Σ (∂μ/∂x)² X_std² to the total and
-            to the aleatoric variance. This first-order formula needs a mean that is nearly linear within the errors.
+            to the aleatoric variance, which is accurate if the mean is nearly linear over the size of the errors.
 
         Returns
         -------
@@ -669,8 +669,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Report
             Printed as text. RMSE and CRPS are in the units of y, the log density is in nats per row. The range next to
             each coverage contains the coverage of a calibrated model with probability .95; an arrow marks a coverage
-            outside its range. Groups are quarters of numeric columns and frequent categories; their ranges hold
-            jointly.
+            outside its range. A group has the rows between two quartiles of a numeric column, or those of a frequent
+            category. The probability .95 holds for the ranges of all groups together.
 
         Raises
         ------
@@ -769,9 +769,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         random_state : int, RandomState or None, default=0
             Seed of the draws.
         kind : {"total", "epistemic"}, default="total"
-            "total": new targets, noise included. Their covariance is that of ``return_cov``. "epistemic": noise-free
-            outputs of the linearised net or, with ``predictive="mc"``, of the net itself. For counts, these outputs are
-            rates.
+            "total": new targets, noise included, with the covariance that ``predict(X, return_cov=True)`` returns.
+            "epistemic": noise-free outputs of the linearised net or, with ``predictive="mc"``, of the net itself. For
+            counts, these outputs are rates.
 
         Returns
         -------

@@ -1,6 +1,8 @@
 """Fits and predictions on rows that ``_table`` reads from a source, in one process or on workers.
 
-**On a dask cluster**, each worker is a rank and computes consecutive partitions. Their assignment depends only on the
+A source is a path, pyarrow Dataset, dask collection or large memory map, whose rows are read in blocks.
+
+**On a dask cluster**, each worker is a rank and computes consecutive partitions. The assignment depends only on the
 numbers of workers and partitions, so a fit can be repeated, and resumed after a crash. One task per worker joins a
 process group of torch (gloo), which meets at the address of the first worker. All ranks end with the same model, and
 the client receives that of rank 0. If a worker dies, the other ranks lose their connections and fail too, so the fit
@@ -45,7 +47,7 @@ POLL = 1.0
 
 
 def client_of() -> Any:
-    """Return the current client of dask if it has several workers; otherwise, and inside a task, None."""
+    """Return the current dask client if it has several workers; otherwise, and inside a task, None."""
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client, get_worker
@@ -60,7 +62,7 @@ def client_of() -> Any:
 
 
 def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
-    """Fit an estimator on all workers, which compute the partitions; return the fitted one of rank 0."""
+    """Fit an estimator on all workers, which compute the partitions; return the fitted estimator of rank 0."""
     from distributed import wait
 
     workers = _workers(client)
@@ -130,7 +132,7 @@ def _fit_rank(
 def _keep_memory() -> None:
     """Let glibc keep the memory of freed tensors, which each training step needs again.
 
-    A worker of dask runs with the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests the memory
+    A dask worker runs with the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests the memory
     of each tensor of more than 128 kB from the system and returns it afterwards. Training then takes several times
     longer.
     """
@@ -179,7 +181,7 @@ def check_options(**arguments: Any) -> None:
 def by_block(method: F) -> F:
     """Decorate a prediction method, so that it reads the rows of a source block by block.
 
-    Only the columns of the fit are read. For a collection of dask, the result is a lazy array.
+    Only the columns of the fit are read. For a dask collection, the result is a lazy array.
     """
 
     @wraps(method)
@@ -213,7 +215,7 @@ def _joined(results: Sequence[Any]) -> Any:
 
 
 def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
-    """Yield the rows of an update in blocks that are equal on all ranks: each joins the next block of every rank."""
+    """Yield the rows of an update in blocks, equal on all ranks: each block joins the next block of every rank."""
     shard, _ = shard_of(source, group)
     blocks = shard.all_blocks()
     while True:
@@ -234,8 +236,8 @@ class Reading:
     """How to prepare the rows of a source after a sample has been prepared."""
 
     prepare: Callable[..., PreparedData]  # maps (X, y, weights, None) to prepared rows
-    of_sample: float  # sum of the weights of the sample, times class weights
-    of_all: float  # the same for all rows
+    of_sample: float  # total weight of the sample, class weights included
+    of_all: float  # total weight of all rows, class weights included
 
 
 def fit_source(estimator: Any, source: RowSource) -> None:

@@ -56,7 +56,7 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
     """Return the innermost estimator, of any type, and its transformed input.
 
-    Raises ``TypeError`` if this object is no estimator, and ``ValueError`` and ``NotFittedError`` as
+    Raises ``TypeError`` if the innermost object is no estimator, and ``ValueError`` and ``NotFittedError`` as
     :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
@@ -67,7 +67,7 @@ def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
 
 @explained
 def predictive(estimator: Any, X: Any) -> Any:
-    """Predictive distribution of an estimator, possibly inside pipelines and searches.
+    """Predictive distribution of an estimator, which may be inside pipelines and searches.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ def predictive(estimator: Any, X: Any) -> Any:
     TypeError
         If the estimator only makes point predictions.
     ValueError
-        If the standard deviation of another regressor is not positive and finite, and in the cases of
-        :func:`predict_std`.
+        If the standard deviation of another regressor is not positive and finite. Also for a search without refit, and
+        for a ``TransformedTargetRegressor`` that transforms y.
     NotFittedError
         If the estimator or one of its wrappers is not fitted.
 
@@ -121,7 +121,7 @@ def predictive(estimator: Any, X: Any) -> Any:
 
 @explained
 def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarray:
-    """Standard deviation of a Laplace estimator's predictions, possibly inside pipelines and searches.
+    """Standard deviation of the predictions of a Laplace estimator, which may be inside pipelines and searches.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 
 @explained
 def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tuple[np.ndarray, np.ndarray]:
-    """Central prediction intervals of a Laplace regressor, possibly inside pipelines and searches.
+    """Central prediction intervals of a Laplace regressor, which may be inside pipelines and searches.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
 
 
 def _is_estimator(step: Any) -> bool:
-    """True for estimators of scikit-learn, and for those of other packages with its tags, such as CatBoost."""
+    """True for estimators of scikit-learn, and for others with scikit-learn's tags, such as CatBoost."""
     return isinstance(step, BaseEstimator) or callable(getattr(type(step), "__sklearn_tags__", None))
 
 
