@@ -4,8 +4,8 @@ Each check of a value raises a ValueError with the given and the expected value.
 ``options/resolve.py``.
 
 For an unknown argument, Python's own message has only its name: "predict_interval() got an unexpected keyword argument
-'alpha'". After such a failure, :func:`explained` adds the given value and the argument to use instead. Signatures do
-not change, so ``get_params``, metadata routing, type checkers and ``help`` see the original ones.
+'alpha'". A function with the decorator :func:`explained` adds the given value and the argument to use instead. Its
+signature does not change, so ``get_params``, metadata routing, type checkers and ``help`` work as before.
 """
 
 import difflib
@@ -37,7 +37,7 @@ SIZES = (1e-60, 1e60)
 
 
 def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
-    """Look up an object by name; a ``ValueError`` lists the names, other valid values ``also`` and the closest name."""
+    """Look up an object by name; a ``ValueError`` has all names, the closest one, and other valid values (``also``)."""
     if isinstance(value, str) and value in known:
         return known[value]
     close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
@@ -67,7 +67,7 @@ def count(option: str, value: object) -> int:
 
 
 def below(value: object) -> str:
-    """Return the upper limit for a message if the value is an integer above the limit; otherwise an empty string."""
+    """Phrase of an error message that states the upper limit if the value is an integer above it; otherwise empty."""
     return f" and at most {MOST}" if isinstance(value, Integral) and int(value) > MOST else ""
 
 
@@ -238,7 +238,7 @@ OTHER_NAMES = {
     "sample_weight": "weights weight w",
     "categorical_features": "cat_features categorical_feature",
 }
-"""Arguments to suggest, with the space-separated names for them in other packages or in option objects."""
+"""Arguments to suggest; the values are their space-separated names in other packages or in option objects."""
 ADVICE = {
     "Use predict_std(X), and predict_proba(X) for class probabilities.": "return_std std",
     "Only LaplaceRegressor.predict has covariances; use predict_std(X).": "return_cov",
@@ -259,7 +259,7 @@ ADVICE = {
     "Only LaplaceClassifier has it; omit it.": "link",
     "Only LaplaceRegressor has it; omit it.": "sigma_noise standardize_y",
 }
-"""Advice, each with the space-separated unknown names that no argument can replace."""
+"""Advice for unknown names that no argument replaces; the values are space-separated names."""
 
 
 def explained(target: Method, name: str | None = None) -> Method:

@@ -295,7 +295,7 @@ def check_lengths(n_rows: int, y: Any, name: str = "y") -> None:
 
 
 def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
-    """Return targets as float64 in the shape of the predictions; ``ValueError`` unless each prediction has one.
+    """Return targets as float64 in the shape of the predictions; ``ValueError`` unless there is one per prediction.
 
     >>> targets_like([[1.0], [2.0]], np.zeros(2))
     array([1., 2.])
@@ -414,7 +414,7 @@ def _refuse_labels(value: Any, name: str) -> None:
 
 
 def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
-    """Check for one type of labels; return strings unchanged, and numbers of dtype object as a numeric array."""
+    """Check that all labels have one type; return strings unchanged, and numbers of dtype object as numeric array."""
     examples: dict[type, Any] = {}
     for cell in cells.flat:
         examples.setdefault(type(cell), cell)
@@ -429,7 +429,7 @@ def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
 
 
 def _check_label_types(examples: Mapping[type, Any], name: str) -> None:
-    """Raise a ``ValueError`` unless the types of labels, given with examples, are those of text or numbers."""
+    """Raise a ``ValueError`` unless all labels are text or numbers; ``examples`` has one label of each type."""
     for kind, cell in examples.items():
         if not issubclass(kind, str | bytes) and not issubclass(kind, NUMBERS):
             raise ValueError(

@@ -63,7 +63,7 @@ class NotStorableError(ValueError):
 class StateError(ValueError):
     """A saved estimator is damaged, or refers to a class that this version cannot load.
 
-    Save it again, with the version or the class that the message names.
+    Save the estimator again with the version that wrote it, or follow the message.
     """
 
 
@@ -97,7 +97,7 @@ class ModeWarning(UserWarning):
 
 
 class InterpolationWarning(UserWarning):
-    """Intervals are too narrow: they contain too few left-out targets, or there is only one row.
+    """Intervals contain too few targets in a leave-one-out check, or too few rows determine the noise level.
 
     Use ``"auto"`` for ``prior_precision`` and ``sigma_noise``, and look for copies of rows.
     """

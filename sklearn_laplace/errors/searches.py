@@ -1,4 +1,4 @@
-"""Find the scikit-learn search that calls a fit. The fits of a search share trained nets, and warn only once."""
+"""Find the scikit-learn search that calls a fit. The fits of a search share trained nets, and repeat no warning."""
 
 import sys
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 Value = TypeVar("Value")
 MOST_BYTES = 2**28
 MOST_BYTES_OF_WORKER = 2**26
-"""Maximum bytes of the results that a search keeps, and that a worker process keeps."""
+"""Maximum number of bytes of the results that a search keeps, and that a worker process keeps."""
 PLACES = "fit", "_fit_and_score"
 """Names of the functions of ``sklearn.model_selection`` that fit candidates."""
 
@@ -20,8 +20,8 @@ PLACES = "fit", "_fit_and_score"
 class Shared:
     """State that the fits of one search share."""
 
-    given: set[Any] = field(default_factory=set)  # warnings issued: categories for candidates, and all messages
-    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results with bytes, last used last
+    given: set[Any] = field(default_factory=set)  # categories and messages of issued warnings
+    kept: OrderedDict[str, tuple[Any, int]] = field(default_factory=OrderedDict)  # results and bytes, oldest use first
     most: int = MOST_BYTES  # total bytes, above which the least recently used results are dropped
 
     def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:

@@ -1,4 +1,4 @@
-"""Option objects: values of the estimators' parameters that have options of their own.
+"""Option objects: parameter values of the estimators, with options of their own.
 
 Examples
 --------

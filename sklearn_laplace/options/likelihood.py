@@ -62,7 +62,7 @@ LIKELIHOODS_FOR = {
 }
 """Likelihoods of each estimator. "auto" is the first; for a classifier with a single logit, the second."""
 VARYING_NOISE = {AUTO: None, "heteroscedastic": True}
-"""Gaussian likelihoods with a noise level that varies with the inputs; None if the data decide."""
+"""Gaussian values of ``likelihood``: True if the noise level varies with the inputs, None if the data decide."""
 SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """True if two classes share one logit; None if the given net decides."""
 
@@ -88,7 +88,7 @@ def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
 
 
 def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
-    """Return the number of outputs: one per class, or one logit for two. A given net is tried on rows X (n, d)."""
+    """Return the number of outputs, n_classes or 1; the user's net is evaluated on rows of X (n, d) to find out."""
     single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
     if binary_only(parameters["likelihood"], parameters["net"]):
         if n_classes != 2:

@@ -1,8 +1,8 @@
 """Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
-A previous posterior (``prior=FrozenEstimator(…)``) is the prior of new rows. It stores the curvature of the old rows
-and the weights at which this curvature was computed, but not the rows. Therefore net, subset, likelihood, curvature and
-structure have to stay the same. Prior, noise level, temperature and predictive may change.
+A previous posterior (``prior=FrozenEstimator(…)``) is the prior of new rows. It consists of the curvature of the old
+rows and the weights at which this curvature was computed; the old rows are not stored. Therefore net, subset,
+likelihood, curvature and structure have to stay the same. Prior, noise level, temperature and predictive may change.
 """
 
 import math
@@ -93,10 +93,10 @@ def check_grouping(
     separate_biases: bool = False,
     damped: bool = False,
 ) -> None:
-    """Check that a structure supports a grouping of the prior precisions; the structure None, "auto", supports any.
+    """Check that a structure supports a grouping of the prior precisions; the structure "auto" (None) supports any.
 
-    With ``separate_biases``, each tensor has a separate block. If ``damped``, √δ is added to the factors, which needs
-    one precision per block.
+    With ``separate_biases``, each tensor has a separate block. If ``damped``, √δ is added to the Kronecker factors,
+    which needs one precision δ per block.
     """
     if structure is None:
         return
@@ -120,7 +120,7 @@ def check_grouping(
 
 
 def _units(structure: type[Curvature], damped: bool) -> frozenset[str]:
-    """Return the units within which prior precisions have to be equal; with ``damped``, √δ is added to factors."""
+    """Return the units that can have their own prior precision (``Curvature.holds``); if ``damped``, only layers."""
     return frozenset({"layer"}) if damped else structure.holds
 
 
@@ -149,7 +149,7 @@ leaves out one row at a time, and the previous rows are not stored. Fit all rows
 def check_temperature(
     structure: type[Curvature], blocks: Sequence[ParameterBlock], temperatures: float | Tensor, *, damped: bool = False
 ) -> None:
-    """Check that a structure supports the temperatures, one or (P,); ``damped`` is as in :func:`check_grouping`."""
+    """Check that a structure supports one temperature, or one per weight (P,); see :func:`check_grouping`."""
     holds = _units(structure, damped)
     if isinstance(temperatures, Tensor) and (unit := unit_of(blocks, temperatures)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
@@ -182,7 +182,7 @@ def check_previous(options: Options, parameters: Mapping[str, Any], past: Laplac
 
 
 def _check_structure(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that structure and structure options are the same, since the curvatures are added."""
+    """Check for the structure and the structure options of the previous fit, since the curvatures are added."""
     kind = type(past.curvature)
     name = next(key for key, structure in STRUCTURES.items() if structure is kind)
     if not kind.is_monoid:
@@ -211,7 +211,7 @@ def _check_structure(options: Options, parameters: Mapping[str, Any], past: Lapl
 
 
 def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that curvature rule, likelihood and subset are the same, and that the net is not frozen."""
+    """Check for the curvature rule, likelihood and subset of the previous fit, and for a net that is not frozen."""
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))
         raise UnsupportedCombinationError(

@@ -64,16 +64,16 @@ class Options:
     link: type[Link] | None  # maps logits to probabilities; None for a regressor
     grouping: Grouping  # weights that share a prior precision
     prior_precision: Choice
-    prior_mean: float | dict[str, Tensor]  # one value, or a dict keyed by tensors
+    prior_mean: float | dict[str, Tensor]  # one value, or a dict keyed by names of tensors
     sigma_noise: Choice
     map_precision: float | None  # fixed prior precision of the training; None for the posterior's
-    temperature: float | dict[str, float]  # one value, or a dict keyed by layers or tensors
+    temperature: float | dict[str, float]  # one value, or a dict keyed by names of layers or tensors
     device: torch.device
     dtype: torch.dtype | None  # precision of the net; None if the number of rows selects it
     memory: MemoryBudget  # for the posterior and the rows that are processed
     n_jobs: int | None
     categorical: Categorical
-    standardises: bool | None = None  # linear layers of a given net standardise X; None: only if X is not standardised
+    standardises: bool | None = None  # linear layers of the user's net standardise X; None: only if X needs it
     varying_noise: bool | None = False  # the noise level varies with the inputs; None if the data decide
     previous: PreviousPosterior | None = None  # posterior that is the prior of a fit
     fillings: Fillings | None = None  # values for missing values in predictions, see ``_ensemble.gaps.Filled``
@@ -90,7 +90,7 @@ class Options:
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
-        """Flags for prior precision and noise level: the evidence selects them if there are no held-out rows."""
+        """Flags for prior precision and noise level: the evidence selects them, for "auto" if no rows are held out."""
         return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
 
     @property

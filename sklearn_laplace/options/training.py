@@ -24,7 +24,7 @@ BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO,
 
 
 def _device(name: object, net: Any) -> torch.device:
-    """Return the device; "auto" is that of a given skorch net, else the CPU (GPUs: ``_ensemble/conditions.py``)."""
+    """Return the device; "auto" is that of the user's net, else the CPU (or a GPU, see ``_ensemble/conditions.py``)."""
     named = device_of(net) or "cpu" if str(name) == "auto" else str(name)
     try:
         device = torch.device(named)
@@ -42,9 +42,9 @@ def check_device(device: torch.device) -> None:
 
 
 def _standardises(parameters: Mapping[str, Any]) -> bool | None:
-    """Whether linear layers of a given net standardise X; None: only columns that are not standardised yet.
+    """Whether linear layers of the user's net standardise X; None: only columns that are not standardised yet.
 
-    "auto" is None, but False for a frozen net and for a net with its own iterator, which may transform X.
+    "auto" becomes None, but False for a frozen net and for a net whose own iterator may transform X.
     """
     net, value = parameters["net"], parameters["standardize_X"]
     if not isinstance(value, bool | np.bool_):
@@ -94,7 +94,7 @@ SKEWED = 1.0
 
 
 def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> None:
-    """Print advice under default options, for counts and for targets that are mostly zero or positive and skewed."""
+    """Under default options, print advice for counts, targets that are mostly zero, and positive skewed targets."""
     if not is_auto(likelihood) or transform is not None:
         return
     hint = count_hint(targets) or zeros_hint(targets)
@@ -123,7 +123,7 @@ WEIGHTINGS = {"uniform": None, LOO: True, EVIDENCE: False}
 
 
 def _check_members(parameters: Mapping[str, Any]) -> None:
-    """Refuse several members for nets that start from given weights and would all be equal."""
+    """Check number and weighting of the members; nets that would all start from the same weights are refused."""
     lookup("weights of Members", parameters["member_weights"], WEIGHTINGS)
     net = parameters["net"]
     if is_list(net) and is_number(parameters["n_members"]) and parameters["n_members"] != len(net):

@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "prior_structure": "scalar",
     "prior_mean": 0.0,
 }
-"""Internal options, at the values that apply without an option object."""
+"""Internal options, with the values that apply without an option object."""
 
 
 class Variant(BaseEstimator):
@@ -38,9 +38,9 @@ class Variant(BaseEstimator):
     parameters: ClassVar[tuple[str, ...]]
     """Parameters of the estimators that accept the object."""
     value: ClassVar[str | None] = None
-    """The string with the same meaning; None if one of the options holds the parameter's value."""
+    """The string that selects the same variant; None if one of the object's options holds this string."""
     internal: ClassVar[dict[str, str]]
-    """Internal option for each option of the object."""
+    """Name of the internal option for each option of the object."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -88,8 +88,8 @@ class Kron(Variant):
         As in :class:`BlockDiagonal`.
     weight_sharing : {"expand", "reduce"}, default="expand"
         For layers that use their weights at several positions (convolutions, sequences). "expand": each position counts
-        as a row. "reduce": output gradients are first summed over positions, and inputs averaged; this is cheaper, and
-        right for nets that end with an average over positions.
+        as a row. "reduce": output gradients are first summed over positions, and inputs averaged. This is cheaper, and
+        intended for nets that end with an average over positions.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class LowRankDiag(Variant):
     Parameters
     ----------
     rank : int, default=100
-        Eigenpairs kept in each layer.
+        Number of eigenpairs kept in each layer.
     bias, weight_sharing
         See :class:`Kron`.
 
@@ -184,12 +184,12 @@ class LowRank(Variant):
 
 
 class MCFisher(Variant):
-    """Curvature by a Fisher matrix that is estimated with targets drawn from the model.
+    """Fisher matrix as the curvature, estimated with targets drawn from the model.
 
     Parameters
     ----------
     n_samples : int, default=1
-        Targets drawn per row. The draws depend on ``random_state`` and on the row, not on the other rows.
+        Number of targets drawn per row. The draws of a row depend on ``random_state``, but not on other rows.
 
     Examples
     --------
@@ -239,7 +239,7 @@ class MonteCarlo(Variant):
     Parameters
     ----------
     n_samples : int, default=100
-        Samples of the weights, the same for all rows.
+        Number of weight samples, which are the same for all rows.
 
     Examples
     --------
@@ -290,9 +290,10 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal weights. In a joint ensemble, weights are equal within a repeat (one partition into folds), and
-        held-out rows determine the weight of each repeat. "loo": weights that maximise the leave-one-out density of the
-        training rows (stacking; Yao et al. 2018). "evidence": in proportion to the evidence of each member.
+        "uniform": equal weights. In a joint ensemble (see "n_members" on the page "Parameters in detail"), weights are
+        equal within a repeat, which is one partition of the rows into folds. Held-out rows determine the weight of each
+        repeat. "loo": weights that maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018).
+        "evidence": in proportion to the evidence of each member.
 
     Examples
     --------
