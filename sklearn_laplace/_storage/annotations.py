@@ -18,7 +18,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bool:
-    """True if a value has the annotated type (class, literal, union, container or ``type``); an int fits float."""
+    """True if a value has the annotated type (class, literal, union, container or ``type``); float accepts an int."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return is_plain(value)

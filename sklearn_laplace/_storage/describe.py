@@ -2,15 +2,15 @@
 
 Each tensor is stored as an array, which needs no device, unlike a pickled tensor. Shared tensors and objects stay
 shared. Cached properties are omitted. Numbers, strings, None and booleans stand for themselves. Everything else is a
-list that begins with its kind:
+*node*, a list that begins with its kind:
 
 - ``["list", …]``, ``["tuple", …]``, ``["set", …]``, ``["size", …]``: the items follow; ``["dict", …]``: keys and values
   in turn; ``["objects", shape, …]``: an array of objects;
 - ``["array", i]``: an array or a tensor; ``["number", i]``: a number of numpy; ``["random", …]``: a RandomState;
 - ``["named", tag]``: a known class or function, by its tag in ``_storage/registry.py``, or one of the user's by its
   number; ``["member", tag, name]``: a member of an enumeration;
-- ``["ref", i]``: an object of the list ``objects``. Its entries are ``["object", tag, name, value, …]`` and refer only
-  to earlier objects;
+- ``["ref", i]``: an entry of the list ``objects``. The entries are ``["object", tag, name, value, …]`` and refer only
+  to earlier entries;
 - ``["float", "nan"]``, ``["dtype", name]``, ``["device", name]``.
 
 A value that no node can hold is refused in a file. In a pickle, it is pickled as it is; a module with such an attribute

@@ -33,7 +33,7 @@ MODULE = {
 }
 """Annotations of torch's own attributes of a module."""
 HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
-"""All other attributes of a module: functions that torch calls. No description contains any of them."""
+"""All other attributes that torch gives a module: functions that torch calls. No description contains them."""
 NET = {
     "module": nn.Module | type[nn.Module],
     "device": str | None,
@@ -59,7 +59,7 @@ OF_TRAINING: dict[str, Callable[[], Any]] = {
     "optimizer_": lambda: None,
     "callbacks_": list,
 }
-"""Further such attributes of a fitted net, which can predict but not train after reading."""
+"""Further attributes that are not stored for a fitted net: after reading, the net can predict but not train."""
 OF_ITERATORS = ("batch_size", "shuffle", "seed", "drop_last")
 """Options of a net's iterators that are stored; others may start workers."""
 

@@ -103,7 +103,7 @@ def data_classes() -> frozenset[type]:
 
 
 def fields_of(kind: type) -> dict[str, Any] | None:
-    """Return the annotations of a known class's attributes; None if no description contains instances of the class."""
+    """Return the annotations of a known class's attributes; None if descriptions cannot contain its instances."""
     if kind in data_classes():
         return _annotations(kind)
     if issubclass(kind, variants.Variant):
