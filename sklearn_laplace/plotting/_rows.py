@@ -13,7 +13,7 @@ from .._validation.arguments import count
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
-    """Convert values to a finite float64 array with ``n_rows`` rows, or at least one; otherwise a ValueError."""
+    """Convert values to a finite float64 array with ``n_rows`` rows (None: at least one); otherwise a ValueError."""
     array: np.ndarray = check_array(values, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name=name)
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(f"{name} has {len(array)} rows; expected {n_rows}, one for each target.")
@@ -45,7 +45,7 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
-    """Return the index of the output to draw; ValueError if it does not exist, or if none of several is chosen."""
+    """Return the index of the output to draw; ValueError if it does not exist, or is needed but not given."""
     n = shape[1] if len(shape) > 1 else 1
     if output is None and n > 1:
         raise ValueError(f"the model has {n} outputs and {display} draws a single output; pass output=0 to {n - 1}.")
@@ -76,7 +76,7 @@ def target_name(y: Any, output: int) -> str:
 
 
 def sample(n: int, most: int | None) -> np.ndarray:
-    """Return sorted indices of at most ``most`` of n rows; fewer than n are a random sample with a fixed seed."""
+    """Return the sorted indices of n rows, or of a random sample (fixed seed) if there are more than ``most``."""
     if most is None or n <= count("max_rows", most):
         return np.arange(n)
     return np.sort(np.random.default_rng(0).choice(n, most, replace=False))

@@ -23,8 +23,9 @@ NO_GROUPS = "no groups: they need a table X\nand at least 160 rows"
 class CalibrationReportDisplay:
     """Six panels of a :class:`~sklearn_laplace.metrics.CalibrationReport`.
 
-    1. Distribution function of the PIT (probability integral transform) minus its level, with the simultaneous band.
-    2. Coverage of central intervals minus their level, with the band of each level and the simultaneous band.
+    1. Distribution function of the PIT (probability integral transform), minus that of a calibrated model, with a
+       simultaneous band.
+    2. Coverage of central intervals minus their level, with a band for each level and a simultaneous band.
     3. Root mean squared error against predicted standard deviation, in bins.
     4. Coverage of the 90 % intervals in groups of rows.
     5. Coverage of the 90 % intervals by their width.
@@ -91,7 +92,7 @@ class CalibrationReportDisplay:
         Raises
         ------
         ImportError, TypeError, ValueError
-            If matplotlib is not installed, if ``ax`` or ``figure`` is of another type, or if both are given.
+            If matplotlib is not installed, if ``ax`` or ``figure`` has the wrong type, or if both are given.
         """
         self.axes_ = mosaic(type(self).__name__, ax, figure, ROOMS, SIZE)
         self.figure_ = self.axes_[0].figure
@@ -192,7 +193,7 @@ def _coverages(ax: Any, entries: list[Frequency]) -> None:
 
 
 def _finish(ax: Any, title: str, *, is_off: bool, room: float = 0.0) -> None:
-    """Set the title, and a legend above the curves, which takes a share ``room`` of the height."""
+    """Set the title, and a legend above the curves; the legend takes a share ``room`` of the height."""
     ax.set_title(title, color=VERMILLION if is_off else "black", fontsize="medium")
     low, high = ax.get_ylim()
     if room:

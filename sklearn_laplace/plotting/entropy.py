@@ -2,7 +2,7 @@ r"""Predictive entropy of a classifier: fraction of the rows whose entropy excee
 
 The entropy of a row is :math:`h_n = -\sum_k p_{nk} \log p_{nk}`. The curves show :math:`1 - \hat F(h)`, where
 :math:`\hat F` is the empirical distribution function (Louizos & Welling 2017, fig. 2). Two pairs of groups are
-compared: rows in and out of distribution, and rows that are classified correctly and incorrectly. The area under the
+compared: rows in and out of distribution, and rows classified correctly and incorrectly. The area under the
 ROC curve (AUROC) measures how well the entropy separates a pair. It is the probability that a row of the second group
 has a higher entropy than a row of the first. An entropy that does not separate the groups has an AUROC of one half.
 """

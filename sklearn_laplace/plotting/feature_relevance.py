@@ -28,9 +28,9 @@ BY_PRIOR = "relevance by the prior (share)"
 BY_SHUFFLING = "loss of log density if shuffled (nats per row)"
 """Axis labels of the two measures."""
 LONGEST, LEAST_BARS = 24, 5
-"""Maximum number of characters of a drawn name, and minimum number of bars for which there is room."""
+"""Maximum number of characters of a drawn name, and minimum height of the plot in bars."""
 MOST_PREDICTED, LEAST_ROWS = 60_000, 50
-"""Total of predicted rows above which fewer rows are shuffled, and minimum number of shuffled rows."""
+"""Maximum number of predictions, which limits the number of shuffled rows, and minimum number of shuffled rows."""
 LEAST_PROBABILITY = 1e-12
 """Lower bound of the probability of a true class in a log density."""
 
@@ -157,8 +157,8 @@ class FeatureRelevanceDisplay:
         """Compute the display for any model by shuffling each column among the rows, and draw it.
 
         The relevance of a column is the decrease of the mean log density of y, in nats per row, or zero if it
-        increases. Columns that carry the same information share their relevance: each looks less relevant than it would
-        be alone.
+        increases. If several columns carry the same information, each looks less relevant than it would without the
+        others.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ def _short(name: str) -> str:
 def losses_of_permutations(
     estimator: Any, X: Any, y: Any, output: int | None, random_state: Any, n_repeats: int = 3, max_rows: int = 300
 ) -> np.ndarray:
-    """Return the loss of mean log density, at least zero, from shuffling each of d columns; shape (d,)."""
+    """For each of d columns, return the loss of mean log density, at least zero, if it is shuffled; shape (d,)."""
     X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
     if len(np.shape(X)) != 2:
         raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")

@@ -116,7 +116,7 @@ class OverviewDisplay:
         -----
         The relevance is ``feature_relevance_`` under ``prior="ard"``. For any other model, it is the loss of log
         density if a column is shuffled, see :meth:`FeatureRelevanceDisplay.from_permutations`. The axis names the
-        measure. Without such a prior, the panel is omitted if X has a single column or is not a table.
+        measure. Except under ``prior="ard"``, the panel is omitted if X has a single column or is not a table.
         """
         shared = {"output": output, "max_features": max_features, "random_state": random_state, "name": name}
         if is_classifier(estimator):
@@ -149,7 +149,7 @@ class OverviewDisplay:
         Raises
         ------
         ImportError, TypeError, ValueError
-            If matplotlib is not installed, if ``ax`` or ``figure`` is of another type, or if both are given.
+            If matplotlib is not installed, if ``ax`` or ``figure`` has the wrong type, or if both are given.
         """
         displays = [self.predictions, self.calibration, *([] if self.relevance is None else [self.relevance])]
         self.axes_ = mosaic(type(self).__name__, ax, figure, *ROOMS[len(displays)])
@@ -164,7 +164,7 @@ class OverviewDisplay:
 def _relevance(
     estimator: Any, X: Any, y: Any, *, output: int | None, max_features: int, random_state: Any, name: str | None
 ) -> FeatureRelevanceDisplay | None:
-    """Return the relevance by a prior with a precision per column, else by shuffling, or None for one column."""
+    """Return the relevance by the prior if columns have their own precision, else by shuffling; None for one column."""
     with suppress(AttributeError, TypeError):  # another prior, or another kind of model
         return FeatureRelevanceDisplay._of_prior(estimator, None, max_features, name)
     shape = np.shape(X)

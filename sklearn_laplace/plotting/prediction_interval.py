@@ -1,7 +1,7 @@
 """Predictions of a regressor: mean, nested central intervals and data points.
 
 With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. With
-several columns, each row is drawn as bars, ordered by a chosen column or by the predicted mean.
+several columns, bars are drawn for each row, and the rows are ordered by a chosen column or by the predicted mean.
 """
 
 from typing import Any, Self
@@ -48,7 +48,7 @@ class PredictionIntervalDisplay:
     coverage : array-like of shape (n_levels,), optional
         Fraction of the data points inside the intervals of each level, for the legend.
     is_curve : bool, default=True
-        If True, connect neighbouring predictions: bands and a line. If False, draw bars and markers for each row.
+        If True, draw bands and a line through the predictions. If False, draw bars and a marker for each row.
     x_name, y_name : str, default="x" and "y"
         Axis labels.
     estimator_name : str, optional
@@ -291,7 +291,7 @@ BY_MEAN = "rows in the order of the predicted mean"
 
 
 def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
-    """Return values and name of the column for the horizontal axis; None as values for the order of the mean."""
+    """Return values and name of the horizontal axis; the values are None if the predicted mean orders the rows."""
     names = column_names(X)
     table = X if names is not None else np.asarray(X)
     n = table.shape[1] if len(table.shape) == 2 else 0
@@ -327,7 +327,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
-    """Return grid points over the range of the only column, also in the type of X; None for more columns."""
+    """Return grid points over the range of the only column, and a table of them like X; None for more columns."""
     names = column_names(X)
     if np.shape(X)[1] != 1:
         return None

@@ -157,7 +157,7 @@ class PriorPathDisplay:
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:
-    """Range of the vertical axis: all scores, or only the upper part if the lowest quarter falls off steeply."""
+    """Range of the vertical axis: all scores, or only the upper part if the lowest quarter is far below the rest."""
     low, quarter, high = np.nanmin(values), np.nanquantile(values, 0.25), np.nanmax(values)
     fall = high - quarter
     low = low if high - low <= STEEP * fall or fall == 0 else high - 1.5 * fall

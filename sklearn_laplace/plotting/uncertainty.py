@@ -231,7 +231,7 @@ class UncertaintyDisplay:
 
 
 def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Return losses in ascending order of the quantity ``by``; rows with equal values of it get their mean loss."""
+    """Return losses in ascending order of ``by``; rows with equal values of ``by`` get their mean loss."""
     _, group, sizes = np.unique(by, return_inverse=True, return_counts=True)
     means = np.bincount(group, loss) / sizes
     return np.repeat(means, sizes)
