@@ -217,7 +217,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self
 
     def _rescaled(self, data: PreparedData, options: Options) -> PreparedData:
-        """Return the rows, with weights of mean 1 if they only count copies and held-out rows select the noise."""
+        """Return the rows; if weights only count copies and held-out rows select the noise level, their mean is 1."""
         unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively(options) else 1.0
         self._weight_unit *= unit
         return data.weighted(unit) if unit != 1.0 else data
@@ -535,7 +535,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return X, y, weights, variances
 
     def _keep_ranges(self, present: np.ndarray, names: Sequence[str] | None, previous: Any) -> None:
-        """Store the range of each column over the rows with positive weight; extend the ranges of a previous fit."""
+        """Store the range of each column over the rows of positive weight and those of a previous fit, if any."""
         self._ranges = None
         if previous is not None and previous._table is None and previous._ranges is None:
             return  # an earlier version stored it without ranges

@@ -64,21 +64,21 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
         Activation of the built-in net.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
-        Columns to encode as categories. "from_dtype": columns of strings or of a categorical data type.
+        Columns to encode as categories. "from_dtype": columns of strings or categorical data types.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
         Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two are for
         counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo"}, float or array-like, default="auto"
-        Precision of the Gaussian prior, the strength of regularisation: a number, or a rule. "auto": held-out rows
-        where possible, else the marginal likelihood ("evidence").
+        Precision of the Gaussian prior, the strength of regularisation. "auto": held-out rows where possible, else the
+        marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
-        Standard deviation of the noise in units of y: a number, one per target, or a rule.
+        Standard deviation of the noise, in units of y.
     n_members : "auto", int or Members, default="auto"
         Number of ensemble members. "auto": several in default fits with enough rows.
     [Training]
     max_time : float or None, default=None
-        Time limit of a default fit in seconds, after reading the table; other fits may take longer.
+        Seconds after which training ends with the best state so far.
     n_jobs : int or None, default=None
         Number of parallel workers.
     random_state : int, RandomState or None, default=None
@@ -89,7 +89,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     n_bins : "auto", None or int, default="auto"
         Bins of each numeric column (piecewise linear encoding). None: no encoding.
     standardize_X : "auto" or bool, default="auto"
-        If True, X is standardised for a net of your own. "auto": where needed and possible.
+        If True, standardise X for your own net. "auto": where needed and possible.
     standardize_y : bool, default=True
         If True, train on targets of mean 0 and variance 1.
     target_transform : {"log"} or None, default=None
@@ -101,7 +101,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     memory : None, str or joblib.Memory, default=None
         Cache of trained nets, from which a killed fit resumes; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
-        Memory limit for posterior and rows: a number of bytes, or a string such as "2GB".
+        Memory limit for posterior and rows: bytes, or a string such as "2GB".
     device : {"auto", "cpu", "cuda"}, default="auto"
         "auto": that of a skorch net; otherwise a GPU for large fits of the built-in net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -443,7 +443,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             total² = epistemic² + aleatoric². "all": a Bunch of the three.
         X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
             Standard deviations of independent errors in X, in units of X. They add Σ (∂μ/∂x)² X_std² to the total and
-            to the aleatoric variance, which is accurate if the mean is nearly linear over the size of the errors.
+            to the aleatoric variance. This is accurate if the mean is nearly linear over the size of the errors.
 
         Returns
         -------
@@ -675,8 +675,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Raises
         ------
         ValueError
-            If y does not have the shape of the prediction, if there are several targets and none is chosen, or if
-            counts are not integers.
+            If y does not have the shape of the prediction, or counts are not integers. If there are several targets and
+            ``output`` is None.
 
         Examples
         --------
@@ -742,7 +742,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ImportError
             If matplotlib is not installed.
         ValueError
-            If y does not have the shape of the prediction, or if there are several targets and none is chosen.
+            If y does not have the shape of the prediction, or if there are several targets and ``output`` is None.
 
         Examples
         --------

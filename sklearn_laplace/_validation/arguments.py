@@ -347,7 +347,7 @@ def _replacement(entry: str, value: Any) -> str:
 
 
 class Absent:
-    """Placeholder for a method that only the other estimator has: the error explains this; ``hasattr`` is False."""
+    """Placeholder for a method that only the other estimator has. Access raises an ``AttributeError`` with advice."""
 
     def __init__(self, advice: str) -> None:
         self._advice = advice

@@ -85,7 +85,7 @@ class BoundWarning(UserWarning):
     """An optimised hyperparameter lies on a bound of its search interval.
 
     Look for targets that are constant, free of noise, or unrelated to the inputs, and for copies of rows. Otherwise set
-    the hyperparameter yourself, or widen the grid.
+    the hyperparameter yourself.
     """
 
 

@@ -101,7 +101,7 @@ class Options:
 
     @property
     def leaves_noise_open(self) -> bool:
-        """True if held-out folds select both prior precision and noise level of a Gaussian likelihood."""
+        """True if held-out folds would select both prior precision and noise level of a Gaussian likelihood."""
         return all(
             (self.leaves_prior_open, *self.by_held_out, self.likelihood.has_dispersion, self.likelihood.quadratic)
         )

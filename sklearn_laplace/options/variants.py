@@ -290,10 +290,10 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal weights. In a joint ensemble (see "n_members" on the page "Parameters in detail"), weights are
-        equal within a repeat, which is one partition of the rows into folds. Held-out rows determine the weight of each
-        repeat. "loo": weights that maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018).
-        "evidence": in proportion to the evidence of each member.
+        "uniform": equal weights. In a joint ensemble (see the page "Parameters in detail"), weights are equal within
+        each partition of the rows into folds, and held-out rows determine the weight of each partition. "loo": weights
+        that maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018). "evidence": in
+        proportion to the evidence of each member.
 
     Examples
     --------

@@ -47,8 +47,8 @@ class CoverageDisplay:
     nominal, observed : ndarray of shape (99,)
         Nominal levels .01, …, .99, and the observed fraction of the rows at each level.
     band : ndarray of shape (99, 2)
-        At each level separately, the range that contains the observed fraction with probability .9, for a calibrated
-        model and independent rows.
+        Ends of the range that contains the observed fraction with probability .9, at each level separately. The model
+        is assumed to be calibrated, and the rows independent.
     gap : float
         Mean absolute difference between nominal and observed fractions.
     edges, density : ndarray of shape (n_bins + 1,) and (n_bins,)

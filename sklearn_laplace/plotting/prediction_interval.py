@@ -62,8 +62,8 @@ class PredictionIntervalDisplay:
         Levels in ascending order, and their coverage or None.
     x_points, y_points : ndarray of shape (n_points,) or None
     ax_, figure_, line_, bands_, points_
-        Axes, figure, line of the mean, list of the intervals from the widest to the narrowest, and data points or None;
-        set by :meth:`plot`.
+        Axes, figure, line of the mean, intervals from the widest to the narrowest, and data points or None; set by
+        :meth:`plot`.
 
     Examples
     --------
