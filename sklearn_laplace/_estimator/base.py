@@ -396,10 +396,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         If ``map_prior_precision`` is a number, the result equals that of a new fit. If it is "same", a new fit would
         also train the net under the new prior.
 
-        ``prior_precision`` and ``sigma_noise`` have rules. "loo" needs a pass over the training rows, which the fit
-        stores for this purpose. After :meth:`partial_fit`, "auto" means "evidence", because the held-out folds do not
-        include the new rows. Noise ratios between targets and between rows are kept, so ``sigma_noise`` can only change
-        by a common factor.
+        The rule "loo" of ``prior_precision`` and ``sigma_noise`` needs a pass over the training rows, which the fit
+        stores for this purpose. After :meth:`partial_fit`, their rule "auto" means "evidence", because the held-out
+        folds do not include the new rows. Noise ratios between targets and between rows are kept, so ``sigma_noise``
+        can only change by a common factor.
 
         Examples
         --------

@@ -360,7 +360,7 @@ class FittedModel(ABC):
         Raises
         ------
         AttributeError
-            If an earlier version saved the model, and its net is not the built-in one.
+            If an earlier version saved the model, and its net is not built in.
 
         Examples
         --------

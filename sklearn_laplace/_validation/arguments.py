@@ -4,8 +4,8 @@ Each check of a value raises a ValueError with the given and the expected value.
 ``options/resolve.py``.
 
 For an unknown argument, Python's own message has only its name: "predict_interval() got an unexpected keyword argument
-'alpha'". A function with the decorator :func:`explained` adds the given value and the argument to use instead. Its
-signature does not change, so ``get_params``, metadata routing, type checkers and ``help`` work as before.
+'alpha'". The decorator :func:`explained` adds the given value and the argument to use instead. It does not change
+the signature of a function, so ``get_params``, metadata routing, type checkers and ``help`` work as before.
 """
 
 import difflib

@@ -90,7 +90,7 @@ class Options:
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
-        """Flags for prior precision and noise level: the evidence selects them, for "auto" if no rows are held out."""
+        """Flags for prior precision and noise level: the evidence selects them ("auto": if no rows are held out)."""
         return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
 
     @property
