@@ -1,4 +1,4 @@
-"""Laplace approximation of a trained net. One pass over its rows, divided among threads, computes the curvature."""
+"""Laplace approximation of a trained net. The curvature is computed in one pass over the training rows, by threads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Fit one contiguous part of the chunks per worker, and add up the fits; ``gradient`` (P,) is that of all rows."""
+    """Fit one contiguous part of the chunks per worker, and add up the fits; ``gradient`` (P,) is over all rows."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
     shares = [chunks[i * len(chunks) // n_jobs : (i + 1) * len(chunks) // n_jobs] for i in range(n_jobs)]
-    zero = torch.zeros_like(gradient)  # the parts need no gradients: that of all rows is known
+    zero = torch.zeros_like(gradient)  # the gradient over all rows is known, so the parts need none
     parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=zero) for share in shares)
     first, *others = parts
     for part in others:
@@ -56,10 +56,10 @@ def approximate(
     if same_sums and laid_out.holds(fit.curvature):
         fit = replace(fit, prior=laid_out.prior)
     else:
-        # With a previous posterior, fit_laplace also adds the previous rows, so the training's gradient is not reused.
+        # With a previous posterior, fit_laplace also adds the previous rows, so the gradient of training is not reused.
         known = None if options.previous is not None else laid_out.network.vector(everything.tensors(fit.gradient))
         fit = laid_out.fit(everything, rows, gradient=known)
-    # The hyperparameters are settled if the training has maximised exactly the evidence of this posterior.
+    # The hyperparameters are settled if training has already maximised the evidence of this very posterior.
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
     settled = by_exact_evidence and options.map_precision is None
     settled = settled and same_sums and laid_out.structure in (Full, Functional)
@@ -69,7 +69,7 @@ def approximate(
 
 @dataclass(frozen=True)
 class PosteriorLayout:
-    """Random weights, structure and prior of a posterior. Its methods compute the curvature by passes over rows."""
+    """Random weights, structure and prior of a posterior. The methods compute curvatures in passes over rows."""
 
     network: Network
     structure: type[Curvature]
@@ -101,7 +101,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Take a pass over all rows; workers share it if ``gradient`` is given and the structure is a sum over rows."""
+        """Fit in one pass over all rows, by workers if ``gradient`` is given and the structure is a sum over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)
@@ -115,7 +115,7 @@ class PosteriorLayout:
         return data_pass(rows.chunks(share), past=None if options.previous is None else options.previous.fit)
 
     def refit(self, net: Network, rows: TrainingRows) -> LaplaceFit:
-        """Take a pass over other rows, with a net of other weights."""
+        """Fit in one pass over other rows, at the weights of another net."""
         options = self.options
         chunks = rows.chunks(options.memory.pass_rows(self.structure, self.network, self.n_columns, self.n_bytes))
         network = selected(net, self.example, options)
@@ -127,9 +127,9 @@ class PosteriorLayout:
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
-    """Return the fit itself, the Laplace fit to only the rows of an update, and the exact curvature H of these rows.
+    """Return the given fit, a Laplace fit to the rows of an update alone, and the exact curvature H of these rows.
 
-    If the rows are ``added``, the first fit may get another structure that has room for them.
+    If the rows are ``added``, the given fit may be converted to a structure that has room for them.
     """
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
     n_dual = per_row * len(data.X)

@@ -2,8 +2,8 @@
 
 The steps are those of ``approximate_members.py``, without a noise level and a noise model. The evidence of the first
 member selects a prior precision. A factor of this precision then maximises the estimated density of held-out rows. Of
-factors with almost the same density, the one closest to 1 is taken. For counts, held-out rows select the overdispersion
-first.
+factors with almost the same density, the one closest to 1 is taken. For counts, the overdispersion is selected first,
+also on held-out rows.
 """
 
 from collections.abc import Sequence
@@ -62,9 +62,9 @@ def _of_largest_evidence(fit: LaplaceFit) -> Hyper:
 
 
 def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, options: Options) -> Options:
-    """Return options with the overdispersion from ``PARTS`` that maximises the density of held-out rows.
+    """Return options with the overdispersion that maximises the density of held-out rows; ``PARTS`` are the candidates.
 
-    In training, all held-out errors count as overdispersion. Here, the variance of the means explains some of them.
+    In training, all held-out errors count as overdispersion. Here, the posterior variance explains part of the errors.
     """
     start, alpha = _of_largest_evidence(fits[0]), np.array(joint_nets.overdispersion)
     candidates = [options.with_overdispersion(tuple((alpha * part).tolist())) for part in PARTS]

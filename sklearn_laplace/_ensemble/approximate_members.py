@@ -1,7 +1,7 @@
 r"""Laplace approximations of jointly trained members, each trained without one fold (``train_members.py``).
 
 A repeat is a partition of the rows into folds, with one member per fold. Each row is thus held out from one member of
-every repeat. Held-out errors select the prior precision, the noise level, and the model of varying noise.
+every repeat. The prior precision, the noise level and the model of varying noise are selected on these held-out rows.
 
 **Prior and noise.** The prior precision that maximises the evidence of the first member is multiplied by a common
 factor f. The held-out rows select f and, for every f, the noise level :math:`\varphi`. Nets trained by exact
@@ -12,11 +12,12 @@ closest to 1 is selected (``laplace/selection/held_out.py``).
 a common factor of all variances, and how heavy the tails of the noise are (``calibration.py``).
 
 **Varying noise** is learnt from the held-out errors (``noise_model.py``). A first model is fitted before the last
-learning-rate cycle of each repeat, in which precise rows then have more weight. A later model is for predictions.
+learning-rate cycle of each repeat. In this cycle, rows with small noise have more weight. A second model, fitted after
+the training, is used for predictions.
 
-**Streams.** One pass over the rows of a stream serves all members. Each block is read once, and each member's fit to it
-is merged with its fit to the earlier blocks. The ranks (processes) then add up their sums. The result is exact for
-structures that are sums over rows.
+**Streams.** One pass over the rows of a stream serves all members. Each block is read once. Each member is fitted to
+the block, and the fit is merged with the member's fit to the earlier blocks. The ranks (processes) then add up their
+sums. The result is exact for structures that are sums over rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +51,7 @@ from .target_noise import TargetNoise
 from .train_members import fit_of, learns_noise, learnt_of
 
 CURVATURE_ROWS = 2_000_000
-"""Maximum number of rows of all ranks for the curvature. With more rows, a random sample represents all of them."""
+"""Maximum number of rows, over all ranks, in the curvature pass. With more rows, a random sample is used."""
 SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
 """Fields of a Laplace fit that are sums over rows."""
 
@@ -78,7 +79,7 @@ def fits_of_stream(
     model: NoiseModel | TargetNoise | None,
     like: torch.Tensor,
 ) -> list[LaplaceFit]:
-    """Return the Laplace fit of each member to its rows of the stream, in the structures of ``fits`` to a sample.
+    """Return each member's Laplace fit to its training rows of the stream. ``fits`` to a sample give the structures.
 
     ``places`` are the members' folds. ``model`` gives noise variances up to a factor; ``like`` sets dtype and device.
     """
@@ -99,15 +100,15 @@ def fits_of_stream(
 
 
 SCORED_ROWS = 125
-"""Number of held-out rows per member that select the factor of the prior precision and the noise level."""
+"""Number of held-out rows per member for selecting the factor of the prior precision and the noise level."""
 PASSES_LEFT = 2.0
-"""Minimum remaining time for scoring a second pass, in units of the first; the noise model takes about one unit."""
+"""Minimum remaining time for a second scored pass, in units of the first pass; a noise model takes about one unit."""
 
 
 def fits_on_rows(
     networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], TrainingRows]:
-    """Return each member's Laplace fit to its training rows, with weights multiplied by ``copies``, and all rows."""
+    """Return each member's Laplace fit to its training rows, weighted ``copies`` times; also return all rows."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out, exact in zip(networks, joint_nets.held_out, joint_nets.are_exact, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
@@ -124,7 +125,7 @@ def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[Training
 def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
     """Return the ensemble members, with hyperparameters selected on held-out rows.
 
-    Without time for a second scored pass, the noise model is rough, and the scores are those of the first pass.
+    If no time is left for a second scored pass, a rough noise model and the scores of the first pass are used.
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
@@ -185,7 +186,7 @@ def _two_passes(
     options: Options,
     clock: Clock,
 ) -> _Passes:
-    """Take a pass under the noise of the training; take a second one if the noise varies or the rows are a stream."""
+    """Pass over the rows under the noise of training, and once more if the noise varies or the rows are a stream."""
     data, weights = request.data, rows.weights.double()
     under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:
@@ -205,7 +206,7 @@ def _two_passes(
         model = levels if trained is None else trained.model
     if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
-        if rows.n_outputs > 1:  # the noise of each target in an average row
+        if rows.n_outputs > 1:  # noise of each target in an average row
             likelihood = options.likelihood.scaled_to(data.mean_variance, under.average_noise)
             options = replace(options, likelihood=likelihood)
         started = clock.elapsed
@@ -320,7 +321,7 @@ def _scored(
 
 
 def _mean_square(parts: Sequence[tuple[LaplaceFit, TrainingRows]]) -> float:
-    """Weighted mean of squared held-out errors over their known noise variances, clipped to the bounds of φ."""
+    """Weighted mean of squared held-out errors divided by known noise variances, clipped to the bounds of φ."""
     total = weight = torch.zeros((), dtype=torch.float64, device=parts[0][0].theta.device)  # read once, at the end
     for fit, rows in parts:
         for x, targets, weights in rows.chunks(FORWARD_ROWS):

@@ -13,7 +13,8 @@ fraction of the variance between members that is proportional to :math:`1 - \sum
 
 **Tails.** A noise model (``noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with variance s².
 Real errors often have heavier tails. Therefore h gets an additional standard deviation :math:`\tau`, and its mean is
-shifted such that :math:`E[e^h]` stays the same. The density of an error e of a prediction with variance V is
+shifted such that :math:`E[e^h]` stays the same. With the factor c and the noise level :math:`\varphi`, the density of
+an error e of a prediction with variance V is
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
@@ -139,7 +140,7 @@ def with_tails(trained: TrainedNoise) -> TrainedNoise:
 
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
+"""Exceptions after which constant noise is used, unless varying noise was explicitly requested."""
 
 
 def learnt_noise(
@@ -157,8 +158,8 @@ def learnt_noise(
     """Train the noise net on held-out errors of rows (n, d).
 
     Return None if the noise does not vary or the net is too expensive. If ``honest``, the errors come from nets trained
-    without these rows, and the mean is or will be trained under this noise. ``quick`` is accurate enough for row
-    weights in training. ``with_own_tails`` estimates τ from the same errors.
+    without these rows, and the net of the mean is or will be trained under this noise. If ``quick``, the result is
+    only accurate enough for row weights in training. If ``with_own_tails``, τ is estimated from the same errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)

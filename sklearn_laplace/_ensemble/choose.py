@@ -1,16 +1,16 @@
 r"""Selection of prior precision and noise level of a posterior: by evidence, leave-one-out, or held-out folds.
 
 **Leave-one-out** uses the rows of a fitted estimator. The formulas are in ``laplace/leave_one_out/left_out.py`` and
-``laplace/selection/loo.py``. This module provides the exact curvature that the left-out means need. It is the
-curvature of the fit if that is exact, otherwise the result of one more pass over the rows. The module also limits the
-memory. If leave-one-out selects the prior precision and the evidence selects the noise level, the two updates
+``laplace/selection/loo.py``. They need an exact curvature: that of the fit or, if it is not exact, the result of one
+more pass over the rows. This module provides the curvature and limits the memory. If leave-one-out selects the prior
+precision and the evidence selects the noise level, the two updates
 
 .. math:: \delta \leftarrow \arg\max_\delta \textstyle\sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi), \qquad
           \varphi \leftarrow \arg\max_\varphi \log p(D \mid \delta, \varphi)
 
-alternate until convergence, or at most ``ROUNDS`` times; likewise if the roles are exchanged. The weights remain at the
-mode found in training. They are not trained again under the selected hyperparameters, see ``docs/decisions.md``. Equal
-rows are not merged here: of two equal rows, only one is left out at a time.
+alternate until convergence, or at most ``ROUNDS`` times. They also alternate if the two rules are exchanged. The
+weights remain at the mode found in training. They are not trained again under the selected hyperparameters, see
+``docs/decisions.md``. Equal rows are not merged here: of two equal rows, only one is left out at a time.
 """
 
 import math
@@ -51,9 +51,10 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
 
 
 def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
-    """As :func:`density_of`, for selection on held-out rows. The link is fixed, because the link of a fit may change.
+    """As :func:`density_of`, for selection on held-out rows, with a fixed link: the link of a fit may change later.
 
-    "probit" is underconfident for many classes. In return, nets trained on fewer rows prefer a wider posterior.
+    For many classes, "probit" is underconfident, which favours a narrow posterior. This compensates for another effect:
+    nets trained on fewer rows favour a wide one.
     """
     return density_of(likelihood, LINKS[link](torch.zeros(0, 0)) if likelihood.over_classes else None)
 
@@ -65,9 +66,9 @@ def _count_density(likelihood: Likelihood, latent: LatentGaussian, targets: Tens
 
 
 ROUNDS, RESTING = 10, 0.01
-"""Maximum number of alternations between two rules, and the change of log δ and log φ below which they stop."""
+"""Maximum number of alternations between two rules, and change of log δ and log φ below which the alternation stops."""
 POINTS = 40
-"""Assumed number of points of a leave-one-out path. All of them are stored in memory for each row of a chunk."""
+"""Number of points of a leave-one-out path in memory estimates. All points are stored for each row of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class LeftOut:
         return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
     def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """Errors √(e² + V) of the training rows: e is the residual, V the posterior variance. Errors get variance 0."""
+        """Errors √(e² + V) of the training rows: e is the residual, V the posterior variance. Their variance is 0."""
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
         step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []
@@ -172,7 +173,7 @@ class LeftOut:
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
-    """Set δ to its bound if δ · φ / ``unit`` is at that bound, because a joint search bounds this product."""
+    """Set δ to its bound if δ · φ / ``unit`` is at that bound, because a joint search of δ and φ has bounds for it."""
     low, high = PRECISION_BOUNDS
     values, ratio = hyper.prior_precision, hyper.dispersion / unit
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)

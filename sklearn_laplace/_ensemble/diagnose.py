@@ -1,8 +1,8 @@
 """Diagnosis of a fitted ensemble, once for each fit: at most one warning about its intervals.
 
-A fit whose prior precision and noise level were both selected on held-out rows needs no check. For other fits, the
-intervals are compared with targets that are left out in closed form. For the user's nets, they are compared with
-targets outside the training. All criteria are ratios, so none of them depends on the scale of X, y or the weights.
+A fit whose prior precision and noise level were both selected on held-out rows needs no check. For other fits,
+closed-form leave-one-out intervals are compared with the targets. For the user's nets, the compared rows are those
+outside the training. All criteria are ratios, so none of them depends on the scale of X, y or the weights.
 ``examples/benchmarks/true_warnings.py`` measures precision and recall of the warnings.
 """
 
@@ -35,8 +35,8 @@ FAR_FROM_MODE = 1.0
 WIDER_THAN_ERRORS = 1.5
 """Maximum ratio of interval width to errors at which wide intervals are attributed to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Level of the intervals, and the minimum coverage of left-out targets. Intervals are too narrow if their coverage is
-smaller by more than one standard error."""
+"""Level of the intervals, and minimum coverage of left-out targets. Intervals count as too narrow if the coverage is
+below this minimum by more than one standard error."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class LeftOutIntervals:
 def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    No warning is issued at a temperature other than 1, which the user has chosen. Jointly trained members need no
-    diagnosis (:attr:`.Ensemble.is_calibrated`).
+    No warning is issued if the user has set a temperature other than 1. Jointly trained members need no diagnosis
+    (:attr:`.Ensemble.is_calibrated`).
     """
     first = ensemble.first
     if isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0:
@@ -96,14 +96,14 @@ def _finding(ensemble: Ensemble, options: Options) -> Finding | None:
         return _far(distance, left_out, free_noise or not first.fit.likelihood.has_dispersion)
     if left_out is None:
         return None
-    # Errors larger than those of a constant prediction indicate a weak prior of the training.
+    # Errors larger than those of a constant prediction indicate that the prior was weak in training.
     found = _wide(left_out.width, min(left_out.error, 1.0), first, options)
     return _narrow(left_out, options) if found is None and left_out.is_narrow else found
 
 
 def _distance(ensemble: Ensemble) -> float:
     """Largest distance of a member from its mode, in posterior standard deviations per √(effective parameters)."""
-    # The user has chosen the weights of a given net.
+    # A given net is skipped, because the user has chosen its weights.
     trained = [member for member in ensemble.members if member.n_steps > 0 and not member.is_given]
     distances = [member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in trained]
     return max(distances, default=0.0)
@@ -147,7 +147,7 @@ def _is_affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def _merged(rows: PreparedData) -> PreparedData:
-    """Merge equal rows, because copies of a left-out row would leak its target; rows with known noise stay apart."""
+    """Merge equal rows, because copies of a left-out row would leak its target. Rows with known noise are kept."""
     if rows.noise is not None:
         return rows.present()
     X, targets, weights = canonical_rows(rows.X, rows.targets, rows.weights)

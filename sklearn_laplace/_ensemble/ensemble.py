@@ -1,9 +1,9 @@
 """Mixture of ensemble members, with predictions in the network's units.
 
-All members predict the same rows in one tensor program where possible. Members of one kind, with nets of the same
-shape, share the encoding of the columns and compute one batched product per layer. A noise model that several members
-share is evaluated once. This applies to the linearised predictive of built-in nets; other members predict one after the
-other (``member.py``). Both ways give the same numbers up to rounding.
+With the linearised predictive of built-in nets, all members predict the same rows in one tensor program. Members of one
+kind, with nets of the same shape, share the encoding of the columns and compute one batched product per layer. A noise
+model that several members share is evaluated once. In all other cases, the members predict one after the other
+(``member.py``). Both ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KronRoots:
     variances: Tensor  # (K, J, O), inverse precisions in both bases
 
     def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
-        """The layer's part of covariances (K, n, C, C), for inputs (n, I) or (K, n, I) and cotangents (K, C, n, O)."""
+        """The layer's part of the covariances (K, n, C, C). Inputs are (n, I) or (K, n, I), cotangents (K, C, n, O)."""
         n_nets, n_outputs = cotangents.shape[:2]
         if inputs.ndim == 2:
             rotated = torch.addmm(self.bias.flatten(), inputs, self.input_basis)
@@ -164,9 +164,9 @@ class Together:
         return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
 
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
-        """Return the values of a function of each chunk of rows. Its second result is a sum, which has to be finite.
+        """Return the first result of ``answer`` for each chunk of rows. The second one is a sum that has to be finite.
 
-        Each thread takes whole chunks: threads that share one operation would have to wait after each short operation.
+        Each thread takes whole chunks, because threads that share an operation would wait after each short operation.
         """
         memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
         n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
@@ -233,7 +233,7 @@ class Ensemble:
         return any(member.unseen is not None and not member.is_given for member in self.members)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
-        """Weighted mean, over the members, of the values of a function."""
+        """Weighted mean, over the members, of ``answer``."""
         answers = torch.stack([answer(member) for member in self.members], -1)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
@@ -246,7 +246,7 @@ class Ensemble:
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
-        """Moments of the targets of rows x (n, d). If ``merged``, noise levels of a member may form one component."""
+        """Moments of the targets of rows x (n, d). If ``merged``, a member may have one for all noise levels."""
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)

@@ -1,4 +1,4 @@
-"""Nets with exact Gauss–Newton steps, as one repeat of a joint ensemble.
+"""Nets trained by exact Gauss–Newton steps ("exact steps"), as one repeat of a joint ensemble.
 
 A repeat is a partition of the rows into ``FOLDS_OF_MANY`` folds, with one net per fold, trained without that fold.
 
@@ -6,9 +6,9 @@ A repeat is a partition of the rows into ``FOLDS_OF_MANY`` folds, with one net p
 precision of all its nets. The other nets take few steps, from initial weights of their own. For many rows, joint
 gradient steps of all nets come first (``_training/fit_map.py``).
 
-**Targets almost free of noise.** There are no other repeats, and a net trained on all rows selects the prior precision.
-The errors of held-out rows determine the noise model. Then each net is trained further on all rows (``fit.py``),
-because errors that are not noise decrease fast with the number of rows.
+**Targets almost free of noise.** There are no other repeats. The evidence of a net trained on all rows selects the
+prior precision, and the errors of held-out rows determine the noise model. Then each net is trained further on all rows
+(``fit.py``), because errors that are not noise decrease fast with the number of rows.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ from ..options.resolved import is_auto
 from .joint_members import JointMembers
 
 WORTH = 1.1
-"""Bins are used if the squared held-out error of nets with plain numbers is more than this many times larger."""
+"""Bins are used if the squared held-out error with plain numbers is more than this many times the one with bins."""
 
 
 def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
@@ -91,9 +91,9 @@ def without_folds(
     *,
     lead: bool,
 ) -> tuple[JointMembers, Tensor]:
-    """Train a net without the rows of each mask (K, n); return the nets and their outputs (n, C) for these rows.
+    """Train a net without the rows of each mask (K, n); return the nets and their outputs (n, C) for the left-out rows.
 
-    If ``lead``, a net trained on all rows selects the prior precision; otherwise the first net selects it.
+    The evidence of one net selects the prior precision: a net trained on all rows if ``lead``, else the first net.
     """
     n, seed = len(masks), request.seeds[0] + first
     held_out = torch.from_numpy(masks).to(rows.inputs.device)

@@ -99,7 +99,7 @@ def with_copy(
 
 
 FAILURES = NonFiniteError, NotPositiveDefiniteError
-"""Errors that exclude a net from the ensemble, unless it was explicitly requested."""
+"""Exceptions after which a further net is left out of the ensemble, unless the user has set the number of members."""
 
 
 def fit_alone(
@@ -111,7 +111,7 @@ def fit_alone(
 ) -> Ensemble:
     """Fit nets independently, under the given noise model or that of the first net.
 
-    All nets have the prior precisions that the evidence of the first net selects. ``starts`` replace initial weights.
+    All nets have the prior precisions that the evidence of the first net selects. ``starts`` give initial weights.
     """
     lead = replace(request, warm_start=starts[0]) if starts else request
     with task.subtask("member", n_stages) as stages:
@@ -192,7 +192,7 @@ def fit_member(
     """Train one net and approximate its posterior; train again if a learnt noise model requires it.
 
     ``task`` gets at most ``STAGES`` subtasks, or twice as many if the noise may vary. ``noise_model`` is that of an
-    earlier fit. ``trained`` replaces the first training run, and ``scores`` are those of the first member.
+    earlier fit. ``trained`` replaces the first training run. ``scores`` are held-out scores of the first member.
     """
     data = request.data
     trained = _trained(request, task) if trained is None else trained

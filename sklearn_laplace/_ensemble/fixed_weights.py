@@ -1,11 +1,11 @@
 r"""Laplace approximation of a user's net that was trained by its own epochs, or is frozen.
 
-Prior precision and noise level are selected for the given structure, on rows that the net was not trained on. These are
-the validation rows of its ``train_split``. Without them, folds of the rows are used for numeric targets. The errors of
-a fold are then those of closed-form leave-one-out of the linearised net (Antorán et al. 2022). Leave-one-out covers all
-weights or, if that is too expensive, the last layer. If no such rows are available, the evidence selects both values.
+Prior precision and noise level are selected for the given structure, on rows that the net was not trained on: the
+validation rows of the net's ``train_split``. Without validation rows, folds of the training rows are used for numeric
+targets. The errors of a fold are then the closed-form leave-one-out errors of the linearised net (Antorán et al. 2022).
+They use all weights or, if that is too expensive, those of the last layer. Otherwise the evidence selects both values.
 
-**Criterion.** Let :math:`e_n` be the errors of the net on these rows, and :math:`\varphi V_n(\rho)` their variances,
+**Criterion.** Let :math:`e_n` be the errors on validation rows or folds, and :math:`\varphi V_n(\rho)` their variances,
 including noise. The variances are computed in the structure of the posterior, at noise variance φ and prior precisions
 :math:`\delta = f \delta_0 = (\rho/\varphi)\, \delta_0`. The selected f and φ maximise
 
@@ -15,7 +15,7 @@ including noise. The variances are computed in the structure of the posterior, a
 with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors matter if there are few rows. They favour the
 natural precisions :math:`\delta_0`, for which outputs are of order one, and noise as large as the errors. If the
 posterior of a structure is too wide, f is increased; φ cannot change much, because the errors bound it. Without
-dispersion (classes and counts), the sum is the log density of the targets, and only f is selected, under
+dispersion (classes and counts), the sum is the log density of the targets, and only f is selected, under the prior
 ``FACTOR_OF_CLASSES``.
 """
 
@@ -53,7 +53,7 @@ from .approximate import PosteriorLayout
 from .choose import _start, density_for
 
 FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
-"""Values of f. Every second value is used if each needs a factorisation, instead of one eigendecomposition for all."""
+"""Values of f. Only every second one is used if no eigendecomposition serves all, so that each is factorised."""
 FINE = 10 * (len(FACTORS) - 1) + 1
 """Number of values of ρ after interpolation, with ten steps per interval."""
 LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
@@ -77,7 +77,7 @@ FACTOR, FACTOR_OF_CLASSES = LogNormalPrior(0.0, math.log(10.0)), LogNormalPrior(
 NOISE = LogNormalPrior(0.0, 2 * 0.2)
 """Prior of φ relative to the mean squared error; log σ has the standard deviation .2. See docs/decisions.md."""
 BIAS = LogNormalPrior(0.2, 0.3)
-"""Prior of the mean squared error of new rows relative to leave-one-out."""
+"""Prior of the mean squared error of new rows, relative to the mean squared leave-one-out error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +137,9 @@ def validation_scores(
 ) -> ValidationScores:
     """Compute the scores of rows that the fits do not include.
 
-    ``parts`` are Laplace fits at the weights of the net, each with batches of other rows; ``unit`` (G,) are natural
-    prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of their known
-    noise. They contribute to the level of the errors if the other rows are few.
+    ``parts`` are Laplace fits at the weights of the net, each with batches of rows that the fit does not include.
+    ``unit`` (G,) are natural prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows,
+    in units of their known noise. They contribute to the level of the errors if the batches have few rows.
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
     first = listed[0][0]
@@ -187,7 +187,7 @@ def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[f
 
 
 def relative_squares(errors: Tensor, observed: Tensor, weights: Tensor) -> Tensor:
-    """Squared errors (n,) over their known noise, averaged over targets, times weights relative to their mean."""
+    """Squared errors (n,) divided by known noise and averaged over targets, times weights relative to their mean."""
     _, noise = without_noise(observed.double(), errors.shape[1])
     weights = weights.double()
     return weights / weights.mean() * (errors.square() / noise).mean(1)
@@ -205,8 +205,8 @@ def _pooled(own: Tensor, left_out: Tensor) -> float:
     r"""Level of the errors from validation rows and leave-one-out: precision-weighted mean of the two log levels.
 
     A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out errors are
-    too small, because the features were learnt from the rows left out. Therefore the mean of ``BIAS`` is added to
-    their log level, and the variance of ``BIAS`` to its variance.
+    too small, because the features were learnt from the rows left out. Therefore the mean of ``BIAS`` is added to their
+    log level, and the variance of ``BIAS`` to the variance of that level.
     """
     means = [max(float(squares.mean()), torch.finfo(squares.dtype).tiny) for squares in (own, left_out)]
     spreads = [_relative_variance(squares, mean) for squares, mean in zip((own, left_out), means, strict=True)]
@@ -241,7 +241,8 @@ def approximate_once(
     key = ""
     if trained.key:
         relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
-        for name in ("prior_precision", "sigma_noise"):  # several values set a pattern, and given ones need no scores
+        # The scores depend on several given values, by their ratios. A single given value needs no scores.
+        for name in ("prior_precision", "sigma_noise"):
             value = parameters.get(name)
             relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)
         key = joblib.hash((trained.key, relevant, seed))
@@ -306,7 +307,7 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
-    """Return the fit to all rows, and for each fold the fit to other rows, and its rows with leave-one-out errors."""
+    """Return the fit to all rows, and for each fold: the fit without it, and its rows with leave-one-out errors."""
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
     folds = folds if len(rows) <= SMALL_ROWS else folds[:1]
@@ -349,8 +350,8 @@ def _left_out_errors(
     """Leave-one-out errors (n, C); None if leave-one-out is not affordable (over all weights, if ``only_all``).
 
     The ridge ρ of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. If
-    the net's errors on its own rows are larger, the net is not at a mode of this linearised model. Its own errors are
-    then returned.
+    the net's errors on the training rows are larger, the net is not at a mode of this linearised model. The training
+    errors are then returned.
     """
     batches = rows.chunks(CHUNK)
     try:

@@ -1,7 +1,7 @@
 r"""Rows with gaps: predictions averaged over training values of the column.
 
 A gap is an unknown level, or a missing number in a column without missing numbers in training. An unknown level stands
-for any of the training levels, in proportion to their rows. A row x with gaps becomes K copies, each filled with other
+for any training level, in proportion to its frequency. A row x with gaps becomes K copies, filled with different
 training values. The outputs of x have the moments of a mixture over the copies. If the copies have means
 :math:`\mu_k` and covariances :math:`\Sigma_k`, these moments are
 

@@ -1,6 +1,6 @@
 r"""Derivatives of predictions with respect to the inputs: gradients and uncertain inputs.
 
-**Gradients** of the mean μ and of the standard deviation are for optimisers.
+**Gradients** of the mean μ and of the standard deviation are meant for optimisers.
 
 **Uncertain inputs.** Independent errors of the inputs, with standard deviations :math:`s_d`, add variance to the
 prediction. By the delta method (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes), this variance is
@@ -81,7 +81,7 @@ class InputGradients:
         return self.ensemble.joined(parts).moments
 
     def _differentiated(self, x: Tensor, answer: Callable[[Predictive, Tensor], list[Tensor]]) -> list[Tensor]:
-        """Apply a function, in chunks, to the moments and to the rows that they depend on; return its values."""
+        """Apply ``answer`` to the moments of each chunk and the rows that they depend on; return the joined results."""
         parts = []
         for chunk in self._small_chunks(x):
             leaf = chunk.detach().clone().requires_grad_()

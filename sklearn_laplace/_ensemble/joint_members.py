@@ -1,11 +1,12 @@
 r"""Trained members of a joint ensemble: their encodings, and their weights in a mixture of Laplace approximations.
 
-Nets with exact Gauss–Newton steps read standardised numbers, or a piecewise linear encoding (``n_bins``).
+Nets trained by exact Gauss–Newton steps ("exact steps") read standardised numbers, or a piecewise linear encoding
+(``n_bins``). A repeat is a partition of the rows into folds, with one member per fold, trained without that fold.
 
-The option "uniform" keeps the weights of the fit, which are equal or, for jointly trained members, selected on
-held-out rows. The option "evidence" gives weights in proportion to the evidence (Bayesian model averaging). The option
-"loo" is stacking (Yao et al. 2018). Its weights maximise the mixture's leave-one-out density of the training rows
-(``laplace/leave_one_out/left_out.py``),
+``Members(weights="uniform")`` keeps the weights of the fit, which are equal or, for jointly trained members, selected
+on held-out rows. The value "evidence" gives weights in proportion to the evidence (Bayesian model averaging). The value
+"loo" is stacking (Yao et al. 2018). The stacking weights maximise the mixture's leave-one-out density of the training
+rows (``laplace/leave_one_out/left_out.py``),
 
 .. math:: w = \arg\max_{w \ge 0,\ \sum w = 1} \sum_n \omega_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
 
@@ -41,7 +42,7 @@ AUTOMATIC = (None, 8)
 MOST_STEP = 2e9
 """Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets that replace a joint ensemble."""
 MOST_ADDED = 9e8
-"""Stricter maximum for nets that join a joint ensemble, so that they take less time than its other members."""
+"""Stricter maximum for nets within a joint ensemble, so that they take less time than its other members."""
 
 
 def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
@@ -130,11 +131,11 @@ class JointMembers:
     states: tuple[dict[str, Tensor], ...]  # their weights
     held_out: Tensor  # (K, n), True for rows that were held out from a net
     shares: tuple[float, ...]  # weights (K,) in the mixture
-    noise: tuple[Tensor, ...]  # noise variances (n, C) up to a factor, whose powers weight rows in last cycles; or ()
+    noise: tuple[Tensor, ...]  # noise variances (n, C), up to a factor, for row weights in last cycles; or ()
     n_steps: int
     places: tuple[int, ...]  # fold of each net, counted over all repeats
     n_exact: int = 0  # number of nets with exact steps, which are the first ones
-    lead: Hyper | None = None  # of a net trained on all rows, if these nets are then trained on all rows
+    lead: Hyper | None = None  # of a net trained on all rows; set if the members are later trained on all rows
     overdispersion: tuple[float, ...] = ()  # α of each output, for negative binomial counts
 
     @classmethod
@@ -207,12 +208,12 @@ def average(noise: Sequence[Tensor]) -> Tensor | None:
 
 
 MOST_ERROR_RATIO = 2.0
-"""Maximum ratio of a repeat's squared errors to the smallest: very different members cannot share a noise model."""
+"""Maximum ratio of a repeat's squared errors to those of the best repeat, because all repeats share a noise model."""
 NO_ERROR = 1e-6
 """Lower bound of squared errors in this ratio, in units of their mean."""
 LEAST_EXACT = 0.2
-"""Minimum weight of exact nets: in regions without rows, held-out rows cannot reveal that nets with bins are
-overconfident."""
+"""Minimum weight of the repeat of nets with exact steps: held-out rows cannot reveal that nets with bins are
+overconfident in regions without rows."""
 
 
 def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None, least: float = 0.0) -> list[float]:
@@ -220,8 +221,8 @@ def shares_of(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | Non
 
     A repeat predicts normal distributions. Its outputs (n, C) are the means, and the noise times the best common factor
     is the variance. The weight of a repeat is zero if the geometric mean of its squared errors exceeds
-    ``MOST_ERROR_RATIO`` times the smallest one. The first repeat has at least the weight ``least``. All weights are NaN
-    if no repeat has finite errors.
+    ``MOST_ERROR_RATIO`` times that of the best repeat. The first repeat has at least the weight ``least``. All weights
+    are NaN if no repeat has finite errors.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
@@ -254,7 +255,8 @@ def sharpened(
     """Return the members of all repeats, with output factors and weights that are selected on held-out rows.
 
     ``outputs`` (D, n, C) are the outputs of each repeat for rows held out from its members. First, each repeat gets its
-    own best factor, and stacking gives the weights of the repeats. Then all get the best common factor for the mixture.
+    own best factor, and stacking gives the weights of the repeats. Then all outputs are multiplied by a common factor,
+    the best one for the mixture.
     """
     weights = rows.weights.double()
     factors = [loss.best_factor(of_one[None], rows.targets, weights)[0] for of_one in outputs]

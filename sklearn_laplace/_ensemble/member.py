@@ -63,7 +63,7 @@ class Member:
     history: list[dict[str, Any]]
     n_steps: int  # epochs and steps of the training
     is_streamed: bool = False  # rows were read from a source; unseen has keys of a sample only
-    is_given: bool = False  # a net of the user's, trained by its own epochs or frozen
+    is_given: bool = False  # the user's net, trained by its own epochs or frozen
 
     def with_hyper(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
         """Copy of the member with another fit at the same weights, or with other hyperparameters."""

@@ -1,8 +1,8 @@
 """Model of noise that varies with the inputs or between targets, learnt from errors on held-out rows.
 
-For a net that is trained alone, these are leave-one-out errors if its curvature is exact. With another curvature, a net
-with many rows per effective parameter has hardly overfitted. Its training errors, averaged over the posterior, are then
-used instead.
+For a net that is trained alone, these are leave-one-out errors if its curvature is exact. With another curvature,
+training errors averaged over the posterior are used, provided that there are many rows per effective parameter. Such a
+net has hardly overfitted.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def _errors(
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper), True
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0
     if request.kept is None or not is_deep:
-        return None  # linear nets have constant noise, as Bayesian linear regression
+        return None  # linear nets have constant noise, as in Bayesian linear regression
     if isinstance(fit.curvature, Full | Functional):
         return left_out().errors(fit, hyper), True
     if request.data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):

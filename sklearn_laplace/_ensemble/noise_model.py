@@ -15,7 +15,7 @@ using the first h. Where nearby rows determine a prediction, its variance is pro
 determines it, its variance is independent of the noise. The square root is a compromise.
 
 The prior of h has mean zero, which stands for a constant noise level, and the precision that maximises the evidence.
-The noise varies if the user requests it, or if this evidence exceeds the best log density under a constant h by a
+Varying noise is used if the user requests it, or if this evidence exceeds the best log density under a constant h by a
 sufficient margin. The evidence is reliable here because the targets of h are held-out errors. Jointly trained members
 are then trained further under this noise, in the same way as with known noise ratios
 (``laplace/likelihoods/gaussian.py``).
@@ -168,7 +168,7 @@ class NoiseModel:
 
 @dataclass(frozen=True)
 class TrainedNoise:
-    """A noise model and the m rows of its training."""
+    """A noise model and the m rows that it was trained on."""
 
     model: NoiseModel
     chosen: Tensor  # (m,), int64: indices among all rows

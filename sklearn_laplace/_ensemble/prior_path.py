@@ -43,8 +43,8 @@ def prior_path(
     """Compute the scores on a grid of k prior precisions; each score is (k,), and NaN where it is not available.
 
     Return a dict with ``prior_precision``, (k,) or, for G > 1 groups, (k, G), and two log densities in nats of y.
-    ``log_volume`` is the log factor between the units, per unit of row weight. ``left_out`` is None if the rows are not
-    stored.
+    ``log_volume`` is the log factor from the network's units to those of y, per unit of row weight. ``left_out`` is
+    None if the rows are not stored.
     """
     groups = hyper.prior_precision
     grid = torch.from_numpy(FACTORS).to(groups)[:, None] * groups

@@ -1,8 +1,8 @@
 r"""Feature relevance by automatic relevance determination: the contribution of each input column to the hidden units.
 
 The weights of column k in the first layer have one prior precision :math:`\delta_k` (MacKay 1994; Neal 1996, sec.
-1.2.3). Their prior variance is :math:`1/\delta_k`. The data determine :math:`\gamma_k` of the :math:`n_k` weights.
-The relevance is
+1.2.3). Their prior variance is :math:`1/\delta_k`. The data determine an effective number :math:`\gamma_k` of the
+:math:`n_k` weights. The relevance is
 
 .. math:: r_k \propto \frac{\gamma_k}{n_k}\,\frac{1}{\delta_k}, \qquad \sum_k r_k = 1.
 
@@ -10,8 +10,8 @@ For standardised columns, :math:`1/\delta_k` is proportional to column k's part 
 input. This variance alone does not measure relevance. If the data carry no information about a column, such as a
 constant column, its precision keeps its initial value. :math:`\gamma_k = 0` then sets the relevance to zero. At the
 maximum of the evidence, :math:`\gamma_k / \delta_k` is the squared norm of the column's weights (MacKay's fixed
-point). :math:`r_k` is then proportional to their mean square. :math:`\gamma_k / n_k` alone does not measure relevance
-either: with many rows, it is close to one for every column that has any effect.
+point). :math:`r_k` is then proportional to the mean square of these weights. :math:`\gamma_k / n_k` alone does not
+measure relevance either: with many rows, it is close to one for every column that has any effect.
 
 The relevance of a column with several inputs, such as a number and a missing-value indicator, is the sum over these
 inputs. The embeddings of a category count as one input, because each row uses only one of them.

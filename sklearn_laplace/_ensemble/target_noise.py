@@ -3,8 +3,8 @@ r"""Noise level of each of several targets, the same in all rows, and overdisper
 The noise of target c has the variance :math:`\varphi r_c`. The levels r are estimated from the held-out errors e of
 nets and from the variances V of their predictions. The nets were trained under noise variances :math:`\varphi v`.
 
-**Nets trained under one level.** With v = 1, where the rows determine a prediction, its variance is proportional to the
-noise of its target. The error of target c in row n is then normal with the variance
+**Nets trained under one level** have v = 1. Where the rows determine a prediction, its variance is proportional to the
+noise of the target. The error of target c in row n is then normal with the variance
 :math:`r_c (V_{nc} + \varphi)`. With row weights w of sum W,
 
 .. math:: r_c = \frac1W \sum_n \frac{w_n e_{nc}^2}{V_{nc} + \varphi} .
@@ -14,8 +14,9 @@ noise of its target. The error of target c in row n is then normal with the vari
 :math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is the one of the model of varying noise
 (``noise_model.py``).
 
-All targets share one level if this has the smaller Bayesian information criterion (Schwarz 1978). The gain in log
-density from several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
+All targets share one level if a model with one level has the smaller Bayesian information criterion (Schwarz 1978). The
+gain in log density from several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of
+the levels.
 
 **Counts.** The noise level of counts is the overdispersion α of the negative binomial likelihood. It is estimated by
 maximum likelihood, for each output separately. The criterion is the expected log likelihood of rows, as in the EM
@@ -23,9 +24,10 @@ algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
-For a net that is trained alone, the rows are its training rows under its posterior; training alternates with selection
-of α. For jointly trained members, the rows are held out in the trial of regularisations (``train_members.py``), and v =
-0. Later, the density of held-out rows selects α (``approximate_counts_and_classes.py``).
+Here g is the log mean of a count; its distribution has mean m and variance v. For a net that is trained alone, the rows
+are the training rows, m and v are those of the posterior, and training alternates with the selection of α. For jointly
+trained members, the rows are held out in the trial of regularisations (``train_members.py``), with v = 0. Later, the
+density of held-out rows selects α (``approximate_counts_and_classes.py``).
 """
 
 import math
@@ -50,7 +52,7 @@ from .noise_model import REACH, NoiseModel
 SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
 MOST_SCORED = 10_000
-"""Maximum number of rows from which levels, overdispersion, best cycle and weights of repeats are estimated."""
+"""Maximum number of rows for estimating levels and overdispersion, and for selecting best cycle and repeat weights."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ Noise = NoiseModel | TargetNoise | None
 
 
 def target_noise(held_out: HeldOutErrors, dispersion: float) -> TargetNoise | None:
-    """Noise level of each target from held-out errors (n, C) at noise level φ; None if one level explains them."""
+    """Relative noise level r of each target from held-out errors (n, C) at dispersion φ; None if one level fits all."""
     n_outputs = held_out.errors.shape[1]
     if n_outputs == 1:
         return None
@@ -129,7 +131,7 @@ def _of_largest_density(
 ROUNDS = 3
 """Number of further training runs of a net, each under the overdispersion selected after the previous run."""
 MOST_ALPHA = 1e3
-"""Maximum α in the search; its inverse is the minimum, divided by the mean count if that is above 1."""
+"""Maximum α in the search. The minimum is its inverse, divided by the mean count if the mean is above 1."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class CountRows:
 
 
 def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tuple[float, ...]:
-    """Select the overdispersion of each output for a trained net, on the rows of its training."""
+    """Select the overdispersion of each output for a trained net, on its training rows."""
     few = rows.taken(some_rows(len(rows), MOST_SCORED).to(rows.weights.device))
     return _best(*_moments(fit, replace(hyper, temperature=1.0), few.chunks(CHUNK)))
 
