@@ -29,7 +29,7 @@ from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
 
 ROWS = 128
-"""Number of rows of a chunk. Covariances between batches of a chunk are computed as well, and dropped."""
+"""Number of rows of a chunk. Covariances between the batches of a chunk are computed too, but not used."""
 JITTER = 1e-10
 """Variance added to each value for Cholesky factors, relative to the mean variance in its batch."""
 
@@ -48,7 +48,7 @@ def to_botorch(estimator: Any) -> Any:
     Parameters
     ----------
     estimator : LaplaceRegressor
-        Fitted regressor. It is neither copied nor changed; fit it again and wrap it again to use new rows.
+        Fitted regressor. It is neither copied nor changed. To use a new fit, wrap the regressor again.
 
     Returns
     -------
@@ -66,7 +66,8 @@ def to_botorch(estimator: Any) -> Any:
 
     Notes
     -----
-    BoTorch maximises. Fit to −y to minimise y, and use a smooth activation: with "relu" the covariance jumps.
+    BoTorch maximises. Fit to −y to minimise y, and use a smooth activation: with "relu", the covariance is not
+    continuous in X.
 
     Examples
     --------
@@ -111,7 +112,7 @@ def _model_class(Model: Any) -> type:
     """Class of the models, which is defined when botorch is first needed."""
 
     class LaplaceModel(Model):
-        """Model of BoTorch around a fitted regressor; ``outputs`` are the positions of its outputs."""
+        """BoTorch model around a fitted regressor; ``outputs`` are positions of outputs of the regressor."""
 
         def __init__(self, estimator: Any, outputs: Sequence[int] | None = None) -> None:
             super().__init__()

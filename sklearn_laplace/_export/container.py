@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and the metadata of a file; a StateError if its entries do not cover each byte exactly once."""
+    """Read arrays and metadata of a file; raise ``StateError`` if the entries do not cover each byte exactly once."""
     with path.open("rb") as opened:
         first, n_bytes = opened.read(8), os.fstat(opened.fileno()).st_size - 8
         try:

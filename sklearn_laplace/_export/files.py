@@ -1,7 +1,7 @@
 """Save estimators to files that execute no code when they are read: :func:`save` and :func:`load`.
 
-A file has the format of safetensors (``_export/container.py``). It holds a description of the estimator, the tree
-(``_storage/describe.py``), and the arrays that the tree refers to, in C order. Data types that safetensors lacks are
+A file has the format of safetensors (``_export/container.py``). It holds a tree that describes the estimator
+(``_storage/describe.py``), and the arrays to which the tree refers, in C order. Data types that safetensors lacks are
 stored as bytes.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
@@ -53,7 +53,7 @@ LEAST_KEY = 16
 """Minimum number of bytes of a key for the HMAC."""
 MAC = "hmac-sha256"
 DTYPE = re.compile(r"[<>|=]?[biufcmMSU][1-9]\d{0,8}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
-"""Pattern of the names of data types whose bytes are their values."""
+"""Pattern of the names of data types that do not hold Python objects."""
 
 
 @explained
@@ -73,11 +73,11 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     Raises
     ------
     NotStorableError
-        If it holds a lambda, local class, method, partial, hook, or an object that defines its own pickling. The
-        message names the attribute. See :doc:`/guide/persistence`.
+        If the estimator holds a lambda, local class, method, partial, hook, or an object that defines its own
+        pickling. The message names the attribute. See :doc:`/guide/persistence`.
     TypeError
-        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message has the lines
-        of code that write and read it.
+        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message shows the code
+        that writes and reads it.
     ImportError
         If the package safetensors is not installed (``pip install "sklearn-laplace[save]"``).
 
@@ -129,10 +129,10 @@ def load(
     path : str or path
     trusted : iterable of classes and functions, or mapping of their full names to them
         Your own classes and functions in the estimator, such as the class of its module.
-        Use a mapping if one has moved: ``{"old_module.Net": Net}``.
+        For one that has moved to another module, use a mapping: ``{"old_module.Net": Net}``.
     key : bytes, optional
-        Key of the HMAC. A file without an HMAC, or with another key, is refused. Without a key the HMAC is not checked:
-        checksums find damage but not tampering.
+        Key of the HMAC. A file without an HMAC, or with another key, is refused. Without ``key``, the HMAC is not
+        checked: the checksums then find damage but not tampering.
 
     Returns
     -------

@@ -1,15 +1,15 @@
 r"""Export of a fitted estimator as an ONNX graph: :func:`to_onnx`.
 
 The graph computes the closed-form predictive distribution of the linearised net in double precision. It contains the
-forward pass of the net, its Jacobian by the chain rule, layer by layer, and
+forward pass of the net, the Jacobian, computed layer by layer by the chain rule, and the distribution of the outputs
 
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 
 with the Jacobian J, the shift s of the weights after ``partial_fit``, the posterior precision P, and the root R of its
-inverse. R is a constant square matrix, with one row per random weight, for a posterior of any structure. For Kronecker
-factors (``laplace/structures/kron.py``), the constants are the bases :math:`Q_A, Q_B` and the eigenvalues m of each
-layer. With the cotangent g and the input a of a layer, its block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt
-m`. An ensemble has one such part for each member. A model of noise that varies with x adds one more net.
+inverse. In general, R is stored as a square matrix with one row per random weight. For Kronecker factors
+(``laplace/structures/kron.py``), the bases :math:`Q_A, Q_B` and the eigenvalues m of each layer are stored instead.
+With the cotangent g and the input a of a layer, its block of D is :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. The
+graph of an ensemble has one such part for each member. A model of noise that varies with x adds one more net.
 """
 
 import json
