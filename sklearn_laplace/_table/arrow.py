@@ -25,7 +25,7 @@ class ArrowSource(RowSource):
 
     fragments: tuple[Any, ...]
     counts: tuple[int, ...]
-    stamps: tuple[object, ...]  # size and time of the file of each fragment; None in memory
+    stamps: tuple[object, ...]  # size and modification time of each fragment's file; None in memory
     columns: tuple[str, ...]
     targets: tuple[str, ...]  # column names, like weight
     weight: str | None

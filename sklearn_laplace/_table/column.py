@@ -20,19 +20,19 @@ MAX_LEVELS = 1000
 LEVEL_TYPES = (str, int, float)
 """Types of levels; values of other types are converted to one of these."""
 EXACT = 2.0**53
-"""Smallest absolute value of a number that is refused as a category: float64 does not tell all larger ones apart."""
+"""Smallest absolute value of a number that is refused as a category: float64 cannot represent all larger integers."""
 FAR = 1e30
-"""Minimum ratio of the largest absolute value to a usual one, such as the median of non-zero ones, for a warning."""
+"""Minimum ratio, for a warning, of the largest to a usual absolute value, such as the median of non-zero numbers."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
-"""Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
+"""Maximum share of unknown categories in a column without a warning, and minimum number of rows for the warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
-"""Maximum number of columns in this warning, and of unknown categories remembered to issue it only once."""
+"""Maximum number of columns in this warning, and of unknown categories stored so that it is issued only once."""
 CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
 """Periods, in days, of the cycles with which dates are encoded if they span about two periods."""
 N_PERIODS = 1.99
 """Number of periods that dates have to span; the first and the last day of two years are 730 days apart."""
 SAME_PHASE = 0.999
-"""Length of the mean phase vector above which dates count as constant in a cycle, such as each 1 January in a year."""
+"""Length of the mean phase vector above which dates count as constant in a cycle, such as dates all on 1 January."""
 N_SPREAD = 16
 """Number of training values that stand for a missing number or an unknown level of a new row."""
 MIDDLES = (np.arange(N_SPREAD) + 0.5) / N_SPREAD
@@ -99,7 +99,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
 
 
 def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
-    """Refuse times with a time zone if the training rows had none, and the reverse, because the offset is unknown."""
+    """Refuse times with a time zone if the training rows had none, and the reverse, as the offset is unknown."""
     differs = column.zoned is not None and zoned is not None and column.zoned != zoned
     if differs and not np.isnan(days).all():
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
@@ -183,7 +183,7 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
-    """Warn once (``TableWarning``) of all columns in which most values are ``unknown`` levels, given enough rows."""
+    """Warn once (``TableWarning``) about all columns in which most values are ``unknown`` levels, given enough rows."""
     mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
     found = {(column.name, value) for column, values in mostly for value in values}
     if n_rows < MANY_ROWS or found <= reported:
@@ -204,7 +204,7 @@ def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, r
 
 
 def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:
-    """Refuse numbers if all training levels were text, and the reverse, because no value could equal a level."""
+    """Refuse numbers if all training levels were text, and text if all were numbers: no value could equal a level."""
     if not kinds or len(column.level_kinds) != 1:
         return
     [before] = column.level_kinds
@@ -256,7 +256,7 @@ def dated(column: Column, days: np.ndarray, *, zoned: bool | None) -> Column:
 
 
 def cycles_of(days: np.ndarray) -> tuple[float, ...]:
-    """Periods of the cycles in which dates vary, given in days since 1970; they have to span two periods."""
+    """Periods of the cycles in which dates vary. The dates, in days since 1970, have to span two periods."""
     days = days[np.isfinite(days)]
     span = np.ptp(days) if len(days) else 0.0
     reached = [period for period in CYCLES if span >= N_PERIODS * period]

@@ -1,4 +1,4 @@
-"""Collections of dask: the partitions of dataframes and the chunks of arrays."""
+"""Dask collections: the partitions of dataframes and the chunks of arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def _rows(X: Any, y: Any, sample_weight: Any, targets: Any, weight: str | None) 
 
 
 def lazily(function: Callable[[Any, Any], Any], model: Any, X: Any) -> Any:
-    """Apply ``function`` to the model and each partition of X; return a lazy array of dask, or a tuple of arrays."""
+    """Apply ``function`` to the model and each partition of X; return a lazy dask array, or a tuple of arrays."""
     import dask.array as da
     from dask.base import compute
     from dask.delayed import delayed

@@ -1,10 +1,11 @@
 r"""Training values that stand for missing numbers and unknown levels of new rows.
 
 Each column has K = 16 values. Gaps in several columns of a row are filled jointly, by K combinations of values. Let
-:math:`\alpha` be a generator of GF(16), p the place of a column, and s = (0, 5, 6, 2). Combination i then has the value
-:math:`(b_1 b_2 b_3 b_4)_2` of this column, where :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over GF(2). Among 15
-columns, the halves of any two columns meet equally often. Among five consecutive columns, so do their quarters. This is
-a Latin hypercube on an orthogonal array (Tang 1993), with correlations of at most .09 for five columns and .38 for 15.
+:math:`\alpha` be a generator of GF(16), p the place of a column, and s = (0, 5, 6, 2). Combination i then has value
+number :math:`(b_1 b_2 b_3 b_4)_2` of this column, where :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over GF(2).
+For any two of 15 columns, each half of one column's values meets each half of the other's equally often. For any two of
+five consecutive columns, the same holds for quarters. This is a Latin hypercube on an orthogonal array (Tang 1993),
+with correlations of at most .09 for five columns and .38 for 15.
 """
 
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ SMALL_ROWS = 300
 """Maximum number of rows of the lower budget tier."""
 SINGLE_THREAD_FLOPS, SINGLE_THREAD_STEP = 1e9, 2e8
 """Multiply-adds of one exact step, and of one gradient step, up to which further threads save no time. On a busy
-machine, further threads cost much time, because every parallel region waits for a thread without a core."""
+machine, further threads cost much time, because every parallel region waits until each thread gets a core."""
 SINGLE_THREAD_PASS = 1e7
 """Rows × weights of a forward pass up to which further threads save no time, in training without exact steps."""
 FLOAT32_ROWS = 10_000
@@ -45,8 +45,8 @@ class Budget:
     exact_step: float  # of a Gauss–Newton step in the training
     exact_posterior: float  # pass over the data and eigendecomposition of an automatic exact structure
     posterior_bytes: int  # of an automatic exact structure
-    gauss_newton_steps: int  # cheap ones; each alternates with an evidence step
-    dear_gauss_newton_steps: int  # expensive ones
+    gauss_newton_steps: int  # maximum if steps are cheap; each alternates with an evidence step
+    dear_gauss_newton_steps: int  # maximum if steps are expensive
     refine_steps: int  # L-BFGS, after the Gauss–Newton steps
     epoch_steps: int  # gradient steps of the built-in net if Gauss–Newton steps are too expensive
     batch_size: int  # −1: all rows
@@ -87,7 +87,7 @@ def automatic_structure(
     cost, exact = exact_cost(blocks, n_dual, provides)
     n_parameters = sum(block.size for block in blocks)
     size = min(n_dual, n_parameters) if exact is Functional else n_parameters
-    cost += 10 * float(size) ** 3  # eigendecomposition for the evidence of a single precision
+    cost += 10 * float(size) ** 3  # eigendecomposition for the evidence of one common prior precision
     if cost <= budget.exact_posterior and exact.memory(blocks, n_dual) <= budget.posterior_bytes and fits(exact):
         return exact
     return Kron if Kron.accepts & provides and unit in Kron.holds and fits(Kron) else Diag
@@ -104,7 +104,7 @@ CHUNK_ELEMENTS = 2**21
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
 GPU_CHUNK = 32
-"""Factor of the target and maximum for chunks on a GPU, where small chunks take as long as large ones."""
+"""Factor of this target and this maximum on a GPU, where small chunks take as long as large ones."""
 ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
@@ -178,7 +178,7 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Bytes of a structure; ``MemoryBudgetError`` if it does not fit with the rule's matrix and a single row."""
+        """Bytes of a structure; ``MemoryBudgetError`` if it exceeds the budget, with the rule's matrix and one row."""
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
         if matrix > self.size:
@@ -231,7 +231,7 @@ class MemoryBudget:
 
 
 def of_last_layer(network: Network) -> str:
-    """Advice to restrict the random weights, as a list item; empty if they are those of the last layer already."""
+    """Advice to restrict the random weights, as a list item; empty if only the last layer is random already."""
     layers = {name.rpartition(".")[0] for name in network.parameter_names}
     return "" if layers == set(network.called[-1:]) else "subset_of_weights='last_layer', "
 

@@ -30,7 +30,7 @@ MOMENTS, DURATIONS, CLOCK = "moments", "durations", "clock"
 
 
 def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[np.ndarray, bool | None]:
-    """Convert objects (n,): bytes to text, times of one kind to NumPy times; also return whether they have a zone."""
+    """Convert objects (n,): bytes to text, times of one kind to NumPy times. Also return whether times have a zone."""
     types = set(map(type, values.tolist()))
     if any(issubclass(kind, bytes) for kind in types):
         values = np.array([*map(as_text, values.tolist()), None], dtype=object)[:-1]
@@ -40,7 +40,7 @@ def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[
 
 
 def _as_times(values: np.ndarray) -> tuple[np.ndarray, bool | None]:
-    """Convert times of one kind to NumPy times, not other values; also return whether they have a zone."""
+    """Convert times of one kind to NumPy times, and return whether they have a zone; leave other values unchanged."""
     present = [None if is_missing(value) else value for value in values.tolist()]
     known = [value for value in present if value is not None]
     kinds = {_time_kind(type(value)) for value in known}
@@ -320,8 +320,8 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
 def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
     """Read the columns of a table: values (n,), float64 or object, True for categorical data types, and time zones.
 
-    Columns marked in ``text`` were text in the training: they stay text, even if they look like numbers or times. The
-    zone is True for times with a time zone, False for times without one, and None for other columns.
+    Columns marked in ``text`` were text in training, and stay text even if they look like numbers or times. The zone is
+    True for times with a time zone, False for times without one, and None for other columns.
     """
     arrays, types = _arrays_and_types(X)
     kept = text or [False] * len(arrays)

@@ -38,7 +38,7 @@ FEWEST_ROWS = 2
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Validate noise variances, in squared units of y, and return (n, C); (n,) is for all targets of a row."""
+    """Return noise variances (n, C), validated, in squared units of y; given as (n,), they apply to all targets."""
     if value is None:
         return None
     if not likelihood.takes_known_noise:
@@ -67,7 +67,7 @@ def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) 
 
 
 def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
-    """Raise ``ValueError`` if only new rows, or only those of the fit, have noise variances: the units of σ² differ."""
+    """Raise ``ValueError`` if only the new rows or only the rows of the fit have noise variances: the units differ."""
     if noisy_rows != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
@@ -202,7 +202,7 @@ def log_slope(transforms: tuple[LogTransform, ...], y: np.ndarray, weights: np.n
 
 @dataclass(frozen=True)
 class TableShape:
-    """Numbers of rows, columns and outputs, which determine the nets of a fit."""
+    """Numbers of rows, columns and outputs, which determine the architecture of the nets."""
 
     n_rows: int  # distinct rows
     n_outputs: int
@@ -365,7 +365,7 @@ def canonical_rows(
         order = row_keys(X, targets, weights).argsort(kind="stable")
         return X[order], targets[order], weights[order]
     rows = np.column_stack([X, targets])
-    # Missing values count as equal, but NaN differs from itself. Infinity replaces it, since X has no infinite values.
+    # Missing values count as equal, but NaN differs from itself. Infinity replaces NaN, since X has no infinite values.
     unique, inverse = np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0, return_inverse=True)
     unique = np.where(np.isinf(unique), np.nan, unique)
     merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))

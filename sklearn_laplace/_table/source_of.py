@@ -28,7 +28,7 @@ SAMPLE_ROWS = 200_000
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
     """Source of the rows that the arguments stand for; None for rows in memory.
 
-    X is an array, a path, a dataset of pyarrow, or a collection of dask; y and weights may be names of its columns.
+    X is an array, a path, a pyarrow dataset, or a dask collection; y and weights may be names of the columns of X.
     """
     if _is_path(X):
         X = dataset_of(X)
@@ -76,7 +76,7 @@ class Sample:
     """Sample from the rows of all ranks, in the order of the table."""
 
     rows: Block
-    is_all: bool  # these are all rows
+    is_all: bool  # the sample has all rows
     n_rows: int  # of all ranks
     total_weight: float  # of all ranks
     shard: RowSource  # rows of this rank

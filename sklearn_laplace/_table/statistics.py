@@ -15,7 +15,7 @@ NORMAL_RANGE = 3.2897072539029444
 MOST_EXACT = 2.0**53
 """All floating-point numbers above this value are whole."""
 MOST_COPIES = 10
-"""Maximum ratio of weights at which multiples of the smallest one count copies; larger ratios may be coincidences."""
+"""Maximum ratio of weights at which multiples of the smallest weight count copies; larger ones may be coincidences."""
 FAR_TARGET = 1e6
 """Distance of a target from all others, in units of their range, above which a warning is issued."""
 MOST_ZEROS = 0.5
@@ -85,9 +85,9 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
 def relative_weights(weights: np.ndarray) -> np.ndarray:
     """Row weights (n,), of which only the ratios matter.
 
-    Whole numbers are divided by their greatest common divisor and count copies, and so do small multiples of the
-    smallest weight. Other weights are rescaled to sum to Kish's effective sample size. Their ratios are rounded to 30
-    bits, because training amplifies rounding errors.
+    Whole numbers are divided by their greatest common divisor and then count copies. Small multiples of the smallest
+    weight also count copies. Other weights are rescaled to sum to Kish's effective sample size. Their ratios are
+    rounded to 30 bits, because training amplifies rounding errors.
 
     >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
     (array([1., 0., 2.]), array([2., 3.]))
@@ -112,7 +112,7 @@ def copies_of(weights: np.ndarray) -> np.ndarray | None:
 
 
 def _of_effective_sum(shares: np.ndarray) -> np.ndarray:
-    """Rescale shares such that their sum is Kish's effective sample size, which the ratios determine."""
+    """Rescale shares such that their sum is Kish's effective sample size, which depends only on the ratios."""
     return shares * (shares.sum() / (shares**2).sum())
 
 
@@ -135,7 +135,7 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     # Scaling by a power of two avoids overflow and underflow of squares without rounding.
     unit = np.exp2(np.frexp(largest)[1] - 1.0)
     scaled = values / unit
-    # Relative to the first row: the rounding error of a sum over many rows would make a constant column vary.
+    # Subtract the first row, because the rounding error of a sum over many rows would make a constant column vary.
     first = scaled[:1]
     mean = first[0] + np.average(scaled - first, axis=0, weights=weights)
     deviation = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))

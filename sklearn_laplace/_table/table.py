@@ -141,13 +141,13 @@ class Table:
         return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
 
     def warn(self) -> None:
-        """Warn of columns that are hardly useful as they are read."""
+        """Warn about columns that are hardly useful in the form in which they are read."""
         for column in self.columns:
             if column.concern:
                 warn_user(column.concern, TableWarning)
 
     def warn_of_far(self, coded: np.ndarray, warned: set[int]) -> None:
-        """Warn once of each column whose numbers (n, d) are far larger than all that determined the encoding."""
+        """Warn once about each column of ``coded`` (n, d) whose numbers are far larger than the training values."""
         for place in self.numeric:
             column, sizes = self.columns[place], np.abs(coded[:, place])
             usual = max(abs(column.low or 0.0), abs(column.high or 0.0))
@@ -157,7 +157,7 @@ class Table:
                 warn_user(concern, TableWarning)
 
     def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
-        """Encode rows as numbers (n, d), float64; warn of mostly unknown categories and unexpected missing numbers."""
+        """Encode rows as numbers (n, d), float64; warn about mostly unknown categories and unexpected gaps."""
         if self.is_numeric and _are_finite(X):
             return X.copy()
         text = ["text" in column.level_kinds for column in self.columns]
@@ -215,7 +215,7 @@ class Table:
         return bool(((coded < low) | (coded > high)).any())
 
     def excess(self, coded: np.ndarray) -> np.ndarray:
-        """Distance of coded rows (n, d) from each column's range, in its widths; infinite for new levels and gaps."""
+        """Distance of coded rows (n, d) from each column's range, in widths of the range; infinite for new levels and gaps."""
         fillings, d = self.fillings(coded), len(self.columns)
         sides = self.extrapolation(torch.ones(1)).excess(torch.from_numpy(coded)).numpy()
         excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])
@@ -249,7 +249,7 @@ class Table:
         return replace(self, columns=tuple(columns))
 
     def without_rows(self, coded: np.ndarray) -> Self:
-        """Encoding without coded rows that came later: ranges that they extended are reset to the training ranges."""
+        """Encoding without coded rows that came later: ranges extended by the rows are reset to the training ranges."""
         columns = [
             replace(column, later=()) if np.isin(values, [*{*column.later} - {*column.reach}]).any() else column
             for column, values in zip(self.columns, coded.T, strict=True)
