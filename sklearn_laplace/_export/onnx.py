@@ -289,7 +289,7 @@ class Latent(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Layer in the graph: its name, module and input, and the map of its output cotangent (n, C, …) to its input."""
+    """Layer in the graph: name, module, input, and the map from the output's cotangent (n, C, …) to the input's."""
 
     name: str
     layer: nn.Module

@@ -271,7 +271,7 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
 
 
 def _explain_columns(X: Any, error: Exception) -> None:
-    """Raise a clearer ``ValueError`` if columns hold text, times or missing values, which a given net cannot read."""
+    """Raise a clearer ``ValueError`` if columns hold text, times or missing values, which a user's net cannot read."""
     names, text, incomplete = column_names(X), [], []
     for place, (column, zone) in enumerate(zip(*read_columns(X)[::2], strict=True)):
         label = _label(names, place)

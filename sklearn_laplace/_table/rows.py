@@ -234,7 +234,7 @@ class PreparedData:
 
     @property
     def mean_variance(self) -> float:
-        """Mean variance of the network's targets; below total weight 2, mean of the largest squares; 1 for classes."""
+        """Mean over the network's targets of variance, or of the largest square below total weight 2; 1 for classes."""
         if self.targets.ndim == 1:
             return 1.0
         _, deviation, constant = spread(self.targets, self.weights)
