@@ -103,7 +103,7 @@ def _finding(ensemble: Ensemble, options: Options) -> Finding | None:
 
 def _distance(ensemble: Ensemble) -> float:
     """Largest distance of a member from its mode, in posterior standard deviations per √(effective parameters)."""
-    # A given net is skipped, because the user has chosen its weights.
+    # The user's nets are skipped, because the user has chosen their weights.
     trained = [member for member in ensemble.members if member.n_steps > 0 and not member.is_given]
     distances = [member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in trained]
     return max(distances, default=0.0)

@@ -146,9 +146,9 @@ def fit_alone(
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
-    """Fit the first member. For negative binomial counts, alternate training and selection of their overdispersion.
+    """Fit the first member. For negative binomial counts, alternate between training and selecting α.
 
-    The prior and the overdispersion α depend on each other. A large α attributes differences between rows to noise,
+    The prior and the overdispersion α depend on each other: a large α attributes differences between rows to noise,
     which favours a strong prior.
     """
     trained, options = _trained(request, task), request.options_for_rows()
@@ -157,7 +157,7 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
         if task.clock.is_over():
             break
         rows = request.data.training_rows(options.dtype, options.device, built_in=request.parameters["net"] is None)
-        # A given net keeps its weights, and its posterior is that of the member.
+        # A user's net is not trained again, and its posterior is that of the member.
         mode = fit_member(request, task, trained=trained)[0] if isinstance(trained, GivenNet) else trained.mode
         with single_thread(trained.is_small):
             request = request.with_overdispersion(best_overdispersion(mode.fit, mode.hyper, rows))
@@ -219,7 +219,7 @@ def fit_member(
                 noise_model = None  # no time is left for training under this model
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
         again = request.under_noise(noise_model.ratios_of)
-        kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # a given net keeps its weights
+        kept = replace(trained, key="") if isinstance(trained, GivenNet) else None  # a user's net keeps its weights
         again = again if kept is not None else replace(again, warm_start=trained.warm_start())
         return fit_member(again, task, noise_model=noise_model, learns_noise=False, trained=kept, scores=scores)
     with single_thread(trained.is_small):

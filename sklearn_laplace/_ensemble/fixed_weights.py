@@ -347,7 +347,7 @@ def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayou
 def _left_out_errors(
     everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout, *, only_all: bool = False
 ) -> Tensor | None:
-    """Leave-one-out errors (n, C); None if leave-one-out is not affordable (over all weights, if ``only_all``).
+    """Leave-one-out errors (n, C); None if they are too expensive. If ``only_all``, they have to use all weights.
 
     The ridge ρ of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. If
     the net's errors on the training rows are larger, the net is not at a mode of this linearised model. The training

@@ -75,7 +75,7 @@ def _errors(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> tuple[HeldOutErrors, bool] | None:
-    """Errors, and True if they have the tails of the noise, which averaged errors lack; None without usable errors."""
+    """Errors, and True unless they are averages without the tails of the noise; None without usable errors."""
     if options.varying_noise:
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper), True
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0
