@@ -9,7 +9,7 @@ precision with
 - decoupled weight decay, which falls to zero in the second half of the steps,
 - dropout of hidden units,
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
-  The noise level :math:`\varphi` is the held-out error after the previous cycle.
+  The noise level :math:`\varphi` is the mean squared held-out error after the previous cycle.
 
 For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
 The result is the state after the cycle with the smallest held-out loss (``_ensemble/train_members.py``). For this loss,
@@ -63,10 +63,10 @@ def train_stacked(
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
-    ``seen`` (K, n) is 1 for rows that the net is trained on, else 0. ``prior`` has the δ of each net. ``dropout`` has
-    the probability that a hidden unit of a net is zero in a step, or is empty. Before the last cycle, ``noise_of`` maps
-    outputs to noise variances, or to None if they are constant. With ``streamed`` batches, ``rows`` are a sample. If a
-    ``score`` of the outputs is given, the weights after the cycle with the smallest score are kept.
+    ``seen`` (K, n) is 1 for rows that a net is trained on, else 0. ``prior`` has the δ of each net. ``dropout`` has the
+    probability for each net that a hidden unit is zero in a step, or is empty. Before the last cycle, ``noise_of`` maps
+    outputs to noise variances, or to None if the noise is constant. With ``streamed`` batches, ``rows`` are a sample.
+    If a ``score`` of the outputs is given, the weights after the cycle with the smallest score are kept.
     """
     training = Training(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -114,7 +114,7 @@ def train_stacked(
 
 
 def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
-    """Measure the duration of one training step with dropout, in seconds. The steps change the nets: discard them."""
+    """Measure the duration of one training step with dropout, in seconds. The nets are changed, so discard them."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
     dropout = [max(dropout for _, dropout in REGULARISATIONS)] * len(seen)
     training = Training(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
@@ -184,7 +184,7 @@ class Training:
         done: int = 0,
         at_step: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` return parts of the maxima."""
+        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` are fractions of the maxima."""
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
         if done == len(places) and self.streamed is None:  # resumed from the end of a cycle: draw its orders again

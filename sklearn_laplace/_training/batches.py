@@ -3,7 +3,7 @@
 A stream provides shuffled mini-batches for training, and blocks for sums over all rows. The fold of a row follows from
 a hash of the row, which needs no memory and is the same in every process. To shuffle, the parts of the source are taken
 in random order, ``OPEN_PARTS`` at a time. Random blocks of these parts fill a buffer, whose rows are then permuted. A
-thread fills the next buffer in the meantime.
+thread fills the next buffer while the nets are trained on the current one.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RowStream:
 
 
 def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
-    """Yield the same buffers; a thread prepares the next one while the caller works on the last one."""
+    """Yield the same buffers. A thread prepares the next buffer while the caller works on the current one."""
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, buffers, None)
         while (rows := following.result()) is not None:
@@ -127,7 +127,7 @@ class StreamedBatches:
 
     stream: RowStream
     members: range  # positions among the members of all repeats
-    batch_size: int  # rows of all ranks
+    batch_size: int  # rows of all ranks together
     seed: int
 
     def buffers(self) -> Iterator[tuple[PreparedData, np.ndarray]]:

@@ -29,11 +29,11 @@ more levels, only the first two have indicators."""
 NOISE_SEED = 100
 """Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
 STATISTICS_ROWS = 100_000
-"""Minimum number of rows for estimating encodings. Of more rows, every k-th is used, to save memory for quantiles."""
+"""Minimum number of rows for estimating encodings. If there are more, every k-th row is used, to save memory."""
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace "auto" layers, activation and bins by those of a previous net, or layers and activation by ``ALONE``."""
+    """Replace "auto" by layers, activation and bins of a previous net, or else by the values of ``ALONE``."""
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
@@ -81,7 +81,7 @@ def built_in_net(
 
 
 def _encoding_like(layer: Standardise) -> dict[str, Any]:
-    """Arguments of an encoding of the same shape; all other statistics are buffers, and are loaded with the weights."""
+    """Arguments of an encoding of the same shape. All statistics are buffers, which are loaded with the weights."""
     arguments: dict[str, Any] = {}
     if isinstance(layer, Compress):
         arguments |= {"input_centre": layer.centre.tolist(), "input_width": layer.width.tolist()}
@@ -238,7 +238,7 @@ def _mean_and_scale(X: np.ndarray, weights: np.ndarray) -> dict[str, list[float]
 
 
 def _spread(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As ``spread`` for the values that are present; a column without any has mean 0 and counts as constant."""
+    """As ``spread`` for the values that are present; a column without values has mean 0 and counts as constant."""
     absent = np.isnan(X).any(axis=0)
     mean, deviation, constant = np.zeros(X.shape[1]), np.zeros(X.shape[1]), np.ones(X.shape[1], dtype=bool)
     if not absent.any():

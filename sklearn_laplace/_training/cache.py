@@ -48,7 +48,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "n_jobs": None,
     "memory_budget": None,  # in the resolved options
 }
-"""Parameters that do not affect the training, with the fixed values that replace theirs in the cache key."""
+"""Parameters that do not affect the training, with fixed values that replace the user's values in the cache key."""
 POST_HOC_NEUTRAL: dict[str, Any] = {
     "prior_precision": 1.0,
     "prior_structure": "scalar",
@@ -66,8 +66,8 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def cached_training(train: Callable[[FitRequest, Task], Trained], request: FitRequest, task: Task) -> Trained:
     """Call ``train(request, task)``, or load the result of the same call from the cache.
 
-    The cache requires ``memory`` and a fixed ``random_state``. In a search, training results of given nets are kept
-    without ``memory``, too. Frozen nets, previous posteriors, streams and ``max_time`` prevent caching. With
+    The cache requires ``memory`` and a fixed ``random_state``. In a search, training results of the user's nets are
+    kept even without ``memory``. Frozen nets, previous posteriors, streams and ``max_time`` prevent caching. With
     ``memory``, an ``UncachedWarning`` is issued if the net cannot be hashed.
     """
     parameters = request.parameters
@@ -105,7 +105,7 @@ def _trained(key: str, train: Callable[[FitRequest, Task], Trained], request: Fi
 
 
 def _trained_once(search: Search, request: FitRequest, key: str, compute: Callable[[], Trained]) -> Trained:
-    """Return the training result of a given net, which the candidates of a search share.
+    """Return the training result of a user's net, which is shared by the candidates of a search.
 
     Issue a ``TiedScoresWarning`` if candidates with the same means are compared by a score of the mean.
     """

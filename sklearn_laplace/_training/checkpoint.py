@@ -35,7 +35,7 @@ FORMAT = 4
 
 
 class Checkpoint:
-    """Results of the finished stages of a fit, and state of the stage in progress; nothing is kept without a path.
+    """Results of the finished stages of a fit, and state of the stage in progress. Nothing is stored without a path.
 
     A pickled checkpoint is empty, so that the key of a cached training result does not depend on it.
     """
@@ -55,7 +55,7 @@ class Checkpoint:
         return Checkpoint, ()
 
     def result(self, stage: str, compute: Callable[[], Any]) -> Any:
-        """Result of a stage (numbers, strings, tensors, lists, dicts), read from the file if it was finished before."""
+        """Result of a stage (numbers, strings, tensors, lists, dicts), read from the file if it is already finished."""
         if self.path is None:
             return compute()
         if stage not in self.finished:
@@ -105,7 +105,7 @@ def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Grou
 
 
 def _state(random: RandomState) -> str:
-    """Hash of the state of a random generator, whose ``repr`` holds its memory address."""
+    """Hash of the state of a random generator, because its ``repr`` contains a memory address."""
     state: str = joblib.hash(random.get_state())
     return state
 

@@ -125,7 +125,7 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
 
 
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
-    """Rows (m,), int64, held out by the net's ``train_split``, which is replaced by one that returns this split."""
+    """Return the rows (m,), int64, that ``train_split`` holds out; replace it by a function that returns this split."""
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
     if not net.train_split or net.max_epochs <= 0:
         return none
@@ -153,7 +153,7 @@ def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
 
 
 def _positions(part: object, data: RowsDataset) -> np.ndarray | None:
-    """Positions of a subset of the rows, which may be nested; None for other rows."""
+    """Positions of a (possibly nested) subset of the rows; None for a part of another data set."""
     if part is data:
         return np.arange(len(data))
     if not isinstance(part, Subset):
@@ -164,7 +164,7 @@ def _positions(part: object, data: RowsDataset) -> np.ndarray | None:
 
 
 def _check_positions(train: np.ndarray, valid: np.ndarray, n_rows: int) -> None:
-    """Check that training and validation rows are different rows of the fit."""
+    """Check that training and validation rows are rows of the fit, and that they have no row in common."""
     both = np.concatenate([train, valid])
     if len(both) and both.max() >= n_rows:
         raise ValueError(

@@ -1,13 +1,13 @@
 """MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
 The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
-built-in net skips them if exact Gauss–Newton steps are affordable or it has a warm start. Then
+built-in net skips these epochs if exact Gauss–Newton steps are affordable or it has a warm start. Then
 :func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` bring the weights to
 the mode.
 
-The evidence covers all weights. It is exact (``full`` or its dual ``functional``) within the budget of
-``_table/limits.py``. Otherwise its structure is ``kron``, or ``diag`` under a prior that ``kron`` does not support. The
-subset, structure and link of the posterior play no role here.
+The evidence covers all weights. Its curvature is exact (``full`` or its dual ``functional``) within the budget of
+``_table/limits.py``, and the steps are then called exact. Otherwise the curvature is ``kron``, or ``diag`` under a
+prior that ``kron`` does not support. The subset, structure and link of the posterior play no role here.
 
 **Gradient start.** For many rows, nets of one shape are first trained jointly by gradient steps; exact steps follow. A
 few hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. The
@@ -61,9 +61,9 @@ class Effort:
 SCORED = Effort(14, 0)
 """Effort for a net that is only scored."""
 LATER_NOISELESS = Effort(14, 10)
-"""Effort for a later net, for many rows with targets almost free of noise."""
+"""Effort for a net after the first, for many rows with targets almost free of noise."""
 NOISY = Effort(8, 10)
-"""Effort for a first net with noisy targets that has been trained by gradients."""
+"""Effort for the first net, after gradient training, if targets are noisy."""
 LATER_NOISY = Effort(6, 6)
 """Effort for a net with noisy targets and the hyperparameters of an earlier training run."""
 LATER_NOISY_OF_FEW = Effort(3, 6)
@@ -71,7 +71,8 @@ LATER_NOISY_OF_FEW = Effort(3, 6)
 KRON_REFINE_STEPS = 20
 """Maximum number of final L-BFGS steps if the curvature is not exact."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
-"""Maximum number of rounds of dispersion and refinement (one if noisy), and change of log φ that ends the rounds."""
+"""Maximum number of rounds that update φ and refine the weights, and change of log φ below which the rounds end.
+Noisy targets have one round."""
 
 
 def fit_map(
@@ -176,7 +177,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Set up the mode search, exact if affordable. Too little memory raises an error, and never changes the result."""
+    """Set up the mode search, exact if affordable. If memory is too small, an error is raised."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
@@ -202,9 +203,11 @@ def problem_of(
 
 
 STARTS = 1.0, 0.1
-"""Initial prior precisions, in natural units. A strong one alone may lead to a linear fit, a weak one to an overfit."""
+"""Initial prior precisions, in natural units. From a strong prior alone, the fit may be linear; from a weak one,
+overfitted."""
 LITTLE = 2.0
-"""Maximum number of effective parameters after the strong start, relative to a linear model, for a weak start."""
+"""The weak start is tried only if the effective number of parameters after the strong one, relative to the number of
+a linear model, is at most this."""
 GROUPED_START = 10.0, 0.1
 """A further start for models with several prior precisions: values for the first layer and for later layers. A strong
 prior of the first layer keeps irrelevant columns out."""
@@ -267,7 +270,7 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 
 
 def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> bool:
-    """True if gradients precede exact steps.
+    """True if gradient training precedes exact steps.
 
     This requires normal noise of free level, more than ``SMALL_ROWS`` rows, hidden layers, and a prior precision that
     is fixed or common to all groups.

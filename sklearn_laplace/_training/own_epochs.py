@@ -1,9 +1,9 @@
 """Training of a user's net by its own epochs alone, with a given prior precision as a penalty on the loss.
 
 Epochs, optimiser, batches, callbacks, schedules, early stopping and random draws are those of the skorch net, in its
-own floating-point precision. A prior precision that is selected after training is not a penalty: the epochs and the
-learning rate regularise the net. A module without a skorch net trains under a prior of natural size (outputs of order
-one), with a learning rate that falls to zero.
+own floating-point precision. A prior precision that is selected after training adds no penalty. Then only the settings
+of the skorch net, such as epochs and learning rate, regularise it. A module without a skorch net trains under a prior
+of natural size (outputs of order one), with a learning rate that falls to zero.
 """
 
 import copy
@@ -93,7 +93,7 @@ def is_linear(network: Network, inputs: Tensor) -> bool:
 
 
 def prepare_module(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, *, by_rows: bool) -> None:
-    """Prepare the net around a module: a falling learning rate, a prior of natural size and, if ``by_rows``, epochs."""
+    """Set, for a net around a module, a falling learning rate, a prior of natural size and, if ``by_rows``, epochs."""
     if by_rows:
         budget = budget_for(len(rows))
         size = budget.batch_size if net.batch_size == -1 else net.batch_size

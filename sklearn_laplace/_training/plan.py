@@ -1,8 +1,8 @@
 """Request of a fit, and specification, warm start and results of the MAP stage.
 
 A single row determines neither prior precision nor noise level. A net can interpolate the row, so that the posterior
-predictive is improper without a prior on the noise level. Therefore the prior precision is 1. The noise level is the
-size of the target, or follows from known noise variances.
+predictive is improper without a prior on the noise level. Therefore, for a single row, the prior precision is 1, and
+the noise level is the size of the target or follows from known noise variances.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior
 
 
 def tempering(network: Network, temperature: float | Mapping[str, float]) -> float | Tensor:
-    """Return the common temperature, or a tensor with the temperature of each random weight if it is a mapping."""
+    """Return the common temperature, or for a mapping, a tensor with the temperature of each random weight."""
     return temperature if isinstance(temperature, float) else temperatures(network, temperature)
 
 
@@ -116,7 +116,7 @@ def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale)
 
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which they count as almost free of noise, without gradient start."""
+"""Noise variance of standardised targets below which they count as almost free of noise. Gradients are then skipped."""
 BEGUN_DISPERSION = 0.5
 """Initial φ after gradient training, in units of the held-out mean squared error."""
 
@@ -183,7 +183,7 @@ class Plan:
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Initial hyperparameters: fixed, of a previous posterior, of an earlier run, or natural precisions."""
+        """Initial hyperparameters: fixed, those of a previous posterior or earlier run, or natural precisions."""
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.first_dispersion
@@ -234,7 +234,7 @@ class MapResult:
 
 @dataclass(frozen=True)
 class GivenNet:
-    """A net of the user's after its own training, or a frozen one; its curvature is not known yet."""
+    """The user's net after its own training loop, or a frozen one. Its curvature is not known yet."""
 
     net: NeuralNet  # in eval mode, trimmed for prediction
     network: Network  # its trace with the trained weights
@@ -244,7 +244,7 @@ class GivenNet:
     history: list[dict[str, object]]  # one entry per epoch
     is_small: bool
     input_dtype: torch.dtype  # of the network's inputs in the posterior
-    key: str = ""  # of the training in a search; empty elsewhere
+    key: str = ""  # cache key of the training in a search; otherwise empty
 
     @property
     def n_steps(self) -> int:
@@ -288,11 +288,11 @@ class FitRequest:
     resolved: Options  # of the parameters, in the units of y
     data: PreparedData  # a sample of the table if there is a stream
     kept: PreparedData | None  # unmerged rows in the user's order, for leave-one-out
-    seeds: list[int]  # of initial weights; of mini-batches and torch's generator for a user's module; of the posterior
+    seeds: list[int]  # of initial weights; of mini-batches and torch's generator (user's module); of the posterior
     warm_start: WarmStart | None = None
-    is_member: bool = False  # later member, with the prior precisions of its warm start
+    is_member: bool = False  # a member after the first, with the prior precisions of its warm start
     stream: RowStream | None = None
-    saved: Checkpoint = field(default_factory=Checkpoint)  # of a killed process
+    saved: Checkpoint = field(default_factory=Checkpoint)  # state of a killed process
 
     @classmethod
     def of(
@@ -319,7 +319,7 @@ class FitRequest:
         )
 
     def with_parameters(self, parameters: Mapping[str, Any]) -> FitRequest:
-        """Request with other parameters, which are resolved again unless they are the same mapping."""
+        """Request with other parameters. They are resolved unless they are the same mapping as before."""
         if parameters is self.parameters:
             return self
         return replace(self, parameters=parameters, resolved=resolve(self.kind, parameters))
@@ -355,7 +355,7 @@ class FitRequest:
         return replace(self, parameters={**self.parameters, "overdispersion": alpha})
 
     def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
-        """Give weight zero to the stored rows that a given net has held out from its training."""
+        """Give weight zero to the stored rows that a user's net has held out from its training."""
         if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
             return self
         weights = self.kept.weights.copy()

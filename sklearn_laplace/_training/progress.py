@@ -46,12 +46,12 @@ INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl
 """Message on standard error after the first Ctrl-C."""
 
 STAGES = 2
-"""Number of subtasks of a member (training and posterior), and of training (epochs or members, and exact steps)."""
+"""Number of subtasks of a member (training, posterior), and of its training (epochs or members, and exact steps)."""
 
 
 @dataclass
 class Clock:
-    """Time limit of a training run from the creation of the clock, which also prints a line per stage."""
+    """Time limit of a training run, counted from the creation of the clock. The clock also prints a line per stage."""
 
     max_time: float | None = None  # seconds; None: no limit
     verbose: int = 0  # 1: a line per stage; 2: per epoch as well
@@ -104,7 +104,7 @@ class Clock:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the first Ctrl-C end the training and the second raise, in the main thread without another handler."""
+        """In the main thread without another handler, let the first Ctrl-C end the training and the second raise."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -124,7 +124,7 @@ class Clock:
 
 @dataclass
 class Task:
-    """Part of a fit, used as a context manager: it begins on entry and ends on exit."""
+    """Part of a fit, as a context manager: the task begins on entry and ends on exit."""
 
     clock: Clock = field(default_factory=Clock)
     path: tuple[str, ...] = ()  # names of the enclosing tasks and of this task
@@ -231,7 +231,7 @@ EVERY = 5.0
 
 
 class Steps:
-    """Steps of a training run: stops them at the time limit, and shows their progress; does neither without a task.
+    """Progress of the steps of a training run, which end at the time limit. Without a task, neither limit nor output.
 
     ``total`` may be unknown. A line is printed every ``each`` steps, unless ``prints`` is False. ``unit`` is "step" or
     "epoch", and ``label`` is the name of the training run within its stage. ``log_volume`` is the log factor

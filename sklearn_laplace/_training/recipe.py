@@ -69,7 +69,7 @@ class Schedule:
     epsilon: float = 1e-8  # added to the root of the mean square, in Adam
     weight_decay: float = 0.02  # maximum
     most_further: int = 3  # maximum number of further cycles, for targets almost free of noise
-    further_below: float = 0.6  # one follows if the last cycle reduced the held-out error to less than this part
+    further_below: float = 0.6  # a further cycle follows if the last reduced the held-out error below this fraction
     noise_power: float = 1.0  # p of the row weights v⁻ᵖ in the last cycle, v the noise variance
 
     def rate(self, step: int) -> float:
@@ -131,7 +131,7 @@ def power_law(
 UNITS, WIDTH_STEP = power_law(64, at=2500, power=0.36, low=32, high=128), 16
 """Number of units of a hidden layer, rounded to a multiple of ``WIDTH_STEP``."""
 STEPS_AT_1000 = 500, 450
-"""Number of steps of each repeat for 1,000 rows, without ``MORE_STEPS``."""
+"""Number of steps of each repeat for 1,000 rows, before multiplication by ``MORE_STEPS``."""
 MORE_STEPS = power_law(1.5, at=1000, power=-0.37, low=1.0, high=1.5)
 """Factor of the number of steps for more than 300 rows."""
 NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
@@ -139,8 +139,8 @@ NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
 DETAILED_ROWS = 5000
 """Maximum number of rows for which the second repeat has an activation of its own."""
 NOISY, NOISY_WIDTH = 0.1, 0.5
-"""Noisy targets: minimum squared error in the trial of regularisations, relative to the target variance, and factor of
-the number of units for many rows. Noise hides the detail that wider nets would learn."""
+"""For noisy targets: minimum squared error in the trial of regularisations, relative to the target variance, and factor
+of the number of units for many rows. Noise hides the detail that wider nets would learn."""
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
@@ -179,7 +179,7 @@ REPEATS = (
         "gelu", power_law(8, at=1000, power=1.0, low=24, high=64), steps_power=0.6, lr=0.06, weight_decay=0.01
     ),
 )
-"""The first repeat suits smooth functions, and the second suits fine detail. Two repeats show what a mixture gains."""
+"""The first repeat suits smooth functions, the second fine detail. Two repeats show how much a mixture gains."""
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
@@ -209,7 +209,7 @@ def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Rec
 
 
 def linear(recipe: Recipe) -> Recipe:
-    """Recipe of linear nets with the same schedule. They find weak signals, and represent linear functions exactly."""
+    """Recipe of linear nets with the same schedule. Such nets find weak signals, and are exact for linear functions."""
     return replace(recipe, hidden_layer_sizes=(), n_bins=None)
 
 

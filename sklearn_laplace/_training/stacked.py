@@ -1,8 +1,8 @@
 r"""Stacked weights of several nets of the same shape, with one forward and one backward pass for all nets.
 
-The gradient is coded explicitly, which takes about half the time of autograd for small nets. With inputs
-:math:`h_{l-1}` of layer l, pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`, activation a and the cotangent
-:math:`g_l` of :math:`z_l`,
+The gradient is coded explicitly, which takes about half the time of autograd for small nets. Let layer l have the
+inputs :math:`h_{l-1}`, the scale :math:`s_l` and the pre-activations :math:`z_l = s_l W_l h_{l-1} + b_l`. With the
+activation a and the cotangent :math:`g_l` of :math:`z_l`,
 
 .. math::
     \nabla W_l = s_l\, g_l h_{l-1}^\top, \quad \nabla b_l = g_l \mathbf 1, \quad
@@ -44,8 +44,8 @@ HALF_A_ROW = 0.5
 def of_mixture(log_densities: Tensor, shares: Tensor, n_nets: int) -> Tensor:
     r"""Log density of each row under a mixture of K = ``n_nets`` nets, from the log densities (D, …, n) of D nets.
 
-    A row is held out from D nets with ``shares`` (D,), whereas the mixture for new rows has all K nets. To first order
-    in 1 / K,
+    A row is held out from D nets with ``shares`` (D,) in the mixture, whereas new rows are predicted by all K nets. To
+    first order in 1 / K,
 
     .. math:: \log p_K = \overline{\log p_1} + \frac{1 - 1/K}{1 - 1/D} (\log p_D - \overline{\log p_1}),
 
@@ -79,7 +79,7 @@ class Loss(Protocol):
         """
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
-        """Outputs (C,) of all nets before the training; None if they are those of the given nets."""
+        """Outputs (C,) of all nets before the training; None to keep the outputs of the given nets."""
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
         """Errors (K, n), float64, that compare training runs; ``precision`` is a factor of squared errors."""
@@ -89,7 +89,7 @@ class Loss(Protocol):
 
 
 class Squares:
-    """Half the squared errors as the loss; the errors of held-out rows are the squares."""
+    """The loss is half the squared errors; the errors of held-out rows are the squared errors."""
 
     has_noise: ClassVar[bool] = True
     first_noise: ClassVar[float] = 0.1  # in units of the target variance
@@ -224,8 +224,8 @@ class Adam:
 class Dropout:
     """Masks of hidden units: 0 with the dropout probability, else 1 / (1 − probability) (Srivastava et al. 2014).
 
-    A mask is a part of one random sequence; it begins at a place that depends on the step and the layer. New random
-    numbers for each step would take as long as the step. Nets of the same probability have the same mask.
+    All masks are parts of one random sequence. The start of a mask depends on step and layer. New random numbers for each
+    step would take as long as the step. Nets of the same probability have the same mask.
     """
 
     def __init__(self, rates: Sequence[float], stacked: Stacked, batch_size: int, seed: int) -> None:

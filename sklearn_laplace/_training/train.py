@@ -1,7 +1,8 @@
-"""Training of one net to its mode, or of a given net by its own epochs; gradient training may precede exact steps.
+"""Training of one net to its posterior mode, or of a user's net ("given net") by its own epochs.
 
 :func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. With a
-previous posterior, training starts from its weights, after a check that the net is the same.
+previous posterior, training starts from the previous weights, after a check that the net is the same. Gradient training
+may precede exact Gauss–Newton steps ("exact steps").
 """
 
 import copy
@@ -117,7 +118,7 @@ def _net_of(request: FitRequest, rows: TrainingRows, options: Options) -> tuple[
     if options.previous is not None:
         load(net.module_, options.previous.module)
     module = net.module_
-    if not is_ours:  # trains in its own precision; the posterior has that of the rows
+    if not is_ours:  # the net trains in its own precision; the posterior has that of the rows
         module = copy_of(module).to(rows.weights.dtype)
         check_module(module, rows.inputs[:2], rows)
     network = _trace(module, rows, options, verbose=level)
@@ -167,7 +168,7 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 
 
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
-    """Make the linear layers of the user's net that read X standardise it, by statistics of a previous net if given."""
+    """Make the user's linear layers that read X standardise their inputs, by statistics of a previous net if given."""
     if options.standardises is False:
         return
     layers, statistics = first_layers(module, x), statistics_of(data.X, data.weights)
