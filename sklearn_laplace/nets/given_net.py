@@ -39,7 +39,7 @@ OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 
 
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
-    """Check that the criterion of the user's net agrees with the likelihood that replaces it (Poisson: log rates)."""
+    """Check that the criterion of the user's net agrees with its likelihood; a Poisson loss has to take log rates."""
     known = CRITERIA[type(likelihood)]
     criterion = net.criterion
     if not names_criterion(net, known):
@@ -192,7 +192,7 @@ def has_own_epochs(net: Any) -> bool:
 
 
 def check_split(net: Any, weights: np.ndarray) -> None:
-    """Check that rows of weight zero, which are dropped, do not shift the rows that a split names by position."""
+    """Refuse rows of weight zero if a split names rows by position: dropping these rows would shift the positions."""
     split = net.train_split if isinstance(net, NeuralNet) else None
     by_position = split is not None and not (isinstance(split, ValidSplit) and isinstance(split.cv, int | float))
     if by_position and bool((weights == 0).any()):

@@ -7,9 +7,9 @@ columns, m of which have missing values, a hidden unit of the first layer comput
           + \sum_{k \text{ categorical}} e_{k, x_k} \Big)
 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k has
-one entry per hidden unit. It is equivalent to a linear layer applied to the one-hot encoding of the level. A numeric
-column may enter as several inputs: its bins (:class:`Pieces`) and the waves of its cycles. Each of these inputs has a
-weight and counts in d. The curvature of all these weights has the Kronecker form of a linear layer.
+one entry per hidden unit. Embeddings are equivalent to a linear layer applied to the one-hot encoding of the levels. A
+numeric column may enter as several inputs: its bins (:class:`Pieces`) and the waves of its cycles. Each of these inputs
+has a weight and counts in d. The curvature of all these weights has the Kronecker form of a linear layer.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
 training run uses this embedding: its weights stay at the prior mean, and their posterior is the prior. All embeddings
@@ -44,7 +44,7 @@ class Standardise(nn.Module):
     r"""Standardise the inputs derived from each column with fixed statistics: (x − mean) / scale, by default x itself.
 
     A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`, all cosines before all sines.
-    Cycles longer than one unit use whole units, such as the days of a week.
+    For a period above 1, x is rounded down to a whole number first, such as the day in a cycle of a week.
 
     >>> Standardise(1, cycles=[[4.0]])(torch.tensor([[1.0]])).round()
     tensor([[1., 0., 1.]])
@@ -139,8 +139,9 @@ class Pieces(Compress):
     r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
     A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
-    clipped to 0 below the bin and to 1 above it. The first one is not clipped below, and the last one not above. A
-    linear layer on this encoding can represent any function that is linear between the edges, including x itself.
+    clipped to 0 below the bin and to 1 above it. The first column is not clipped below its bin, and the last column not
+    above its bin. A linear layer on this encoding can represent any continuous function that is linear between the
+    edges, including x itself.
     """
 
     column: Tensor

@@ -9,7 +9,7 @@ mean form,
           + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
 with the likelihood of the estimator, which replaces the criterion of the user's net. The last term represents rows of
-earlier fits: d is the difference from the weights at which their loss has gradient g and curvature H.
+earlier fits. Their loss has gradient g and curvature H at the earlier weights; d is the difference from these weights.
 
 **Standardisation.** A linear layer with a bias whose input is X, or a range of its columns, standardises that input.
 The functions that the net can represent, the names of its parameters, and the units of gradients with respect to X stay
@@ -136,7 +136,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy the user's module; draw its weights again if all layers can be reset and have weights in torch's range."""
+    """Copy the user's module. Draw new weights if all layers can be reset and have weights in torch's initial range."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
@@ -156,7 +156,7 @@ def _is_new(layer: nn.Module) -> bool:
 
 
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
-    """Names of the linear layers with a bias that read X or some of its columns, and these columns for each."""
+    """Names of the linear layers with a bias that read X or some columns of X, each with the columns that it reads."""
     found: dict[str, list[slice | None]] = {}
     original, handles = x.clone(), []
     for name, layer in module.named_modules():
@@ -222,7 +222,7 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
 
 
 class WeightedTargets(Tensor):
-    """Targets of a batch in the form for scoring callbacks, with the values that the loss uses instead."""
+    """Targets of a batch in the form for scoring callbacks, and with the values that the loss uses instead."""
 
     observed: Tensor  # targets combined with their known noise
     weights: Tensor  # (n,)
@@ -297,7 +297,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam that is initialised before the first epoch: its import of torch's compiler takes longer than most fits."""
+    """Adam that is set up only before a first epoch: importing torch's compiler takes longer than most fits."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr

@@ -38,7 +38,7 @@ SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class StackedPass:
-    """Inputs and cotangents of all layers of K nets for n rows; inputs are without ones for biases and without factors.
+    """Inputs and cotangents of all layers of K nets for n rows. Inputs include neither ones for biases nor factors.
 
     ``outputs`` are (K, n, C). ``shared`` are the inputs (n, I) of the layers that read the columns, and ``hidden`` the
     inputs (K, n, I) of the other layers. ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the
