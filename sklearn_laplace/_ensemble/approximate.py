@@ -1,4 +1,4 @@
-"""Laplace approximation of a trained net. The curvature is computed in one pass over the training rows, by threads."""
+"""Laplace approximation of a trained net, with the curvature from one pass over its rows, divided among threads."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Fit in one pass over all rows, by workers if ``gradient`` is given and the structure is a sum over rows."""
+        """Fit in one pass over all rows; several workers share it if ``gradient`` is given and the structure is a sum."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)

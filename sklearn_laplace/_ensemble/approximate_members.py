@@ -1,7 +1,7 @@
 r"""Laplace approximations of jointly trained members, each trained without one fold (``train_members.py``).
 
 A repeat is a partition of the rows into folds, with one member per fold. Each row is thus held out from one member of
-every repeat. The prior precision, the noise level and the model of varying noise are selected on these held-out rows.
+every repeat. The prior precision, the noise level and the model of varying noise are selected on held-out rows.
 
 **Prior and noise.** The prior precision that maximises the evidence of the first member is multiplied by a common
 factor f. The held-out rows select f and, for every f, the noise level :math:`\varphi`. Nets trained by exact

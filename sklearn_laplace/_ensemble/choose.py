@@ -173,7 +173,7 @@ class LeftOut:
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
-    """Set δ to its bound if δ · φ / ``unit`` is at that bound, because a joint search of δ and φ has bounds for it."""
+    """Set δ to its bound if δ · φ / ``unit`` is at that bound: a joint search of δ and φ bounds this product."""
     low, high = PRECISION_BOUNDS
     values, ratio = hyper.prior_precision, hyper.dispersion / unit
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)

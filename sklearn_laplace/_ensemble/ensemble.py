@@ -246,7 +246,10 @@ class Ensemble:
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
-        """Moments of the targets of rows x (n, d). If ``merged``, a member may have one for all noise levels."""
+        """Moments of the targets of rows x (n, d), by component.
+
+        If ``merged``, one component may stand for all noise levels of a member.
+        """
         if (together := self._together(options)) is None:
             return self.joined([member.components(x, options) for member in self.members])
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)

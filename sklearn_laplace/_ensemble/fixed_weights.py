@@ -12,11 +12,11 @@ including noise. The variances are computed in the structure of the posterior, a
 .. math:: \sum_n w_n \log N(e_n; 0, \varphi V_n(\rho)) - \tfrac12 \Big(\frac{\log f}{s_f}\Big)^2
           - \tfrac12 \Big(\frac{\log \varphi / \bar{e^2}}{2 s_\sigma}\Big)^2
 
-with φ within a factor of 2.5 of :math:`\bar{e^2}`. The two weak priors matter if there are few rows. They favour the
-natural precisions :math:`\delta_0`, for which outputs are of order one, and noise as large as the errors. If the
-posterior of a structure is too wide, f is increased; φ cannot change much, because the errors bound it. Without
-dispersion (classes and counts), the sum is the log density of the targets, and only f is selected, under the prior
-``FACTOR_OF_CLASSES``.
+with φ within a factor of 2.5 of the mean squared error :math:`\bar{e^2}`. The two weak priors, of log f and log φ,
+matter if there are few rows. They favour the natural precisions :math:`\delta_0`, for which outputs are of order one,
+and noise as large as the errors. If the posterior of a structure is too wide, f is increased; φ cannot change much,
+because the errors bound it. Without dispersion (classes and counts), the sum is the log density of the targets, and
+only f is selected, under the prior ``FACTOR_OF_CLASSES``.
 """
 
 import math
@@ -53,7 +53,7 @@ from .approximate import PosteriorLayout
 from .choose import _start, density_for
 
 FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
-"""Values of f. Only every second one is used if no eigendecomposition serves all, so that each is factorised."""
+"""Values of f. Only every second one is used if each value needs a factorisation of its own."""
 FINE = 10 * (len(FACTORS) - 1) + 1
 """Number of values of ρ after interpolation, with ten steps per interval."""
 LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
@@ -241,7 +241,7 @@ def approximate_once(
     key = ""
     if trained.key:
         relevant = {name: value for name, value in parameters.items() if name not in OF_SELECTION}
-        # The scores depend on several given values, by their ratios. A single given value needs no scores.
+        # Several given values affect the scores; a single given value needs no scores.
         for name in ("prior_precision", "sigma_noise"):
             value = parameters.get(name)
             relevant[name] = isinstance(value, str) or (None if isinstance(value, Number) else value)

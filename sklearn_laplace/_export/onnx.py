@@ -1,7 +1,7 @@
 r"""Export of a fitted estimator as an ONNX graph: :func:`to_onnx`.
 
 The graph computes the closed-form predictive distribution of the linearised net in double precision. It contains the
-forward pass of the net, the Jacobian, computed layer by layer by the chain rule, and the distribution of the outputs
+forward pass of the net, the Jacobian (by the chain rule, layer by layer), and the distribution of the outputs
 
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 

@@ -48,7 +48,7 @@ class DaskSource(RowSource):
 
     @cached_property
     def lengths(self) -> Sequence[int]:
-        """Number of rows of each partition. Counting computes all partitions, which a fit on workers avoids."""
+        """Number of rows of each partition. Counting computes all partitions; a fit on workers avoids this."""
         from dask.base import compute
         from dask.delayed import delayed
 

@@ -2,8 +2,8 @@
 
 With up to 300 rows, a default fit takes no longer than a few training runs with Adam, since searches and ensembles run
 many fits. With more rows, a fit comes closer to its mode. The default memory budget is the memory available to the
-process. The budget does not cover the data, the net, its epochs, or temporary arrays of up to 32 MB. Structures that
-exceed the budget are refused before they are allocated, and rows pass through the network in sufficiently small chunks.
+process. The budget does not cover the data, the net, training by epochs, or temporary arrays of up to 32 MB. Structures
+that exceed the budget are refused before they are allocated, and rows pass through the network in small enough chunks.
 """
 
 import os
@@ -104,7 +104,7 @@ CHUNK_ELEMENTS = 2**21
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
 GPU_CHUNK = 32
-"""Factor of this target and this maximum on a GPU, where small chunks take as long as large ones."""
+"""Factor of ``CHUNK_ELEMENTS`` and the maximum of ``CHUNK_ROWS`` on a GPU: small chunks take as long as large ones."""
 ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
@@ -178,7 +178,9 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Bytes of a structure; ``MemoryBudgetError`` if it exceeds the budget, with the rule's matrix and one row."""
+        """Bytes of a structure; ``MemoryBudgetError`` if it exceeds the budget together with the rule's
+        matrix and one row.
+        """
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
         if matrix > self.size:

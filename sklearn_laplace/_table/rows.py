@@ -1,8 +1,8 @@
 r"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, standardised targets.
 
-**Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. Here σ is one number, one per
-target, or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by s, and its
-dispersion φ is the noise variance of an average row in these units. The remaining ratios v′ are known before the fit:
+**Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. Here σ is one number, one
+number per target, or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by
+s. Its dispersion φ is the noise variance of an average row in these units. The ratios v′ are known before the fit:
 
 .. math:: \sigma_c^2 v_{nc} / s_c^2 = \varphi\, v'_{nc}, \qquad v'_{nc} = v_{nc}\, (u_c / s_c)^2,
 
@@ -38,7 +38,7 @@ FEWEST_ROWS = 2
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Return noise variances (n, C), validated, in squared units of y; given as (n,), they apply to all targets."""
+    """Validate noise variances, in squared units of y, and return (n, C). Given as (n,), they apply to all targets."""
     if value is None:
         return None
     if not likelihood.takes_known_noise:
@@ -234,7 +234,10 @@ class PreparedData:
 
     @property
     def mean_variance(self) -> float:
-        """Mean over the network's targets of variance, or of the largest square below total weight 2; 1 for classes."""
+        """Mean variance of the network's targets; 1 for classes.
+
+        Below a total weight of 2, the largest square of each target replaces its variance.
+        """
         if self.targets.ndim == 1:
             return 1.0
         _, deviation, constant = spread(self.targets, self.weights)

@@ -15,7 +15,7 @@ NORMAL_RANGE = 3.2897072539029444
 MOST_EXACT = 2.0**53
 """All floating-point numbers above this value are whole."""
 MOST_COPIES = 10
-"""Maximum ratio of weights at which multiples of the smallest weight count copies; larger ones may be coincidences."""
+"""Maximum ratio of weights at which multiples of the smallest count copies; larger multiples may be coincidences."""
 FAR_TARGET = 1e6
 """Distance of a target from all others, in units of their range, above which a warning is issued."""
 MOST_ZEROS = 0.5
@@ -50,7 +50,7 @@ def zeros_hint(targets: np.ndarray) -> str:
 
 
 def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
-    """Reason for a warning about one target (n, C) that is extremely far from all others; empty if there is none.
+    """Reason for a warning if one of the targets (n, C) is extremely far from all others; otherwise empty.
 
     >>> far_target(np.array([[1.0], [2.0], [1e12], [3.0]]), np.ones(4)).split(".")[0]
     'y holds 1e+12 in row 2, and the other targets lie between 1 and 3'
@@ -71,7 +71,7 @@ def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    """Row weights (n,). Shares, which sum to at most one, are rescaled to sum to Kish's effective sample size.
+    """Row weights (n,). If several weights sum to at most one, they are rescaled to Kish's effective sample size.
 
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))

@@ -177,7 +177,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Set up the mode search, exact if affordable. If memory is too small, an error is raised."""
+    """Set up the mode search, exact if affordable. With too little memory, it fails: the method does not change."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag

@@ -116,7 +116,7 @@ def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale)
 
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which they count as almost free of noise. Gradients are then skipped."""
+"""Noise variance of standardised targets below which they are almost free of noise; gradient training is undone."""
 BEGUN_DISPERSION = 0.5
 """Initial φ after gradient training, in units of the held-out mean squared error."""
 

@@ -224,8 +224,8 @@ class Adam:
 class Dropout:
     """Masks of hidden units: 0 with the dropout probability, else 1 / (1 − probability) (Srivastava et al. 2014).
 
-    All masks are parts of one random sequence. The start of a mask depends on step and layer. New random numbers for each
-    step would take as long as the step. Nets of the same probability have the same mask.
+    All masks are parts of one random sequence. The start of a mask depends on step and layer. New random numbers for
+    each step would take as long as the step. Nets of the same probability have the same mask.
     """
 
     def __init__(self, rates: Sequence[float], stacked: Stacked, batch_size: int, seed: int) -> None:

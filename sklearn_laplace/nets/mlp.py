@@ -44,7 +44,7 @@ class Standardise(nn.Module):
     r"""Standardise the inputs derived from each column with fixed statistics: (x − mean) / scale, by default x itself.
 
     A cycle of period p adds the inputs :math:`\cos(2πx/p)` and :math:`\sin(2πx/p)`, all cosines before all sines.
-    For a period above 1, x is rounded down to a whole number first, such as the day in a cycle of a week.
+    For a period above 1, x is first rounded down to a whole number, such as a day in a weekly cycle.
 
     >>> Standardise(1, cycles=[[4.0]])(torch.tensor([[1.0]])).round()
     tensor([[1., 0., 1.]])

@@ -8,8 +8,9 @@ mean form,
           + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
           + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
-with the likelihood of the estimator, which replaces the criterion of the user's net. The last term represents rows of
-earlier fits. Their loss has gradient g and curvature H at the earlier weights; d is the difference from these weights.
+with the total weight :math:`N_w` and the likelihood of the estimator, which replaces the criterion of the user's net.
+The last term represents rows of earlier fits. Their loss has gradient g and curvature H at the earlier weights; d is
+the difference from these weights.
 
 **Standardisation.** A linear layer with a bias whose input is X, or a range of its columns, standardises that input.
 The functions that the net can represent, the names of its parameters, and the units of gradients with respect to X stay
