@@ -101,7 +101,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Fit in one pass over all rows; several workers share it if ``gradient`` is given and the structure is a sum."""
+        """Fit in a pass over all rows, by several workers if ``gradient`` is given and the structure sums over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)
