@@ -29,10 +29,7 @@ def ggn(
     w = _weights(weights, len(x))
     J = jacobian(module, names, x)
     Lambda = output_hessian(kind, outputs(module, x), y, noise_variance)
-    H = torch.zeros(J.shape[2], J.shape[2], dtype=torch.float64)
-    for n in range(len(x)):
-        H = H + w[n] * J[n].T @ Lambda[n] @ J[n]
-    return H
+    return torch.einsum("ncp,ncd,ndq->pq", J, w[:, None, None] * Lambda, J)
 
 
 def empirical_fisher(
@@ -163,20 +160,15 @@ def kron_factors(
     w = _weights(weights, len(x))
     clone = _float64_copy(module)
     layer = _linear(clone, layer_name)
-    Lambda = output_hessian(kind, outputs(module, x), y, noise_variance)
-    A: Tensor | float = 0.0
-    B: Tensor | float = 0.0
-    for n in range(len(x)):
-        inputs, jacobians = _layer_input_and_output_jacobian(clone, layer, x[n : n + 1])
-        if reduce:
-            inputs, jacobians = inputs.mean(0, keepdim=True), jacobians.sum(1, keepdim=True)
-        for position in range(len(inputs)):
-            a, G = inputs[position], jacobians[:, position]
-            if fold_bias and layer.bias is not None:
-                a = torch.cat([a, a.new_ones(1)])
-            A = A + w[n] * torch.outer(a, a) / (w.sum() * len(inputs))
-            B = B + w[n] * G.T @ Lambda[n] @ G
-    return torch.as_tensor(A), torch.as_tensor(B)
+    f, a, G = _layer_inputs_and_output_jacobians(clone, layer, x)
+    Lambda = output_hessian(kind, f, y, noise_variance)
+    if reduce:
+        a, G = a.mean(1, keepdim=True), G.sum(2, keepdim=True)
+    if fold_bias and layer.bias is not None:
+        a = torch.cat([a, a.new_ones(*a.shape[:2], 1)], 2)
+    A = torch.einsum("n,nli,nlj->ij", w / (w.sum() * a.shape[1]), a, a)
+    B = torch.einsum("nclo,ncd,ndlp->op", G, w[:, None, None] * Lambda, G)
+    return A, B
 
 
 def kron_precision(A: Tensor, B: Tensor, delta: float | Tensor, scale: float = 1.0) -> Tensor:
@@ -229,8 +221,11 @@ def _linear(module: nn.Module, layer_name: str) -> nn.Linear:
     return layer
 
 
-def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (L, in) of one layer and derivative (C, L, out) of the outputs in the layer's output."""
+def _layer_inputs_and_output_jacobians(module: nn.Module, layer: nn.Linear, x: Tensor) -> tuple[Tensor, ...]:
+    """Outputs (n, C), inputs (n, L, in) of one layer and derivative (n, C, L, out) of the outputs in its output.
+
+    Each row is passed alone, so that the derivative of the sum over rows has that of each row.
+    """
     calls: list[tuple[Tensor, Tensor]] = []
 
     def perturb(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -241,11 +236,13 @@ def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: T
     handle = layer.register_forward_hook(perturb)
     try:
         with torch.enable_grad():
-            f: Tensor = module(_double(row)).reshape(-1)
+            f = torch.cat([module(_double(x[n : n + 1])).reshape(1, -1) for n in range(len(x))])
     finally:
         handle.remove()
-    if len(calls) != 1 or calls[0][0].shape[0] != 1 or calls[0][0].shape[-1] != layer.in_features:
+    if len(calls) != len(x) or any(a.shape[0] != 1 or a.shape[-1] != layer.in_features for a, _ in calls):
         raise ValueError("the layer must be called once per forward, on inputs of shape (n, ..., in)")
-    inputs, perturbation = calls[0]
-    G = torch.stack([torch.autograd.grad(entry, perturbation, retain_graph=True)[0] for entry in f])
-    return inputs.reshape(-1, layer.in_features), G.reshape(len(G), -1, layer.out_features)
+    inputs = torch.stack([a.reshape(-1, layer.in_features) for a, _ in calls])
+    perturbations = [perturbation for _, perturbation in calls]
+    columns = [torch.autograd.grad(c.sum(), perturbations, retain_graph=True) for c in f.unbind(1)]
+    G = torch.stack([torch.cat(column).reshape(len(x), -1, layer.out_features) for column in columns], 1)
+    return f.detach(), inputs, G
