@@ -26,18 +26,25 @@ from ..curvatures import GGN
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
 from .linearised import _curvature_at, _settled
-from .rows import Density, linear_rows, one_temperature
+from .rows import Density, LinearRows, linear_rows, one_temperature
 
 
-def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LatentGaussian:
+def leave_one_out(
+    fit: LaplaceFit,
+    exact: LaplaceFit,
+    batches: Iterable[Rows],
+    hyper: Hyper,
+    all_rows: Iterable[LinearRows] | None = None,
+) -> LatentGaussian:
     """Mean (n, C) and covariance (n, C, C) of each row's noise-free outputs, given all other rows.
 
     The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
     exact structure, determines the mean. A row of weight zero gets the ordinary prediction. The temperature affects
     only the covariance.
+    ``all_rows`` are the ``linear_rows`` of the batches, if they are known.
     """
     one_temperature(hyper)
-    all_rows = linear_rows(fit.network, batches)
+    all_rows = linear_rows(fit.network, batches) if all_rows is None else all_rows
     settled = _settled(exact, all_rows, batches, hyper)
     for_mean = posterior = settled.posterior(replace(hyper, temperature=1.0))
     same = fit is exact and hyper.temperature == 1.0
@@ -59,10 +66,15 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
 
 
 def loo_log_density(
-    fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper, density: Density
+    fit: LaplaceFit,
+    exact: LaplaceFit,
+    batches: Iterable[Rows],
+    hyper: Hyper,
+    density: Density,
+    all_rows: Iterable[LinearRows] | None = None,
 ) -> float:
     """Leave-one-out log density Σ w log p(yₙ | other rows), nats. :class:`Likelihood` defines the scored y and w."""
-    latent, total, start = leave_one_out(fit, exact, batches, hyper), 0.0, 0
+    latent, total, start = leave_one_out(fit, exact, batches, hyper, all_rows), 0.0, 0
     for _, targets, weights in batches:
         span = slice(start, start + len(weights))
         of_batch = LatentGaussian(latent.mean[span], latent.covariance[span])

@@ -231,10 +231,13 @@ def _path_score(fit: LaplaceFit, batches: Iterable[Rows], profile: bool) -> _Sco
 def _point_score(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], density: Density, profile: bool
 ) -> _Score:
+    rows = linear_rows(fit.network, batches)  # the same for all candidates
+
     def score(candidates: Sequence[Hyper]) -> list[_Found]:
         if not profile:
-            return [(loo_log_density(fit, exact, batches, hyper, density), hyper) for hyper in candidates]
-        return [at_best_noise(fit, leave_one_out(fit, exact, batches, hyper), batches, hyper) for hyper in candidates]
+            return [(loo_log_density(fit, exact, batches, hyper, density, rows), hyper) for hyper in candidates]
+        latents = [leave_one_out(fit, exact, batches, hyper, rows) for hyper in candidates]
+        return [at_best_noise(fit, latent, batches, hyper) for latent, hyper in zip(latents, candidates, strict=True)]
 
     return score
 
