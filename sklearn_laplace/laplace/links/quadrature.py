@@ -66,7 +66,7 @@ class Quadrature(Link):
             weights = points.new_full((len(points),), 1 / len(points))
         else:
             nodes, weights = grid(spread[wide])
-            points = (mean + nodes @ root[:, wide].mT).softmax(-1)
+            points = (mean[:, None] + root[:, wide] @ nodes.mT).softmax(0).mT  # several times faster than softmax(1)
         average = weights @ points
         average = average / average.sum()  # removes the rounding error of up to 100,000 summands
         return average, torch.minimum(weights @ (points - average).square(), average * (1 - average))
