@@ -48,19 +48,17 @@ def softmax_normal_expectation(mean: Tensor, cov: Tensor, n_nodes: int = 64) -> 
     return (w[:, None] * torch.softmax(f, 1)).sum(0) / math.pi ** (C / 2)
 
 
-def softmax_normal_expectation_mc(mean: Tensor, cov: Tensor, n_pairs: int = 1_000_000, seed: int = 0) -> Tensor:
-    """E[softmax(f)], f ~ N(mean, cov), by seeded Monte Carlo with antithetic pairs; any C.
+def softmax_normal_expectation_mc(mean: Tensor, cov: Tensor, n_draws: int = 2**15, seed: int = 0) -> Tensor:
+    """E[softmax(f)], f ~ N(mean, cov), by quasi-random draws: scrambled Sobol points; any C.
 
-    Standard error at most ``0.5 / sqrt(n_pairs)`` per class, usually far less.
+    The error is far below the standard error of independent draws, which is at most ``0.5 / sqrt(n_draws)`` per class.
 
     Returns
     -------
     Tensor of shape (C,)
     """
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(n_pairs, len(mean), dtype=torch.float64, generator=generator)
-    shift = z @ _root(cov).T
-    return 0.5 * (torch.softmax(mean + shift, 1) + torch.softmax(mean - shift, 1)).mean(0)
+    points = torch.quasirandom.SobolEngine(len(mean), scramble=True, seed=seed).draw(n_draws, dtype=torch.float64)
+    return torch.softmax(mean + torch.special.ndtri(points) @ _root(cov).T, 1).mean(0)
 
 
 def poisson_lognormal(mean: float, variance: float, k: int, exposure: float = 1.0) -> tuple[float, float]:
