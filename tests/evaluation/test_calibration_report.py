@@ -38,6 +38,8 @@ from sklearn_laplace.metrics.worst_groups import GroupCoverage, leaves, strata
 from sklearn_laplace.plotting import CalibrationReportDisplay, PredictionIntervalDisplay
 from sklearn_laplace.recalibration import SigmaScaling
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 N = 1000
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(N, 3))
