@@ -19,6 +19,8 @@ from sklearn_laplace._table.statistics import count_hint
 from sklearn_laplace.distributions import CountMixture, NegativeBinomialLogNormal, PoissonLogNormal
 from sklearn_laplace.errors import UnsupportedCombinationError
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(31)
 ALPHA = 0.6
 SMALL = {"likelihood": "negative_binomial", "hidden_layer_sizes": (5,), "n_bins": None, "random_state": 0}
@@ -84,6 +86,7 @@ def test_masses_moments_quantiles_and_draws_belong_together():
 # ---------------------------------------------------------------------- the overdispersion
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_overdispersed_counts_have_better_probabilities_than_poisson(model):
     """The true α is within its statistical error; 90 % intervals of integers cover slightly more than 0.9."""
     poisson = LaplaceRegressor(n_members=1, **SMALL | {"likelihood": "poisson"}).fit(X, Y)
@@ -94,6 +97,7 @@ def test_overdispersed_counts_have_better_probabilities_than_poisson(model):
     assert metrics.coverage(poisson, X_NEW, Y_NEW) < 0.85
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_counts_without_overdispersion_are_poisson():
     """The variance of a typical count is that of the Poisson distribution within 10 %."""
     rng = np.random.default_rng(5)
@@ -102,6 +106,7 @@ def test_counts_without_overdispersion_are_poisson():
     assert model.overdispersion_ * counts.mean() < 0.1
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_linear_net_has_the_overdispersion_of_maximum_likelihood():
     """Negative binomial regression with a weak prior: the EM criterion is biased by less than 3 of 150 rows."""
     design = np.column_stack([X, np.ones(len(X))])
@@ -138,6 +143,7 @@ def test_the_criterion_is_the_expected_likelihood_of_the_rows():
     assert CountRows(means, variances, counts, weights).criterion(ALPHA) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_each_output_has_its_own_overdispersion():
     """One column is Poisson, the other has α = 0.6; both kinds of attributes have the shape of the outputs."""
     targets = np.column_stack([np.random.default_rng(0).poisson(np.full(150, 4.0)), Y])
