@@ -10,6 +10,8 @@ from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.distributions import CountMixture, NegativeBinomialLogNormal, NormalMixture, PoissonLogNormal
 from sklearn_laplace.distributions.evaluation import nested, quantiles_of
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(17)
 X = RNG.uniform(-2, 2, size=(100, 2))
 MEAN = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
