@@ -17,6 +17,8 @@ from sklearn_laplace.distributions.transforms import LogTransform
 from sklearn_laplace.errors import TableWarning, UnsupportedCombinationError
 from sklearn_laplace.recalibration import SigmaScaling
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(5)
 X = RNG.uniform(0, 3, size=(80, 2))
 Y = np.exp(X[:, 0] + 0.4 * RNG.normal(size=80))
