@@ -29,6 +29,8 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.nets.skorch_net import MAPLoss
 from sklearn_laplace.options import GaussianPrior, Kron
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(43)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
 Y = X @ RNG.normal(size=(4, 2)) + [1.0, -2.0] + 0.3 * RNG.normal(size=(60, 2))
@@ -112,6 +114,7 @@ def test_a_linear_net_fitted_in_parts_is_bayesian_linear_regression_on_all(struc
     assert model.laplace_.total_weight == WEIGHTS.sum()
 
 
+@pytest.mark.usefixtures("complete_training")
 @pytest.mark.parametrize("structure", ["full", "functional"])
 def test_what_the_evidence_chooses_is_what_it_chooses_on_all_rows(structure):
     """The joint evidence at the joint mode, for two targets in the scales of the previous fit."""
@@ -180,6 +183,7 @@ def test_old_rows_enter_by_their_quadratic_model(structure, kind):
     contracts.close(slopes, expected, 1e-9, "gradient of the criterion")
 
 
+@pytest.mark.usefixtures("complete_training")
 @pytest.mark.parametrize("structure", MONOIDS)
 def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
     """The joint gradient vanishes: autodiff for the new rows, the quadratic model for the old ones."""
@@ -199,6 +203,7 @@ def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
     assert float((network.theta - past.theta).norm()) > 0.1
 
 
+@pytest.mark.usefixtures("complete_training")
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
     """Two halves of the plane, two seeds: the loss on the first half grows less than half as much."""
@@ -251,6 +256,7 @@ def test_the_scales_are_those_of_the_previous_rows():
     assert second.laplace_.likelihood == first.laplace_.likelihood
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_classifier_learns_what_it_was_told_of():
     """The classes are those of the previous estimator; the new rows may have only one of them."""
     first = LaplaceClassifier(**SMALL).partial_fit(X, np.where(LABELS == "top", "mid", LABELS), ["low", "mid", "top"])
