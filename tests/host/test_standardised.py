@@ -19,6 +19,8 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save, to_
 from sklearn_laplace.laplace.layers import StandardisedLinear
 from sklearn_laplace.nets.skorch_net import first_layers, renewed
 
+pytestmark = pytest.mark.usefixtures("short_trainings")
+
 RNG = np.random.default_rng(8)
 Z = RNG.normal(size=(60, 3))
 SCALE, SHIFT = np.array([1e3, 1e-2, 50.0]), np.array([1e4, 0.0, 5.0])
@@ -56,6 +58,7 @@ class Mixed(nn.Module):
 # ------------------------------------------------------------------------------ exact in every answer
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_a_given_net_learns_from_unscaled_columns():
     """Without standardisation, the hidden units are saturated and the net learns next to nothing."""
     for seed in range(3):
@@ -63,6 +66,7 @@ def test_a_given_net_learns_from_unscaled_columns():
         assert model.fit(X, Y).score(X, Y) > 0.9
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_predictions_and_their_derivatives_are_those_for_standardised_columns():
     """The standardisation is part of the net: gradients and X_std are in the units of X."""
     raw, standardised = (model.fit(rows, Y) for model, rows in zip(two(), (X, Z), strict=True))
@@ -142,6 +146,7 @@ def test_copies_of_rows_are_weights():
     np.testing.assert_array_equal(clone(raw).fit(X.repeat(weights, 0), Y.repeat(weights)).predict(X_NEW), weighted)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_each_column_has_its_own_prior_precision():
     """prior="ard" needs a linear first layer; relevances of standardised columns are comparable."""
     options = {**FIXED, "prior_precision": "evidence", "prior": "ard"}
@@ -221,6 +226,7 @@ def test_a_wrong_value_is_an_error(net, value, message):
         LaplaceRegressor(net, standardize_X=value, random_state=0).fit(X, Y)
 
 
+@pytest.mark.usefixtures("complete_training")
 def test_classes():
     """The same for a classifier."""
     net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
