@@ -378,8 +378,12 @@ MOST_OF_PREDICTION = Trace(21, 14, 0)
 
 
 @pytest.mark.parametrize(("n", "classes"), list(MOST_OF_FIT))
+@pytest.mark.usefixtures("short_training")
 def test_a_default_fit_and_a_prediction_enter_few_files(n, classes):
-    """The counts are upper limits that only fall. Rows travel inside objects, so that only following a call counts."""
+    """The counts are upper limits that only fall. Rows travel inside objects, so that only following a call counts.
+
+    The trainings have few steps, which enter what all steps enter.
+    """
     fit, prediction = traces(n, classes=classes)
     assert not fit.exceeds(MOST_OF_FIT[n, classes]), fit
     assert fit.exceeds(Trace(fit.files - 1, fit.data_classes, fit.resolved))
