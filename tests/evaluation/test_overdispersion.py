@@ -126,7 +126,7 @@ def test_held_out_rows_choose_the_overdispersion_of_members_that_train_together(
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     assert len(model.members_) >= 4 and {member.overdispersion_ for member in model.members_} == {model.overdispersion_}
     assert ALPHA / 2 < model.overdispersion_ < 2 * ALPHA
-    assert 0.85 < metrics.coverage(model, X_NEW, Y_NEW) < 0.97
+    assert 0.85 < metrics.coverage(model, X_NEW[:400], Y_NEW[:400]) < 0.97
 
 
 def test_the_criterion_is_the_expected_likelihood_of_the_rows():
