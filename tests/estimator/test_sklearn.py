@@ -95,6 +95,11 @@ OF_TRAINED_NETS = ("check_classifiers_train", "check_regressors_train")
 """Checks that ask for a score."""
 
 
+def is_of_complete_nets(check):
+    """True for a check of a score. Those of memory maps have the same data, and few steps meet their limits."""
+    return name_of(check) in OF_TRAINED_NETS and not getattr(check, "keywords", {})
+
+
 @pytest.fixture
 def trained_for(monkeypatch, check):
     """The members of default ensembles take a tenth of their steps, and all nets a few unless their score is checked.
@@ -104,7 +109,7 @@ def trained_for(monkeypatch, check):
     shorten(monkeypatch, 50, 45)
     if name_of(check) not in OF_EVERY_NET:
         skip_choices(monkeypatch)
-    with nullcontext() if name_of(check) in OF_TRAINED_NETS else few_steps():
+    with nullcontext() if is_of_complete_nets(check) else few_steps():
         yield
 
 
@@ -214,9 +219,13 @@ def test_grid_search_in_a_pipeline_over_everything():
 
 
 def test_cross_validation_scores_are_sane():
-    """Defaults, no tuning: R² near the known .48 of diabetes, accuracy near the known .97 of breast cancer."""
-    assert cross_val_score(LaplaceRegressor(random_state=0), X, Y, cv=2).mean() > 0.44
-    assert cross_val_score(LaplaceClassifier(random_state=0), X_CLASS, Y_CLASS, cv=2).mean() > 0.95
+    """Defaults, no tuning: R² near the known .48 of diabetes, accuracy near the known .97 of breast cancer.
+
+    A third and a half of the rows, which are in no order, predict the others.
+    """
+    third, half = (np.split(np.arange(len(rows)), [n]) for rows, n in ((X, 150), (X_CLASS, 284)))
+    assert cross_val_score(LaplaceRegressor(random_state=0), X, Y, cv=[third]).item() > 0.44
+    assert cross_val_score(LaplaceClassifier(random_state=0), X_CLASS, Y_CLASS, cv=[half]).item() > 0.95
 
 
 def test_set_params_reaches_the_nets_own_parameters():
