@@ -1,4 +1,4 @@
-"""Smaller samples and shorter trainings of streamed fits, for processes that run the scripts of ``examples/scaling``.
+"""Smaller samples, shorter trainings and fewer scored rows, for processes that run the scripts of ``examples/scaling``.
 
 Workers of dask import this module (``distributed.worker.preload``), workers of Ray call ``make_small``, and
 ``python few_rows.py SCRIPT …`` runs a script. Further calls follow after a ``+``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sklearn_laplace._ensemble import train_members
 from sklearn_laplace._estimator import sources
 from sklearn_laplace._table import source_of as recognise
 from sklearn_laplace._training import batches as stream
@@ -27,7 +29,10 @@ SMALL: dict[tuple[ModuleType, str], Any] = {
     (recipe, "STEPS_AT_1000"): (60, 40),
     (stream, "BUFFER_ROWS"): 1024,
     (checkpoint, "EVERY"): 0.05,
+    (train_members, "REGULARISATIONS"): ((0.1, 0.0),),
 }
+NEW_ROWS = 1000
+"""Number of rows whose predictions are scored and shown."""
 
 
 def make_small() -> None:
@@ -42,8 +47,14 @@ def dask_setup(worker: object) -> None:
     make_small()
 
 
+def score_few() -> None:
+    """Let the scripts, whose folder is in the path, score fewer rows."""
+    import_module("rows").NEW_ROWS = NEW_ROWS
+
+
 def run(script: str, *options: str) -> None:
     """Run a script in this process, as ``python SCRIPT OPTIONS`` does."""
+    score_few()
     sys.argv = [script, *options]
     runpy.run_path(script, run_name="__main__")
 

@@ -160,6 +160,7 @@ def test_ray_trains_on_two_workers(folder, alone, ray_cluster, tmp_path, monkeyp
 
         def small_fit(config):
             few_rows.make_small()
+            few_rows.score_few()
             with open(tmp_path / f"{os.getpid()}.out", "w") as file, contextlib.redirect_stdout(file):
                 fit(config)
 
