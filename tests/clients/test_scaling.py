@@ -228,10 +228,12 @@ def test_labels_are_read_from_a_column(tmp_path, monkeypatch):
     from sklearn_laplace import LaplaceClassifier
     from sklearn_laplace._estimator import sources
     from sklearn_laplace._table import source_of as recognise
+    from sklearn_laplace._training import batches
     from sklearn_laplace.errors import CutWarning
 
     for module in (recognise, sources):
         monkeypatch.setattr(module, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(batches, "BUFFER_ROWS", 1000)  # the first buffer is filled whatever the time limit
     X = np.random.default_rng(0).random((1000, 2))
     labels = pd.Series(np.where(X[:, 0] > 0.5, "yes", "no"))
     labels[999] = "perhaps"  # not in the sample
