@@ -204,8 +204,10 @@ def test_two_classes_may_share_a_logit(rows, monkeypatch):
 
 
 @pytest.mark.parametrize(("likelihood", "overdispersion"), [("poisson", 0.0), ("negative_binomial", 0.5)])
-def test_counts_train_on_a_stream(rows, likelihood, overdispersion):
-    """Mean of the counts, and their overdispersion, which the sample determines."""
+def test_counts_train_on_a_stream(rows, likelihood, overdispersion, monkeypatch):
+    """Mean of the counts, and their overdispersion, which half of the sample determines."""
+    for module in (recognise, sources):
+        monkeypatch.setattr(module, "SAMPLE_ROWS", SAMPLE // 2)
     X, rng = np.array(rows[0]), np.random.default_rng(0)
     mean = np.exp(1 + np.sin(6 * X[:, 0]))
     mixed = mean if not overdispersion else mean * rng.gamma(1 / overdispersion, overdispersion, size=N)
