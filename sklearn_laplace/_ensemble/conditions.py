@@ -10,7 +10,7 @@ from .._table.rows import TableShape
 from .._table.source import Group
 from .._training.built_in import of_one_net
 from .._training.plan import FitRequest
-from .._training.recipe import LEAST_OF_OTHERS, LEAST_ROWS, recipes_for
+from .._training.recipe import LEAST_ROWS, recipes_for
 from ..errors import UnsupportedCombinationError
 from ..laplace.structures import Functional
 from ..laplace.subsets._base import Subset
@@ -30,8 +30,7 @@ def trains_jointly(
     """True if a fit trains its members jointly: built-in net, enough rows, and no option that needs a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    least_rows = LEAST_ROWS if likelihood.has_dispersion else LEAST_OF_OTHERS
-    many = shape.n_rows >= least_rows and parameters["prior"] is None
+    many = shape.n_rows >= LEAST_ROWS and parameters["prior"] is None
     if not (built_in and many and _selects_by_held_out(options)) or _is_of_one_net(parameters, options):
         return False
     if likelihood.has_dispersion:
@@ -108,13 +107,8 @@ def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool)
     return sum(block.size for block in blocks_of(layers, shape, None if is_auto(n_bins) else n_bins))
 
 
-def leaves_layers_open(request: FitRequest, options: Options) -> bool:
-    """True if the layers are "auto", and no option depends on them or fixes bins, prior, epochs or number of nets."""
-    parameters = request.parameters
-    n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
-    set_by_user = (n_bins, parameters["prior"], parameters["max_epochs"], options.map_precision, request.stream)
-    one_net = parameters["net"] is not None or is_number(parameters["n_members"])
-    of_weights = options.prior_mean or isinstance(parameters["temperature"], Mapping)
-    of_weights = of_weights or not is_plain_subset(parameters["subset_of_weights"])
-    is_open = is_auto(parameters["hidden_layer_sizes"]) and not (one_net or of_weights)
-    return is_open and options.prior_precision.free and all(value is None for value in set_by_user)
+def leaves_layers_open(parameters: Mapping[str, Any]) -> bool:
+    """True if no option refers to hidden layers, bins or single tensors; linear nets have none of these."""
+    n_bins = parameters["n_bins"]
+    is_open = is_auto(parameters["hidden_layer_sizes"]) and (n_bins is None or is_auto(n_bins))
+    return is_open and is_plain_subset(parameters["subset_of_weights"])

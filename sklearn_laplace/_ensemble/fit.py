@@ -9,15 +9,15 @@ need a net of all rows instead, for example ``max_epochs`` or an integer ``n_mem
 ====================================  ================================================================
 distinct rows                         members
 ====================================  ================================================================
-regression, 40 to 1,000               two repeats of eight nets, and one repeat of eight linear nets
+regression, 10 to 1,000               two repeats of eight nets, and one repeat of eight linear nets
 regression, more                      two repeats of four nets
-classification, 100 or more           two repeats of four nets
-counts, 100 or more, with sum ≥ 30    two repeats of four nets
+classification, 10 or more            two repeats of four nets
+counts, 10 or more, with sum ≥ 30     two repeats of four nets
 fewer                                 one net that is trained alone (see below)
 ====================================  ================================================================
 
 The nets of the first repeat suit smooth functions; those of the second have more bins and suit fine detail
-(``_training/recipe.py``). The linear nets are omitted if an option refers to hidden layers or bins
+(``_training/recipe.py``). The linear nets are omitted if an option refers to hidden layers, bins or single tensors
 (``leaves_layers_open`` in ``conditions.py``).
 
 1. A short trial compares the errors of a few nets on held-out rows. It selects the prior precision of the training and
@@ -37,13 +37,10 @@ Afterwards, the training of these four nets continues on all rows.
 **Nets that are trained alone** (``fit_alone.py``). All other fits train one net on all rows, or several, one after the
 other. By default, the evidence of the first net selects the prior precisions of all. For classification and counts, a
 copy of the first net is trained without one fold. Its held-out rows select a factor that multiplies these precisions.
-A linear net replaces a default net with nearly constant outputs (``linear.py``). The default net is kept if its log
-evidence is higher by more than ``AS_PROBABLE``.
 
 **Lists of trained nets.** The posterior of each net in the list is approximated as if it were the only net.
 """
 
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +49,6 @@ from .._training.built_in import of_one_net
 from .._training.cache import cached_training
 from .._training.plan import FitRequest, WarmStart
 from .._training.progress import STAGES, Task
-from ..errors import MemoryBudgetError
 from ..laplace.fit import Hyper
 from ..laplace.torch_state import single_thread
 from ..nets.given_net import is_list
@@ -61,9 +57,8 @@ from .approximate_counts_and_classes import approximate_counts_and_classes
 from .approximate_members import approximate_jointly, nets_of, noise_of_folds, pieces_of, traced
 from .conditions import check_in_memory, trains_jointly
 from .ensemble import Ensemble
-from .fit_alone import FAILURES, fit_alone, issue, kept_back
+from .fit_alone import fit_alone
 from .joint_members import JointMembers
-from .linear import AS_PROBABLE, has_learnt_nothing, linear_request
 from .member import Member
 from .train_members import train_jointly, within_time
 
@@ -77,15 +72,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     check_in_memory(request, options, is_joint=together)
     if together:
         return fit_jointly(within_time(request, task.clock), n_stages, task)
-    ensemble, linear = fit_alone(_of_one(request), n_stages, task), None
-    if task.clock.is_over() or not has_learnt_nothing(request, ensemble):
-        return ensemble
-    with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
-        linear = fit_alone(linear_request(request), n_stages, task)
-    if linear is None or linear.first.log_evidence < ensemble.first.log_evidence - AS_PROBABLE:
-        return ensemble
-    issue(caught, of_others=False)
-    return linear
+    return fit_alone(_of_one(request), n_stages, task)
 
 
 def fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:

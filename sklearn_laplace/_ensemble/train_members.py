@@ -93,7 +93,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     n_rows = len(data.X) if stream is None else stream.n_rows
     recipes = recipes_of(request.parameters, data, n_rows)
     is_few = loss.has_noise and stream is None and n_rows <= FEW_ROWS
-    if is_few and leaves_layers_open(request, request.resolved):
+    if is_few and leaves_layers_open(request.parameters):
         recipes += (linear(recipes[0]),)
     n_members = FOLDS_OF_FEW if is_few else FOLDS_OF_MANY  # of a repeat
     held_out = torch.from_numpy(_held_out(data, len(recipes), n_members, stream)).to(rows.inputs.device)

@@ -23,11 +23,10 @@ from .progress import Steps, Task
 
 FOLDS_OF_MANY, FOLDS_OF_FEW = 4, 8
 """Number of folds of a repeat: by default, and for few rows with normal noise."""
-LEAST_ROWS, LEAST_OF_OTHERS, FEW_ROWS, MANY_ROWS = 40, 100, 1000, 2000
-"""Limits on the number of rows. ``LEAST_ROWS``: minimum for folds, because the errors of fewer rows do not determine
-the noise level. ``LEAST_OF_OTHERS``: minimum for joint training on classes and counts; with fewer rows, members are
-confident far from the rows. ``FEW_ROWS``: maximum for ``FOLDS_OF_FEW`` folds and linear members under normal noise.
-``MANY_ROWS``: with more rows, nets for noisy targets are narrower, and a time limit may omit rows."""
+LEAST_ROWS, FEW_ROWS, MANY_ROWS = 10, 1000, 2000
+"""Limits on the number of rows. ``LEAST_ROWS``: minimum for joint training. ``FEW_ROWS``: maximum for ``FOLDS_OF_FEW``
+folds and linear members under normal noise. ``MANY_ROWS``: with more rows, nets for noisy targets are narrower, and a
+time limit may omit rows."""
 
 
 def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_folds: int) -> np.ndarray:

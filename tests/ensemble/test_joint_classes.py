@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import log_loss
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -65,8 +67,8 @@ def trains_together(model, n_rows, n_columns=10):
     return trains_jointly(parameters, shape, resolve(kind, parameters))
 
 
-def test_classes_train_together_from_100_rows_on():
-    assert [trains_together(LaplaceClassifier(), n) for n in (99, 100, 50_000)] == [False, True, True]
+def test_classes_train_together_from_ten_rows_on():
+    assert [trains_together(LaplaceClassifier(), n) for n in (9, 10, 50_000)] == [False, True, True]
     assert not trains_together(LaplaceClassifier(n_members=3), 50_000)
     assert not trains_together(LaplaceClassifier(prior_precision="evidence"), 50_000)
 
@@ -79,6 +81,14 @@ def test_the_probabilities_are_close_to_the_truth(fitted):
     loss = -fitted.log_predictive_density(X, y).mean()
     assert true_log_loss(X, y) < loss < true_log_loss(X, y) + 0.06
     np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1.0)
+
+
+def test_classes_that_few_rows_separate_are_predicted_with_confidence():
+    """The curvature almost vanishes, so the prior precision of largest evidence is far too small."""
+    X, y = load_breast_cancer(return_X_y=True)
+    few = np.random.default_rng(1).permutation(len(y))
+    model = LaplaceClassifier(random_state=1).fit(X[few[:65]], y[few[:65]])
+    assert log_loss(y[few[65:]], model.predict_proba(X[few[65:]])) < 0.2
 
 
 def test_held_out_rows_are_those_that_a_member_has_not_seen(fitted):

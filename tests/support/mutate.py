@@ -659,18 +659,11 @@ MUTATIONS = (
         "members",
     ),
     Mutation(
-        "nets that have learnt something taken for constant ones",
-        "_ensemble/linear.py",
-        "FLAT = 0.1",
-        "FLAT = 10.0",
-        "linear",
-    ),
-    Mutation(
-        "a linear net whatever its evidence",
-        "_ensemble/linear.py",
-        "AS_PROBABLE = 0.1",
-        "AS_PROBABLE = 1e3",
-        "linear",
+        "a narrow search of the prior precision",
+        "laplace/selection/held_out.py",
+        "DECADES = 6",
+        "DECADES = 1",
+        "joint_classes",
     ),
     Mutation(
         "an exact net that may lose all weight",

@@ -412,7 +412,7 @@ def test_members_train_with_the_dropout_of_the_trial(monkeypatch):
             assert float((values == 0).double().mean()) == pytest.approx(rate, abs=0.01)
 
 
-@pytest.mark.parametrize(("n_rows", "n_folds"), [(40, 8), (FEW_ROWS, 8), (1001, 4)])
+@pytest.mark.parametrize(("n_rows", "n_folds"), [(10, 8), (FEW_ROWS, 8), (1001, 4)])
 @pytest.mark.usefixtures("short_training")
 def test_a_default_fit_has_a_member_for_each_fold_of_some_repeats(n_rows, n_folds):
     members = LaplaceRegressor(random_state=0).fit(*friedman(n_rows))._ensemble.members
@@ -423,7 +423,7 @@ def test_a_default_fit_has_a_member_for_each_fold_of_some_repeats(n_rows, n_fold
 
 
 def test_a_default_fit_of_fewer_rows_has_no_folds():
-    assert all(member.unseen is None for member in LaplaceRegressor().fit(*friedman(39))._ensemble.members)
+    assert all(member.unseen is None for member in LaplaceRegressor().fit(*friedman(9))._ensemble.members)
 
 
 def test_it_predicts_as_well_as_a_boosted_forest(fitted):

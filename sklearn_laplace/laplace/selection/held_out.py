@@ -28,9 +28,9 @@ from ..leave_one_out.rows import Density, LinearRows, linear_rows, normal_terms
 from ..likelihoods._base import without_noise
 from ..structures._base import Eigenbasis
 
-DECADES = 3
+DECADES = 6
 """The common factor of the precisions ranges over this many powers of ten above and below 1."""
-POINTS, DEAR_POINTS = 49, 13
+POINTS, DEAR_POINTS = 97, 25
 """Numbers of grid points: if one eigendecomposition serves all of them, and if each needs a factorisation."""
 TOLERANCE = 0.002
 """Precisions are equivalent if log densities differ by at most this many nats per target, or by 1 nat in total."""
