@@ -33,8 +33,7 @@ from .._validation.arguments import choice, explained
 from ..errors import UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.latent import Components, LatentGaussian, Predictive
-from ..laplace.links._base import centred
+from ..laplace.latent import Components, Predictive
 from ..laplace.structures._base import Posterior
 from ..laplace.torch_state import ordinary_tensors, single_thread
 from ..nets.given_net import is_list
@@ -297,47 +296,6 @@ class FittedModel(ABC):
         """
         require_fitted(self)
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
-
-    @by_block
-    def score_samples(self, X: Any) -> np.ndarray:
-        """Similarity of each row to the training data: −log of the mean epistemic variance.
-
-        The mean is over the standardised outputs. For a classifier, it is over the logits minus their mean, because a
-        common shift of the logits has no effect.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to score.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Higher values are more similar to the training data.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.linspace(0, 6, 40)[:, None]
-        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> like_the_data, far_away = model.score_samples([[3.0], [30.0]])
-        >>> bool(like_the_data > far_away)
-        True
-        """
-        require_fitted(self)
-        likelihood = self.laplace_.likelihood
-
-        def moments(_: Any, latent: LatentGaussian) -> Tensor:
-            logits = likelihood.class_logits(latent)
-            logits = centred(logits) if likelihood.over_classes else logits
-            return torch.stack([logits.mean, logits.variance, logits.mean.square()], -1)
-
-        with self._asked(X) as (x, options):
-            mean, variance, square = self._ensemble.averages(x, options, moments).unbind(-1)
-        several = len(self._ensemble.members) > 1
-        variance = (variance + (square - mean.square()) * several).mean(-1)
-        return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
 
     @by_block
     def outside(self, X: Any) -> Any:
