@@ -1,44 +1,45 @@
 """Fit of an ensemble: how many members it has, how they are trained, and their weights in the mixture.
 
-Regression means numeric targets other than counts. *Held-out rows* of a net are the fold that it is not trained on.
+Regression means numeric targets other than counts.
 
-**Joint training** (``train_members.py``). A *repeat* is a random partition of the rows into folds, with one net per
-fold. Each net is trained on all rows outside its fold. The built-in net is trained jointly by default. Some options
-need a net of all rows instead, for example ``max_epochs`` or an integer ``n_members`` (``conditions.py``).
+**Joint training** (``train_members.py``) is the default for the built-in net. A *repeat* is a random partition of the
+rows into folds, with one net per fold. Each net is trained on the rows outside its fold; the rows of its fold are its
+*held-out rows*. Options that need nets of all rows, such as ``max_epochs`` or an integer ``n_members``, exclude joint
+training (``conditions.py``).
 
 ====================================  ================================================================
-distinct rows                         members
+targets and distinct rows             members
 ====================================  ================================================================
 regression, 10 to 1,000               two repeats of eight nets, and one repeat of eight linear nets
 regression, more                      two repeats of four nets
 classification, 10 or more            two repeats of four nets
 counts, 10 or more, with sum ≥ 30     two repeats of four nets
-fewer                                 one net that is trained alone (see below)
+otherwise                             one net that is trained alone (see below)
 ====================================  ================================================================
 
 The nets of the first repeat suit smooth functions; those of the second have more bins and suit fine detail
-(``_training/recipe.py``). The linear nets are omitted if an option refers to hidden layers, bins or single tensors
-(``leaves_layers_open`` in ``conditions.py``).
+(``_training/recipe.py``). There are no linear nets if the user sets hidden layers or bins, or names single tensors.
 
-1. A short trial compares the errors of a few nets on held-out rows. It selects the prior precision of the training and
-   the dropout rate, which all nets of step 2 share. In regression with many rows, a large error halves the widths of
-   the hidden layers. For overdispersed counts, the trial estimates a first overdispersion. Its nets are discarded.
-2. The nets of the table are trained. Held-out rows then select the weight of each repeat and, independently of step 1,
-   the prior precision of the posteriors. In regression, they also determine the noise. For overdispersed counts, they
-   select the overdispersion; for classification, a factor by which all logits are multiplied.
-3. In regression, four *exact nets* form a further repeat if an exact Gauss–Newton step costs at most ``MOST_ADDED``.
-   Each of them holds out one of four folds. Their prior precisions are selected separately. Exact nets are uncertain
-   in regions without rows, and together get at least a fifth of the weight (``joint_members.py``).
+1. A short trial, whose nets are discarded, compares errors on held-out rows. It selects a dropout rate and a prior
+   precision for the training of step 2. In regression with more than ``MANY_ROWS`` rows, a large error halves the
+   widths of the hidden layers. For overdispersed counts, the trial gives a first overdispersion.
+2. The nets of the table are trained.
+3. In regression, four *exact nets*, one per fold of a further repeat, are trained by exact Gauss–Newton steps. They are
+   omitted if such a step costs more than ``MOST_ADDED`` multiply-adds (``joint_members.py``).
+4. Held-out rows select the weight of each repeat; its nets share this weight equally. A repeat with little weight is
+   dropped, but exact nets together get at least a fifth: held-out rows cannot show that nets with bins are
+   overconfident in regions without rows. For classification, held-out rows also select factors of the logits.
+5. The posterior of each net is approximated on its training rows. Held-out rows select its prior precision, which may
+   differ from that of the training, and the noise of a regression or the overdispersion of counts.
 
-If the trial finds that targets of a regression are almost free of noise, four exact nets replace steps 2 and 3. One
-step may then cost more (``MOST_STEP``), because no other nets are trained. Held-out rows determine the noise model.
-Afterwards, the training of these four nets continues on all rows.
+If the trial finds almost no noise in the targets of a regression, only four exact nets are trained. The limit of their
+cost is higher then (``MOST_STEP``). Held-out rows determine the noise model, and the four nets continue on all rows.
 
-**Nets that are trained alone** (``fit_alone.py``). All other fits train one net on all rows, or several, one after the
-other. By default, the evidence of the first net selects the prior precisions of all. For classification and counts, a
-copy of the first net is trained without one fold. Its held-out rows select a factor that multiplies these precisions.
+**Training alone** (``fit_alone.py``). Other fits train one or more nets in sequence, each on all rows. By default, the
+evidence of the first net selects the prior precisions, which all nets share. For classification and counts, a copy of
+the first net is trained without a quarter of the rows. These rows select a factor of the prior precisions.
 
-**Lists of trained nets.** The posterior of each net in the list is approximated as if it were the only net.
+**Lists of trained nets.** If ``net`` is a list, each net is approximated as if it were the only one.
 """
 
 from dataclasses import replace
