@@ -8,9 +8,9 @@ r"""Laplace approximation of the log evidence, its gradient and its Hessian, fro
 (MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ*, the evidence is concave in the logarithms of the group
 precisions and of the dispersion φ. Let Σ be the posterior covariance, :math:`t_g = \sum_{i\in g} \delta_i
 \Sigma_{ii}`, :math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2` and :math:`\gamma = P - \sum_g
-t_g`, where P is the number of weights. Group g has :math:`n_g` weights. Let E be the loss at unit dispersion,
-:math:`N_w` the total weight of the rows and C the number of outputs. The curvature scales with :math:`\varphi^{-p}`.
-For a likelihood with a dispersion, the derivatives are
+t_g`, where P is the number of weights, not the precision. Group g has :math:`n_g` weights. Let E be the loss at unit
+dispersion, :math:`N_w` the total weight of the rows and C the number of outputs. The curvature scales with
+:math:`\varphi^{-p}`. For a likelihood with a dispersion, the derivatives are
 
 .. math::
 
@@ -78,8 +78,8 @@ def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     r"""Exact gradient, and a bound on the Hessian's diagonal that does not need S, for many groups.
 
     Each entry of the bound is at least as large in magnitude as the exact one, because :math:`S_{gg} \ge t_g^2/n_g`
-    (with equality if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one
-    ``shrinkage``.
+    (with equality if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. The cost is
+    one call of ``shrinkage``.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -99,7 +99,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Statistics t (G,) and S (G, G) of the module docstring; with one precision, from eigenvalues of H if cheap."""
+    """Statistics t (G,) and S (G, G) of the module docstring; for one precision, from the eigenvalues of H if cheap."""
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision

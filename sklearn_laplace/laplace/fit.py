@@ -82,7 +82,7 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Quadratic model around θ, at θ + d: loss Σ w·nll + gᵀd + ½ dᵀHd and gradient g + H d, at unit dispersion.
+        """Loss Σ w·nll + gᵀd + ½ dᵀHd and its gradient g + H d at θ + d, by the quadratic model around θ at φ = 1.
 
         ``move`` is d. ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
         """
@@ -101,7 +101,7 @@ class LaplaceFit:
         )
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
-        """Factorised posterior. If ``spectral``, a single prior precision uses a cached eigendecomposition of H."""
+        """Factorised posterior. For a single prior precision, ``spectral`` uses a cached eigendecomposition of H."""
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
@@ -167,9 +167,10 @@ def fit_laplace(
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights), in float64.
 
-    ``like`` is a curvature with which the result will be merged. It replaces ``structure`` and its ``options``. With
-    ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
-    The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al. 2018b).
+    ``like`` is a curvature with which the result will be merged. It determines the structure, in place of ``structure``
+    and ``options``. With ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,)
+    is Σ w Jᵀ r if known. The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al.
+    2018b).
 
     Raises ``NonFiniteError``, which names the layer and the rows, if a sum is not finite. Raises ``ValueError`` if two
     passes have different numbers of rows. Sums are checked after a pass, so that a GPU need not synchronise during it.

@@ -3,7 +3,7 @@ r"""Numerics of the engine: factorisations and solves with one policy for jitter
 Structures factorise curvatures and precisions with these functions, in float64.
 
 :func:`sum_of_rows` sums float32 values to more than float32 accuracy, also on GPUs that are slow at float64. On such
-GPUs, the sum of n values is split as in Rump, Ogita & Oishi (2008), algorithm 3.2. With :math:`\sigma = 2^{\lceil
+GPUs, each of the n values is split as in Rump, Ogita & Oishi (2008), algorithm 3.2. With :math:`\sigma = 2^{\lceil
 \log_2 (n + 2) \rceil} 2^e` and :math:`\max |x| < 2^e`,
 
 .. math:: q_i = (\sigma + x_i) - \sigma, \qquad r_i = x_i - q_i .

@@ -114,7 +114,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs per row (d,) of each of :func:`input_columns`: 1, 2 with an indicator, or (V + 1) / V for V levels."""
+    """Inputs per row (d,) of each of :func:`input_columns`. With V levels, an embedding counts as 1 / V of an input."""
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1

@@ -29,7 +29,7 @@ if sys.platform != "win32":
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
-    """Run the block with one torch thread, unless ``wanted`` is False; a process forked within it keeps one thread."""
+    """Run the block with one torch thread, unless ``wanted`` is False; a process forked within the block keeps it."""
     before, process = torch.get_num_threads(), os.getpid()
     if not wanted or before == 1:
         yield

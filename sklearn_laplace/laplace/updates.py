@@ -43,7 +43,7 @@ class PreviousPosterior:
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit, with its curvature converted to ``Full`` by P products, unless it already is a ``structure``."""
+        """The fit with its curvature converted to ``Full`` by P products; unchanged if already a ``structure``."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta

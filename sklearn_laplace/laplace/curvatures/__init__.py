@@ -1,4 +1,4 @@
-"""Registry of curvature rules: how one row contributes to the curvature. The file name is the key."""
+"""Registry of curvature rules, which define a row's contribution to the curvature. The file name is the key."""
 
 from ._base import CurvatureRule
 from .empirical_fisher import EmpiricalFisher

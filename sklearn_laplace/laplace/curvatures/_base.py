@@ -1,4 +1,4 @@
-"""Base class of curvature rules. A rule does not depend on structures and priors."""
+"""Base class of curvature rules. A rule depends on neither structures nor priors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class CurvatureRule(ABC):
 
     @abstractmethod
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of columns K of S, which is the number of backward passes and of dense rows per data row."""
+        """Number of columns K of S: a data row needs K backward passes, and contributes K dense rows."""
 
     def memory(self, n_parameters: int) -> int:
-        """Bytes of one contribution, without the structure. Rows are processed in chunks and count as zero."""
+        """Bytes of a contribution given as a matrix; zero if it is given as rows, which are processed in chunks."""
         return 0
 
     def sampling(self, n_samples: int, seed: int) -> CurvatureRule:
-        """Return the same rule with another number of draws per row and seed; ``self`` if the rule draws nothing."""
+        """Return the rule with this number of draws per row and this seed; ``self`` if the rule draws nothing."""
         return self

@@ -32,5 +32,5 @@ class GGN(CurvatureRule):
         return Batch(line.pullback(factor), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of columns of Λ^½: C, or C − 1 for C logits."""
+        """Number of columns of Λ^½: C, or C − 1 for the logits of C classes."""
         return int(likelihood.hessian_factor(torch.zeros(1, n_outputs, dtype=torch.float64)).shape[-1])

@@ -33,7 +33,7 @@ class Hessian(CurvatureRule):
         return Batch(line.pullback(no_columns), line.outputs, weights, matrix)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of columns of equal cost, 4: each of P passes through the gradient costs about 4 P multiply-adds."""
+        """Number of columns of a rule of equal cost, 4: each of P backward passes costs about 4 P multiply-adds."""
         return 4
 
     def memory(self, n_parameters: int) -> int:

@@ -5,7 +5,7 @@ product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectati
 instead of one per output (Martens & Grosse 2015, section 5).
 
 The draws of a row depend only on its inputs and on the seed. The bits of the inputs are hashed by the mixing function
-of SplitMix64 (Steele, Lea & Flood 2014). The hash is the generator's state, and the draws are its next values.
+of SplitMix64 (Steele, Lea & Flood 2014). The hash is the state of the generator, whose next values are the draws.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _mixed(values: Tensor) -> Tensor:
 
 
 def _shifted(values: Tensor, places: int) -> Tensor:
-    """Logical right shift, which fills with zeros. The right shift of int64 repeats the sign bit."""
+    """Logical right shift, which fills with zeros. torch's right shift of int64 repeats the sign bit instead."""
     return (values >> places) & ((1 << (64 - places)) - 1)
 
 

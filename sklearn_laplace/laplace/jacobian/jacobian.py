@@ -9,7 +9,7 @@ Row n of a batch contributes :math:`S_n^\top J_n` (K × P). Here :math:`J_n` (C 
   :math:`\sum_l g_{nkl} \otimes a_{nl}`;
 - one tensor of any other layer. The part is stored densely.
 
-The block of a layer is [W | b] (outputs × inputs, the bias as last column), flattened row by row.
+The block of a linear layer is [W | b] (outputs × inputs, the bias as last column), flattened row by row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .khatri_rao import add_khatri_rao_, add_square_
 
 @dataclass(frozen=True)
 class _LinearFactor:
-    """Part of SᵀJ of a linear layer, stored as two tensors, whose last axes have sizes I and O."""
+    """Part of SᵀJ of a linear layer with I inputs and O outputs: two tensors, whose last axes have sizes I and O."""
 
     inputs: Tensor
     cotangents: Tensor
@@ -110,7 +110,7 @@ class LayerFactor(_LinearFactor):
         return LayerFactor(self.inputs.double(), self.cotangents.double())
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
-        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64; for a layer with itself, at least the lower triangle.
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64. If ``other`` is self, use only the lower triangle.
 
         The sum is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two layers. Its cost hardly
         depends on K.
@@ -244,7 +244,7 @@ def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]
 
 
 def _in_float64(factor: Factor) -> Factor:
-    """Convert to float64 and keep the type of the factor, unlike :meth:`SharedFactor.double`."""
+    """Convert to float64 and keep the class of the factor, unlike :meth:`SharedFactor.double`."""
     return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 

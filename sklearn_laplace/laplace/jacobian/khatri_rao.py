@@ -28,7 +28,10 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """Add a layer's block, at least its lower triangle, to a matrix (O·I, O·I). Costs a quarter of a Khatri–Rao sum."""
+    """Add a layer's block to a matrix (O·I, O·I), at a quarter of the cost of :func:`add_khatri_rao_`.
+
+    Only the lower triangle of the result is valid.
+    """
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)

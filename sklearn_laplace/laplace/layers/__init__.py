@@ -1,4 +1,4 @@
-"""Registry of layers: how each kind yields its part of the Jacobian. One file per variant; the file name is the key.
+"""Registry of layers, which yield their parts of the Jacobian. One file per kind of layer; the file name is the key.
 
 A module that owns parameters is described by the first class in ``FACTORED`` that handles it, else by ``generic``.
 """

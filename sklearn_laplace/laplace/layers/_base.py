@@ -56,7 +56,7 @@ class FactoredLayer(ABC):
 
     @abstractmethod
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
-        """The layer's part of SᵀJ, from features and cotangents (n, K, …) with the axes of a row's outputs last."""
+        """The layer's part of SᵀJ, from features and cotangents (n, K, …), whose last axes are a row's outputs."""
 
 
 def shared_factor(inputs: Tensor, cotangents: Tensor, positions: int) -> LayerFactor | SharedFactor:

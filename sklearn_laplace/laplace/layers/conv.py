@@ -1,4 +1,4 @@
-r"""Convolutions: one linear map at every position, applied to patches of the padded input.
+r"""Convolutions: the same linear map, applied to the patch of the padded input at every position.
 
 Let :math:`a_{nl}` be the patches of row n, and :math:`g_{nkl}` the cotangents at the output positions l. The part is
 :math:`\sum_l g_{nkl} \otimes [a_{nl}, 1]`, as for a linear layer at several positions. A grouped convolution is one
@@ -69,7 +69,7 @@ class Conv(FactoredLayer):
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
         """Patches with a column of ones for the bias, shape (n, L, I + 1), without columns of unselected tensors.
 
-        With groups: the patches without such a column, shape (n, C·kernel, L).
+        With groups: the patches without a column of ones, shape (n, C·kernel, L).
         """
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         if self.groups > 1:

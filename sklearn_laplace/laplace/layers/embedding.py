@@ -1,4 +1,4 @@
-r"""``torch.nn.Embedding``: the cotangents of a row, summed at its indices.
+r"""``torch.nn.Embedding``: the cotangents of a row, summed for each of its indices.
 
 The part of row n is :math:`\sum_l e_{i_{nl}} \otimes g_{nkl}`, with e the unit vectors of the vocabulary.
 """

@@ -3,14 +3,15 @@ r"""Leave-one-out predictions in closed form: the predictive distribution of eac
 The model is the network linearised at θ*, :math:`f_n(\theta) = f_n^* + J_n(\theta - \theta^*)`, at its mode under the
 given hyperparameters. Let :math:`r_n` and :math:`\Lambda_n` be the gradient and the expected Hessian of row n's loss
 with respect to its outputs, :math:`S_n S_n^\top = w_n \Lambda_n/\varphi` and :math:`q_n = J_n P^{-1} J_n^\top`. A
-Newton step on the objective without row n, whatever its weight, gives
+Newton step on the objective without row n gives, for any weight of this row,
 
 .. math:: f_{-n} = f_n + q_{-n}\, w_n r_n/\varphi, \qquad
           q_{-n} = q_n + q_n S_n (I - S_n^\top q_n S_n)^{-1} S_n^\top q_n
 
 (Cook & Weisberg 1982 for least squares; Rad & Maleki 2020 for other losses). For a Gaussian likelihood this equals a
-refit of the linearised network without the row. For other likelihoods the error is of second order in the leverage,
-because the curvature of the *other* rows changes.
+refit of the linearised network without the row. For ``negative_binomial``, whose Hessian differs from Λ, the error is
+of first order in the leverage. For the remaining ones it is of second order, because the curvature of the *other*
+rows changes.
 
 The left-out mean uses :math:`q_n` from an exact structure (``exact``). The left-out covariance uses the fit's own
 structure without the row (``left_out_covariance`` in ``structures/``).

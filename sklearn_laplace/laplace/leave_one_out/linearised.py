@@ -98,7 +98,7 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """First fit at step, step/2, … that lowers the objective, and whether the decrease is a rounding error.
+    """First fit at step, step/2, … that lowers the objective, and whether the decrease is only a rounding error.
 
     None if no step lowers it.
     """

@@ -22,7 +22,7 @@ Density = Callable[[LatentGaussian, Tensor, float], Tensor]
 
 
 def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
-    """Log density log N(y; mean, covariance + φ diag(v)) of each row (n,), nats; v are known noise variances or 1."""
+    """Log of N(y; mean, covariance + φ diag(v)) for each row (n,), nats; v holds known noise variances or ones."""
     y, noise = without_noise(targets.double(), latent.mean.shape[-1])
     squares, logdet = normal_terms(y - latent.mean, latent.covariance, dispersion * noise)
     return -0.5 * (squares + logdet + latent.mean.shape[-1] * math.log(2 * math.pi))
@@ -83,7 +83,7 @@ class _Pass:
 
 
 def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
-    """A :class:`LinearRows` for each batch, as a reusable iterable; recomputed if larger than :data:`HELD`."""
+    """A :class:`LinearRows` for each batch, as a reusable iterable, recomputed in each pass if above :data:`HELD`."""
     recomputed, kept, size = _Pass(network, batches), [], 0
     for rows in recomputed:
         size += len(rows.weights) * sum(block.width(rows.outputs.shape[1]) for block in network.blocks)

@@ -59,7 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Likelihood for targets of this mean variance, and C known noise variances of an average row in units of φ."""
+        """Likelihood for targets of this mean variance. ``noise`` (C,): known variances of an average row, per φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -84,7 +84,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll``. Only the known noise in ``targets`` is used."""
+        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll``. Of ``targets``, only the known noise is used."""
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -95,7 +95,7 @@ class Likelihood(ABC):
         return 0.0
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½ Σ log v of each row's known noise, shape (n,): the part of the negative log density independent of φ."""
+        """½ Σ log v of each row's known noise, shape (n,): the part of −log p that does not depend on φ."""
         return torch.zeros_like(outputs[:, 0])
 
     def noise_variance(self, dispersion: float, n_outputs: int, device: torch.device | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 
 :math:`\Lambda = \mathrm{diag}(p) - pp^\top`, :math:`r = p - e_y`. Λ has rank C−1 and a Cholesky factor in closed form
-(Tanabe & Sagae 1992). With :math:`q_k = \sum_{j \ge k} p_j`, 0-based,
+(Tanabe & Sagae 1992). With :math:`q_k = \sum_{j \ge k} p_j` (indices start at 0),
 :math:`S_{kk} = \sqrt{p_k q_{k+1}/q_k}` and :math:`S_{ik} = -p_i \sqrt{p_k/(q_k q_{k+1})}` for i > k.
 """
 

@@ -26,8 +26,8 @@ from ._base import Likelihood, with_noise
 class Gaussian(Likelihood):
     """Normal targets with one noise variance, or with noise variances in known ratios.
 
-    ``target_variance``, the mean over the targets, sets the scale of the search for φ. ``noise`` has the C known noise
-    variances of new rows in units of φ; if it is empty, each variance is φ.
+    ``target_variance``, the mean of the targets' variances, sets the scale of the search for φ. ``noise`` has the C
+    known noise variances of new rows in units of φ; if it is empty, each variance is φ.
 
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     tensor([2.])

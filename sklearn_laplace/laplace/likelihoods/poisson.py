@@ -31,8 +31,9 @@ class Poisson(Likelihood):
     f + log w, and the score of the row is log p(w y) instead of w log p(y).
 
     A Laplace approximation of a log rate has a mode m and a variance v. It corresponds to a gamma distribution of the
-    rate, with shape 1/v and mean :math:`e^m` (MacKay 1998). Therefore predictions take the log rate as normal with mean
-    m − v/2 and variance v. Predicted means then sum to about the observed total, unlike :math:`e^{m + v/2}`.
+    rate, with shape 1/v and mean :math:`e^m` (MacKay 1998). Predictions therefore treat the log rate as normal with
+    mean m − v/2 and variance v. The predicted means :math:`e^m` sum to about the observed total; :math:`e^{m + v/2}`
+    would not.
 
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
     tensor([16.3097])

@@ -1,4 +1,4 @@
-"""Base class of links, softmax samples, and the pairwise coupling of the links "probit" and "moderated".
+"""Base class of links; softmax samples; pairwise coupling for the links "probit" and "moderated".
 
 Samples use normal draws that are shared by all rows, so a prediction does not depend on the other rows. The draws are
 scrambled Sobol points mapped through the normal quantile function.
@@ -49,7 +49,7 @@ def centred(latent: LatentGaussian) -> LatentGaussian:
 
 
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s) for each sample of ``latent``, else for each draw, (S, n, C). Covariances may be singular."""
+    """softmax(f_s), shape (S, n, C), for the samples of ``latent`` or else for draws. Covariances may be singular."""
     if latent.samples is not None:
         return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)

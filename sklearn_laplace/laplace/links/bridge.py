@@ -33,12 +33,12 @@ class Bridge(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """α / Σα, shape (n, C), or the softmax of the mean logits if an α is infinite (a class of zero variance)."""
+        """α / Σα, shape (n, C), or the softmax of the mean logits if an α is infinite (a logit of zero variance)."""
         log_alpha, degenerate = _log_concentration(latent)
         return torch.where(degenerate, latent.mean, log_alpha).softmax(-1)
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """p (1 − p) / (1 + Σα), shape (n, C), or the variance over the draws if a class has zero variance."""
+        """p (1 − p) / (1 + Σα), shape (n, C), or the variance over the draws if a logit has zero variance."""
         log_alpha, degenerate = _log_concentration(latent)
         p = log_alpha.softmax(-1)
         dirichlet = p * (1 - p) * (-log_alpha.logsumexp(-1, keepdim=True)).sigmoid()

@@ -1,12 +1,13 @@
-r"""Quadrature link: the integral of the softmax on a grid. With up to five classes, it is the reference for all links.
+r"""Quadrature link: the integral of the softmax on a grid. With up to five classes, it is the reference for the others.
 
 With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M from :mod:`~sklearn_laplace.laplace.links.bridge`,
 
 .. math:: E[\mathrm{softmax}(f)] = \int \mathrm{softmax}\Big(\mu + \sum_i s_i z_i v_i\Big) \prod_i \phi(z_i)\,dz_i
 
-over the at most C − 1 directions with a positive variance. Each direction has a grid of equal steps h. The error of
-such a sum decreases like :math:`e^{-2\pi a/h}`, where :math:`a = \pi/(\sqrt2 s_i)` is the distance to the nearest pole
-of the softmax (Trefethen & Weideman 2014). The step h of each direction therefore depends on its :math:`s_i`.
+over the at most C − 1 directions with a positive variance. Each direction has a grid of equal steps h. The error of a
+sum over the grid decreases like :math:`e^{-2\pi a/h}`, where :math:`a = \pi/(\sqrt2 s_i)` is the distance to the
+nearest pole of the softmax (Trefethen & Weideman 2014). The step h of each direction therefore depends on its
+:math:`s_i`.
 """
 
 import math

@@ -4,7 +4,7 @@ The objective is the evidence at converged weights, :math:`E(\delta) = \max_\var
 \varphi), \delta, \varphi)`. The weights first settle (converge) by damped Gauss–Newton steps, and the dispersion is
 re-estimated along the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after
 the weights have settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common
-factor up or down. If no move helps, the factor shrinks, and the search ends at ``LAST_RATIO``.
+factor up or down. Whenever no move helps, the factor shrinks; the search ends at ``LAST_RATIO``.
 
 MacKay's fixed point overshoots, because it ignores how the curvature changes with the weights. Only settled states are
 compared: at other weights, the formula of the evidence does not hold, and can exceed the value at the mode.
@@ -123,7 +123,7 @@ def _settle(
 
 
 def _moves(state: Mode, ratio: float) -> list[Hyper]:
-    """Proposals for the prior precisions: MacKay's, then changes by a common factor, first in the same direction."""
+    """Proposals for the prior precisions: MacKay's, then a common factor, first in MacKay's direction."""
     current = state.hyper.prior_precision
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision
     move = MACKAY_DAMPING * (target / current).log()

@@ -219,7 +219,7 @@ def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: 
 
 
 def _next_damping(damping: float, gain: float) -> float:
-    """Damping for the next step: smaller if the quadratic model predicted the gain well, larger if badly."""
+    """Damping for the next step: smaller if the quadratic model predicted the gain well, larger if it did not."""
     if gain > 0.75:
         damping /= 5.0
     elif gain < 0.25:

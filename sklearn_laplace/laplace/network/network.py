@@ -140,7 +140,7 @@ class Network:
         return replace(self, layout=replace(self.layout, elements=elements))
 
     def with_parameters(self, theta: Tensor) -> Network:
-        """Network with selected weights θ (P,). Everything else is shared with this network."""
+        """Network whose selected weights are set to θ (P,). Everything else is shared with this network."""
         dtype = next(self.module.parameters()).dtype
         tensors = self.tensors(theta.to(dtype))
         # Contiguous copies instead of views of θ, so that a saved and loaded network rounds in the same way.

@@ -13,7 +13,7 @@ from ..structures._base import Posterior
 class PosteriorPredictive(ABC):
     """Map from a posterior over weights to a distribution over outputs.
 
-    ``shift`` (P,) is the change of the posterior mean from θ* due to rows added after training, or None.
+    ``shift`` (P,) is the change of the posterior mean from θ* due to later additions and removals of rows, or None.
     """
 
     takes_link: ClassVar[bool]
@@ -22,7 +22,7 @@ class PosteriorPredictive(ABC):
     @classmethod
     @abstractmethod
     def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
-        """Return the predictive of a posterior. Weight samples, if any, are drawn here once and shared by all rows."""
+        """Return the predictive for a posterior. Weight samples, if any, are drawn here once and shared by all rows."""
 
     @abstractmethod
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:

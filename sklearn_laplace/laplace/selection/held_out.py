@@ -53,7 +53,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density (nats) of held-out rows on a grid of m values of ρ. Without a dispersion, it is ``constants``."""
+    """Log density (nats) of held-out rows on a grid of m values of ρ; ``constants`` if there is no dispersion."""
 
     unit: Tensor  # prior precisions used in training, (G,)
     ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (m,)
@@ -151,7 +151,7 @@ def held_out_scores(
 
 
 def prior_factors(fit: LaplaceFit, hyper: Hyper) -> Tensor:
-    """Factors (m,) of the prior precisions to compare. There are fewer if each needs its own factorisation."""
+    """Factors (m,) of the prior precisions: a coarser grid if each factor needs its own factorisation."""
     dear = fit.curvature.eigenbasis() is None or len(hyper.prior_precision) > 1
     factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
     return factors.to(hyper.prior_precision)

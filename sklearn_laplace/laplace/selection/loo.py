@@ -1,4 +1,4 @@
-r"""Selection by the leave-one-out log density, that of each row under a fit without that row.
+r"""Selection by leave-one-out: the log density of each row under a fit without that row.
 
 .. math:: L(\delta, \varphi) = \sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi)
 
@@ -15,7 +15,7 @@ V)^\top`. The mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{d
 
 Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
 the data. With :func:`loo_path`, the search starts with a grid over the whole range. Otherwise it climbs from the
-present values.
+current values.
 """
 
 import math
@@ -245,7 +245,7 @@ def _point_score(
 def at_best_noise(
     fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
 ) -> tuple[float, Hyper]:
-    """Maximum over φ of the log density of left-out latents at (ρ, 1), with its hyperparameters φ and δ = ρ/φ."""
+    """Maximum over φ of the log density, from left-out outputs at (ρ, 1), with its hyperparameters φ and δ = ρ/φ."""
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))

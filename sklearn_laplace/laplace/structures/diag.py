@@ -96,7 +96,7 @@ class DiagPosterior(Posterior):
         return vector / self.total
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Σ_p J_kp J_lp / p from the factors; the dense Jacobian of linear layers is never formed."""
+        """Σ_p J_kp J_lp / P_pp from the factors; the dense Jacobian of linear layers is never formed."""
         return jacobian.weighted_inner(1 / self.total)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:

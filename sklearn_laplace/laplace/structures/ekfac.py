@@ -1,13 +1,13 @@
 r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
 
 With the eigenvectors :math:`U_B, U_A` of the factors of kron and the weight gradient :math:`G_{nk}` of row n and
-column k of S (summed over positions before it is squared),
+column k of S, which is a sum over the positions of the row,
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
 
 The basis depends on all rows, so a second pass over them is needed. Two ekfac curvatures can only be added if they have
-the same basis. Each layer has a single prior precision, because different ones would not be diagonal in the basis.
+the same basis. Each layer has a single prior precision, because several precisions would not be diagonal in the basis.
 """
 
 from collections.abc import Sequence

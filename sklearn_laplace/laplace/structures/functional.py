@@ -49,7 +49,7 @@ class Functional(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of (dense) factors, Gram matrix and factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K."""
+        """Bytes of factors, Gram matrix and factorisation: 8 · M · (Σ (O + I) + 3 M), M = N·K; dense factors: O·I."""
         row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (row_size + 3 * n_dual)
 

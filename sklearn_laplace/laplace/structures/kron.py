@@ -49,7 +49,7 @@ class KronBlock:
 
     @cached_property
     def output_spectrum(self) -> tuple[Tensor, Tensor]:
-        """Eigendecomposition of the output sum, independent of all hyperparameters."""
+        """Eigendecomposition of B, which does not depend on hyperparameters."""
         return eigh(self.output_sum if self.block.factored else torch.ones_like(self.output_sum))
 
     @cached_property
@@ -214,8 +214,8 @@ class Kron(Curvature):
         .. math:: P_l = (\sqrt{s N_w}\,\mathrm E[g g^\top] + \sqrt\delta I) \otimes (\sqrt{s N_w}\,A + \sqrt\delta I),
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
-        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The paper's N is :math:`s N_w`
-        with :math:`s = 1/(T\varphi^p)`, so the temperature enters once.
+        This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The N of the paper is
+        :math:`s N_w` with :math:`s = 1/(T\varphi^p)`, so the temperature enters only once.
         """
         sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)

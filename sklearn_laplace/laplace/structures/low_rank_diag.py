@@ -5,9 +5,10 @@ directions V,
 
 .. math:: H_l \approx V \Lambda V^\top + D, \qquad D = \max(0,\ \mathrm{diag}\,H_l - \mathrm{diag}(V \Lambda V^\top)),
 
-with the exact diagonal of H. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`,
-for any pattern of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L
-eigendecomposition :math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
+where :math:`\mathrm{diag}\,H_l` is exact. The posterior precision is the sum of a diagonal :math:`D' = s D +
+\mathrm{diag}(\delta)`, for any pattern of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and
+the L × L eigendecomposition :math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal
+rows and
 
 .. math:: P^{-1} = D'^{-1/2} (I - Q^\top \mathrm{diag}(1 / (1 + l))\, Q) D'^{-1/2}, \qquad
           R = D'^{-1/2} (I - Q^\top \mathrm{diag}(r)\, Q), \quad

@@ -10,10 +10,10 @@ from ._base import Subset
 
 
 class LastLayer(Subset):
-    """The last module with parameters in the forward pass. It must be a linear layer or a convolution.
+    """The module with parameters that is called last. It must be a linear layer or a convolution.
 
-    No other layer may reach the outputs without passing through it. In a network with several heads, the outputs of the
-    other heads would have no variance.
+    No other layer may reach the outputs on a path that bypasses the last layer. In a network with several heads, the
+    outputs of the other heads would have no variance.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> import torch

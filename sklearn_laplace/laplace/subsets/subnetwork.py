@@ -97,7 +97,7 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores in the trained network. Before training, :meth:`of` selects others."""
+    """The weights with the largest scores in the trained network. Before training, :meth:`of` selects stand-ins."""
 
     score: Score  # a value of ``SCORES``
     size: int | float  # number of weights, or their share of all weights
@@ -134,7 +134,7 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the ``n_weights`` weights with the largest scores over all tensors. Of equal scores, the first count."""
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors; among equal scores, the first."""
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):
