@@ -61,7 +61,7 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
 
 
 def _check_criterion_options(net: NeuralNet) -> None:
-    """Check that a criterion has no options that the likelihood lacks, such as weights of classes."""
+    """Check that a criterion has no options that the likelihood lacks, such as class weights."""
     criterion = net.criterion
     is_class = inspect.isclass(criterion)
     of_instance = {name: getattr(criterion, name, None) for name in ADVICE}  # its weights are buffers
@@ -157,7 +157,7 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
 
 
 def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
-    """Numbers of inputs and outputs, for arguments of a module class that take them and are not set by the user."""
+    """Arguments of a module class that take the numbers of inputs and outputs, unless the user has set them."""
     if not inspect.isclass(net.module):
         return {}
     arguments = inspect.signature(net.module).parameters
@@ -187,7 +187,7 @@ def is_frozen(net: Any) -> bool:
 
 
 def has_own_epochs(net: Any) -> bool:
-    """True for a skorch net that trains by epochs of its own, on the rows in the user's order."""
+    """True for a skorch net, which trains by epochs of its own on the rows in the user's order."""
     return isinstance(net, NeuralNet)
 
 

@@ -8,8 +8,9 @@ columns, m of which have missing values, a hidden unit of the first layer comput
 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k has
 one entry per hidden unit. Embeddings are equivalent to a linear layer applied to the one-hot encoding of the levels. A
-numeric column may enter as several inputs: its bins (:class:`Pieces`) and the waves of its cycles. Each of these inputs
-has a weight and counts in d. The curvature of all these weights has the Kronecker form of a linear layer.
+numeric column may enter as several inputs: its bins (:class:`Pieces`), and a sine and a cosine for each of its cycles
+(:class:`Standardise`). Each of these inputs has its own weight, and is counted in d. The curvature of all these weights
+has the Kronecker form of a linear layer.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
 training run uses this embedding: its weights stay at the prior mean, and their posterior is the prior. All embeddings
@@ -487,7 +488,7 @@ class TableMLP(ColumnsModule):
 
 
 def units_before(layers: Iterable[nn.Module]) -> tuple[int, ...]:
-    """Number of inputs of each linear layer among the given ones."""
+    """Number of inputs of each linear layer among the given modules."""
     return tuple(layer.in_features for layer in layers if isinstance(layer, nn.Linear))
 
 

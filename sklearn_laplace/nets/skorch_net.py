@@ -12,7 +12,7 @@ with the total weight :math:`N_w` and the likelihood of the estimator, which rep
 The last term represents rows of earlier fits. Their loss has gradient g and curvature H at the earlier weights; d is
 the difference from these weights.
 
-**Standardisation.** A linear layer with a bias whose input is X, or a range of its columns, standardises that input.
+**Standardisation.** A linear layer that has a bias and reads X, or a range of the columns of X, standardises its input.
 The functions that the net can represent, the names of its parameters, and the units of gradients with respect to X stay
 the same. Any other use of X, such as the indices of an embedding, gets the original values.
 """
@@ -223,7 +223,7 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
 
 
 class WeightedTargets(Tensor):
-    """Targets of a batch in the form for scoring callbacks, and with the values that the loss uses instead."""
+    """Targets of a batch, in the form for scoring callbacks. The loss uses the attributes in their place."""
 
     observed: Tensor  # targets combined with their known noise
     weights: Tensor  # (n,)
@@ -298,7 +298,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam that is set up only before a first epoch: importing torch's compiler takes longer than most fits."""
+    """Adam whose set-up waits for :meth:`make`: it imports torch's compiler, which takes longer than most fits."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr

@@ -38,12 +38,12 @@ SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class StackedPass:
-    """Inputs and cotangents of all layers of K nets for n rows. Inputs include neither ones for biases nor factors.
+    """Inputs and cotangents of all layers of K nets for n rows. Inputs exclude the ones for biases, and the factors.
 
-    ``outputs`` are (K, n, C). ``shared`` are the inputs (n, I) of the layers that read the columns, and ``hidden`` the
-    inputs (K, n, I) of the other layers. ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the
-    first pre-activations, and to the outputs of the other layers. The last cotangent has n = 1, since it does not
-    depend on the row.
+    ``outputs`` have shape (K, n, C). ``shared`` are the inputs (n, I) of the layers that read the columns, and
+    ``hidden`` the inputs (K, n, I) of the other layers. ``cotangents`` (K, C, n, O) are derivatives of the outputs with
+    respect to the first pre-activations, and to the outputs of the other layers. The last cotangent has n = 1, since it
+    does not depend on the row.
     """
 
     outputs: Tensor
