@@ -73,7 +73,7 @@ def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def _increasing(values: np.ndarray, levels: np.ndarray, axis: int) -> np.ndarray:
-    """Largest value of all levels up to each level, along an axis of L levels in any order."""
+    """Running maximum over ascending levels, along an axis of L levels in any order."""
     order = np.argsort(levels, kind="stable")
     largest = np.maximum.accumulate(np.take(values, order, axis), axis)
     return np.take(largest, np.argsort(order), axis)

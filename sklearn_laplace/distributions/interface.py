@@ -1,4 +1,4 @@
-"""Interface of predictive distributions, and base class of regressors that transform the distribution of another."""
+"""Interface of predictive distributions, and base class of regressors that transform that of another regressor."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol

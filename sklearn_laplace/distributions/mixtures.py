@@ -212,7 +212,7 @@ class CountMixture(PredictiveDistribution):
 def _closer(
     mixture: NormalMixture, level: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket."""
+    """One Newton step towards each quantile, or a bisection step if the Newton step leaves the bracket."""
     # Above the median, compare upper tails, because probabilities near 1 lose digits in a difference.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)
     low, high = np.where(excess < 0, x, low), np.where(excess < 0, high, x)

@@ -5,8 +5,8 @@ r"""Expected calibration error: the difference between predicted probability and
 (Guo et al. 2017, eq. 3), where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows.
 :math:`\mathrm{conf}_b` is the mean probability in the bin. :math:`\mathrm{freq}_b` is the fraction of its rows for
 which the event occurred. Bins include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width.
-The strategy "quantile" splits the rows into bins of about equal weight (Nguyen & O'Connor 2015), in which equal
-probabilities share a bin.
+The strategy "quantile" splits the rows into bins of about equal weight (Nguyen & O'Connor 2015).
+Equal probabilities share a bin.
 """
 
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ def expected_calibration_error(
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability (n,) of the evaluated event in each row, and whether the event occurred (n,).
 
-    The event is that the most probable class is the true one. For a single column, it is the second label.
+    The event is that the most probable class is the true one. For a single column, the event is the second label.
     """
     if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
         raise ValueError(

@@ -2,9 +2,9 @@ r"""Calibration report of a regressor with a predictive distribution: seven chec
 
 Each check is a test at level .05 of one consequence of calibration, on held-out rows that are treated as independent:
 
-* location: the mean normal score is 0 (``metrics/spread.py``);
+* location: the mean of the normal scores :math:`\Phi^{-1}(u_n)` is 0 (``metrics/spread.py``);
 * variance: the mean squared normal score is 1 (``metrics/spread.py``);
-* PIT: the distribution of :math:`u_n = F_n(y_n)` is uniform (``metrics/ecdf_bands.py``);
+* PIT: the probability integral transform :math:`u_n = F_n(y_n)` is uniform (``metrics/ecdf_bands.py``);
 * coverage: the distribution of :math:`|2 u_n - 1|` is uniform, so every central interval has its nominal coverage;
 * variance by size: squared errors agree with predicted variances, in bins of the predicted standard deviation;
 * coverage by width, and coverage by group: 90 % intervals cover 90 % in all groups (``metrics/worst_groups.py``).

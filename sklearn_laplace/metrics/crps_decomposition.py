@@ -9,8 +9,8 @@ The CRPS is an integral of quantile scores over their level τ (Laio & Tamea 200
 quantile regression). :math:`S_\tau^{mg}` is the score of the best constant for all rows (Bentzien & Friederichs 2014;
 Gneiting et al. 2023). The parts, integrated over τ, are
 
-* miscalibration :math:`\mathrm{MCB} = S - S^{rc} \ge 0`, what recalibration could gain;
-* discrimination :math:`\mathrm{DSC} = S^{mg} - S^{rc} \ge 0`, what the ranking of the rows gains over a constant;
+* miscalibration :math:`\mathrm{MCB} = S - S^{rc} \ge 0`, the gain of the best recalibration;
+* discrimination :math:`\mathrm{DSC} = S^{mg} - S^{rc} \ge 0`, the gain of the recalibrated quantiles over a constant;
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is computed by a

@@ -8,8 +8,9 @@ statistic is
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
-and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). The counts
-between the points are drawn from a multinomial distribution. This is exact, and its cost does not depend on n.
+and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). In the
+simulation, the counts between the points are drawn from a multinomial distribution. This is exact, and its cost does
+not depend on n.
 """
 
 from dataclasses import dataclass

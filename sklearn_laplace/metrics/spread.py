@@ -7,9 +7,9 @@ The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is stan
 
 estimates the ratio of true to predicted variance. If this ratio is 1, normal scores give :math:`n r \sim \chi^2_n`, and
 the most powerful unbiased test of the ratio is a function of r. If the scores have heavier tails than the normal, the
-variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their kurtosis. The degrees of freedom are then
-:math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not count as a wrong variance. This applies if
-κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
+variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ the kurtosis of the scores. The degrees of
+freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not count as a wrong
+variance. This correction applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
 
 In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
 
@@ -41,8 +41,8 @@ class Spread:
     """Location and variance of the normal scores, which are standard normal for a calibrated model.
 
     The mean squared score, ``ratio``, estimates the ratio of true to predicted variance, with a 95 % interval and a
-    two-sided p-value. With normal scores and this number of rows, a ratio of ``detectable`` is found with probability
-    .8.
+    two-sided p-value. With normal scores and this number of rows, a ratio of ``detectable`` is detected with
+    probability .8.
     """
 
     ratio: float

@@ -39,7 +39,8 @@ class GroupCoverage:
     """Coverage of groups of rows, with bands that hold for all of them together.
 
     ``pvalue`` is that of the worst group, adjusted for the number of groups (Bonferroni). ``equality_pvalue`` tests
-    whether the groups differ from each other. It compares each group with all groups together in place of the level.
+    whether the groups differ from each other. It compares each group with all groups together instead of with the
+    level.
     """
 
     groups: tuple[Frequency, ...]
@@ -108,7 +109,7 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digits_for(values: Sequence[float]) -> int:
-    """Number of significant digits to print values with: ``DIGITS``, or as many as tell different values apart."""
+    """Number of significant digits for printing: ``DIGITS``, or more if different values would look equal."""
     whole = 1 + int(np.log10(max(1.0, *map(abs, values))))
     for digits in (DIGITS, *range(max(whole, DIGITS + 1), MOST_DIGITS)):
         if len({f"{value:.{digits}g}" for value in values}) == len(set(values)):

@@ -169,7 +169,7 @@ class FeatureRelevanceDisplay:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Their targets or labels.
         output : int, optional
-            Index of the output to judge; required if there are several.
+            Index of the output to evaluate; required if there are several.
         n_repeats : int, default=3
             Number of shuffles of each column.
         max_rows : int, default=300
@@ -252,7 +252,7 @@ def _short(name: str) -> str:
 def losses_of_permutations(
     estimator: Any, X: Any, y: Any, output: int | None, random_state: Any, n_repeats: int = 3, max_rows: int = 300
 ) -> np.ndarray:
-    """For each of d columns, return the loss of mean log density, at least zero, if it is shuffled; shape (d,)."""
+    """Return the loss of mean log density from shuffling each of d columns, at least zero, shape (d,)."""
     X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
     if len(np.shape(X)) != 2:
         raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")

@@ -40,7 +40,7 @@ class PriorPathDisplay:
     Attributes
     ----------
     prior_precision, scores, chosen
-        As the parameters; the grid and the scores are arrays.
+        As in the parameters; the grid and the scores are arrays.
     best : dict of str to float
         Prior precision on the grid that maximises each score.
     ax_, axes_, figure_, lines_
