@@ -225,7 +225,7 @@ LEVELS = 3
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
-    """Sum of values (n,), 0-d, float64. GPUs that are slow at float64 sum float32 values by :func:`compensated`."""
+    """Sum of values (n,), 0-d, float64. GPUs slow at float64 use :func:`compensated` for float32 values."""
     if values.dtype == torch.float32 and is_slow_at_float64(values.device):
         return compensated(values)
     return values.double().sum()

@@ -12,9 +12,6 @@ Newton step on the objective without row n gives, for any weight of this row,
 refit of the linearised network without the row. For ``negative_binomial``, whose Hessian differs from Λ, the error is
 of first order in the leverage. For the remaining ones it is of second order, because the curvature of the *other*
 rows changes.
-
-The left-out mean uses :math:`q_n` from an exact structure (``exact``). The left-out covariance uses the fit's own
-structure without the row (``left_out_covariance`` in ``structures/``).
 """
 
 import math

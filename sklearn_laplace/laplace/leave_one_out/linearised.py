@@ -20,7 +20,7 @@ DECREMENT = 1e-10
 ROUNDING = 1e-14
 """Relative changes of the objective up to this size are treated as rounding errors."""
 LOOSE = 0.01
-"""Largest tolerance of the linear solve in a Newton step. If the Newton decrement is smaller, it is the tolerance."""
+"""Upper limit of the Newton decrement as the tolerance of the linear solve in a Newton step."""
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:

@@ -3,8 +3,8 @@ r"""Alternating optimisation of weights and hyperparameters (MacKay 1992; Immer 
 The objective is the evidence at converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta,
 \varphi), \delta, \varphi)`. The weights first settle (converge) by damped Gauss–Newton steps, and the dispersion is
 re-estimated along the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after
-the weights have settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common
-factor up or down. Whenever no move helps, the factor shrinks; the search ends at ``LAST_RATIO``.
+the weights have settled again. The moves are MacKay's fixed point (for several groups, first without damping) and a
+common factor up or down. If no move helps, the factor shrinks. The search ends below ``LAST_RATIO``.
 
 MacKay's fixed point overshoots, because it ignores how the curvature changes with the weights. Only settled states are
 compared: at other weights, the formula of the evidence does not hold, and can exceed the value at the mode.

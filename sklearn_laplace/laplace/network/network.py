@@ -338,7 +338,7 @@ class Network:
         return complete
 
     def natural_precisions(self, prior: Prior) -> Tensor:
-        """Prior precision of each group (G,) for outputs of order one: the harmonic mean of fan-ins, 1 for vectors."""
+        """Prior precision of each group (G,) for outputs of order one: harmonic mean of its fan-ins (1 for vectors)."""
         shapes = self.layout.shapes
 
         def inverse_fan_in(name: str, rows: int, width: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 At fixed weights the log evidence is concave in these logarithms. Newton's method with a limited step therefore finds
 the unique optimum, usually in six to ten iterations. For many groups, a diagonal replaces the Hessian. A line search
-ensures that no step decreases the evidence. A warning is issued if the optimum is on a bound.
+ensures that no step decreases the evidence.
 """
 
 import math

@@ -2,8 +2,8 @@ r"""Selection on held-out rows, by the predictive density of nets for rows on wh
 
 .. math:: L(\delta, \varphi) = \sum_k \sum_{n \in \text{fold } k} w_n \log p(y_n \mid D_{-k}, \delta, \varphi)
 
-Each net is trained from its own initialisation, and its weights stay fixed. The prior precisions are those used in
-training times a common factor f.
+Each net is trained from its own initialisation, and its weights stay fixed. The prior precisions are a common factor f
+times those used in training.
 
 For a Gaussian likelihood, the covariance at (fδ, φ) is φ times the covariance at (ρδ, 1), with :math:`\rho = f\varphi`.
 Let the held-out rows have errors :math:`e_n`, and variances :math:`V_n(\rho)` at (ρδ, 1), noise included. Then

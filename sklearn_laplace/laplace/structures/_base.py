@@ -91,7 +91,7 @@ class Curvature(ABC):
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of curvature and posterior, for ``n_dual`` = N·K rows of SᵀJ. Subclasses have more keywords."""
+        """Bytes of curvature and posterior, for ``n_dual`` = N·K rows of SᵀJ (dual rows)."""
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:

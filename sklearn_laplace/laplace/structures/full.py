@@ -134,7 +134,7 @@ class Full(Curvature):
 
 @dataclass(frozen=True)
 class FullPosterior(Posterior):
-    """A dense root R of the covariance. A prediction is one product with R, O(n K P²), or O(n P²) for many columns."""
+    """A dense root R of the covariance. A prediction costs O(n K P²), or O(n P²) for many columns."""
 
     half: Tensor  # R, or the Cholesky factor L of the precision, (P, P)
     logdet: Tensor  # log |P|, 0-d
