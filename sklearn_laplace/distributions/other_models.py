@@ -20,7 +20,7 @@ METHODS = (
 def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
-    The first available of these is used: ``pred_dist(X)`` (NGBoost), ``predict(X)`` of CatBoost's loss
+    The first available of these is used: ``pred_dist(X)`` (NGBoost), ``predict(X)`` of CatBoost with the loss
     ``"RMSEWithUncertainty"`` (a mean and a variance), ``predict(X, return_std=True)``, ``predict_dist(X)``.
     """
     if callable(getattr(model, "pred_dist", None)):

@@ -1,4 +1,4 @@
-r"""Predictive distribution of a target whose log-transformed value is a mixture of normals.
+r"""Predictive distribution of a target whose log-transformed value follows a mixture of normals.
 
 With the transformation g of ``transforms``, :math:`Z = g(Y)` and :math:`Z \sim \sum_j w_j N(m_j, s_j^2)`:
 
@@ -33,7 +33,7 @@ CHUNK = 2**21
 
 @dataclass(frozen=True)
 class TransformedMixture(PredictiveDistribution):
-    """Distribution of independent targets whose transformed values are mixtures of J normals.
+    """Distribution of independent targets whose transformed values follow mixtures of J normals.
 
     Parameters
     ----------
@@ -157,8 +157,9 @@ def variances_of_kinds(
     noise_stds: np.ndarray,
     weights: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    r"""Mean, epistemic and aleatoric variance (n,) or (n, k) of targets, for latent normals (n, J) or (n, k, J) plus
-    noise.
+    r"""Mean, epistemic variance and aleatoric variance of targets, (n,) or (n, k), for latent normals plus noise.
+
+    The latent normals have shape (n, J) or (n, k, J).
 
     The epistemic variance is that of :math:`E[y \mid j, f]`, over components j and latent functions f. The aleatoric
     variance is the rest of the total variance, :math:`E[\mathrm{Var}(y \mid j, f)]`.

@@ -281,12 +281,12 @@ def sharpness(
     -------
     float or ndarray of shape (n_outputs,)
         In the units of y: the root mean squared error to expect if the predictive variances are correct. Smaller is
-        sharper; report it together with :func:`calibration_gap`. :func:`mean_width` is less sensitive to a few very
-        wide rows.
+        sharper; report it together with :func:`calibration_gap`. :func:`mean_width` is less sensitive to a few rows
+        with very wide intervals.
 
     Notes
     -----
-    This is the square root of the variance in Kuleshov, Fenner & Ermon (2018, sec. 3.3), and has the units of y.
+    This is the square root of the variance in Kuleshov, Fenner & Ermon (2018, sec. 3.3).
 
     Examples
     --------

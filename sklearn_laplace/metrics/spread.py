@@ -31,7 +31,7 @@ from .._estimator.report import PLAUSIBLE
 from .._table.statistics import effective_number
 
 POWER = 0.8
-"""Probability with which the test finds a ratio as large as ``Spread.detectable``."""
+"""Probability with which the test detects a ratio as large as ``Spread.detectable``."""
 N_BINS, LEAST_ROWS = 10, 20
 """Largest number of bins, and smallest mean number of rows in a bin."""
 

@@ -6,8 +6,7 @@ central interval that ends at the target. It is uniform for a calibrated model, 
 
 Width strata are bins by interval width (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
 
-Each observed coverage has a binomial band that holds for all groups together (Bonferroni). Rows are treated as
-independent.
+Each observed coverage has a binomial band that holds for all groups together (Bonferroni).
 """
 
 from collections.abc import Iterator, Sequence

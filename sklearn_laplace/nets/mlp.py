@@ -281,7 +281,7 @@ class MLP(nn.Sequential):
     """Multilayer perceptron: input standardisation, hidden layers (none for a linear model) and a linear output layer.
 
     The input of each linear layer is divided by √(number of inputs) (Jacot et al. 2018). Weights of order one then give
-    outputs of order one at any width. Therefore one prior precision suits all layers, with the natural value 1.
+    outputs of order one at any width. Therefore one prior precision suits all layers, and 1 is its natural value.
 
     Parameters
     ----------

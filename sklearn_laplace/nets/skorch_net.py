@@ -223,7 +223,7 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
 
 
 class WeightedTargets(Tensor):
-    """Targets of a batch, in the form for scoring callbacks. The loss uses the attributes in their place."""
+    """Targets of a batch, in the form for scoring callbacks. The loss uses ``observed`` and ``weights`` instead."""
 
     observed: Tensor  # targets combined with their known noise
     weights: Tensor  # (n,)
