@@ -25,7 +25,7 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class Predictive:
-    """Moments of the targets y at new inputs. For indicators of classes (0 or 1), both variances sum to p (1 − p)."""
+    """Moments of the targets y at new inputs. For class indicators (0 or 1), the two variances add up to p (1 − p)."""
 
     mean: Tensor  # (n, C)
     epistemic_variance: Tensor  # the part that more data would reduce, (n, C)

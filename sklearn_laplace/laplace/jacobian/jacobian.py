@@ -110,10 +110,10 @@ class LayerFactor(_LinearFactor):
         return LayerFactor(self.inputs.double(), self.cotangents.double())
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
-        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64. If ``other`` is self, use only the lower triangle.
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
 
         The sum is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two layers. Its cost hardly
-        depends on K.
+        depends on K. For a layer with itself, only the lower triangle of the result is valid.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:

@@ -59,7 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Likelihood for targets of this mean variance. ``noise`` (C,): known variances of an average row, per φ."""
+        """Likelihood for targets of this mean variance. ``noise`` (C,): variances of an average row, in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:

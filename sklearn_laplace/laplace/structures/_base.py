@@ -73,7 +73,7 @@ class Curvature(ABC):
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """The curvature of zero rows. Subclasses have keywords for their options."""
+        """The curvature of zero rows. Subclasses have keywords for options."""
 
     @property
     def options(self) -> dict[str, Any]:
