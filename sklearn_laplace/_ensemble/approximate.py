@@ -26,7 +26,7 @@ from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Fit one contiguous part of the chunks per worker, and add up the fits; ``gradient`` (P,) is over all rows."""
+    """Fit one contiguous part of the chunks per worker, and add up the fits; ``gradient`` (P,) is that of all rows."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
@@ -84,7 +84,7 @@ class PosteriorLayout:
     def of(
         cls, everything: Network, rows: TrainingRows, options: Options, prior: Prior, hyper: Hyper
     ) -> PosteriorLayout:
-        """Return the layout for a net and rows. ``prior`` and ``hyper`` rank the weights for selecting a subnetwork."""
+        """Return the layout for a net and rows. A subnetwork is selected under ``prior`` and ``hyper``."""
         subset = options.subset.chosen(everything, lambda: _variance(everything, prior, hyper, rows, options))
         options = replace(options, subset=subset)
         network, structure, n_dual, n_bytes = posterior_layout(everything, rows, options)
@@ -127,9 +127,9 @@ class PosteriorLayout:
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
-    """Return the given fit, a Laplace fit to the rows of an update alone, and the exact curvature H of these rows.
+    """Return the given fit, a Laplace fit to only the rows of an update, and the exact curvature H of these rows.
 
-    If the rows are ``added``, the given fit may be converted to a structure that has room for them.
+    If the rows are ``added``, the given fit may be converted to a structure that can also hold the new rows.
     """
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
     n_dual = per_row * len(data.X)

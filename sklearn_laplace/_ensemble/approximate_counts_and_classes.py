@@ -1,9 +1,9 @@
 """Laplace approximations of jointly trained members, for classes and counts.
 
-The steps are those of ``approximate_members.py``, without a noise level and a noise model. The evidence of the first
-member selects a prior precision. A factor of this precision then maximises the estimated density of held-out rows. Of
-factors with almost the same density, the one closest to 1 is taken. For counts, the overdispersion is selected first,
-also on held-out rows.
+The steps are those of ``approximate_members.py``, but without a noise level or a noise model. The evidence of the first
+member selects a prior precision. This precision is then multiplied by the factor that maximises the estimated density
+of held-out rows. Among factors with almost the same density, the one closest to 1 is selected. For counts, the
+overdispersion is selected first, also on held-out rows.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def _of_largest_evidence(fit: LaplaceFit) -> Hyper:
 
 
 def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, options: Options) -> Options:
-    """Return options with the overdispersion that maximises the density of held-out rows; ``PARTS`` are the candidates.
+    """Return options with the overdispersion that maximises the density of held-out rows: α times one of ``PARTS``.
 
     In training, all held-out errors count as overdispersion. Here, the posterior variance explains part of the errors.
     """

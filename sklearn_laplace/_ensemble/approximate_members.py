@@ -5,8 +5,8 @@ every repeat. The prior precision, the noise level and the model of varying nois
 
 **Prior and noise.** The prior precision that maximises the evidence of the first member is multiplied by a common
 factor f. The held-out rows select f and, for every f, the noise level :math:`\varphi`. Nets trained by exact
-Gauss–Newton steps ("exact nets") have their own precision and factor. Of factors with almost the same density, the one
-closest to 1 is selected (``laplace/selection/held_out.py``).
+Gauss–Newton steps ("exact nets") have their own precision and factor. Among factors with almost the same density, the
+one closest to 1 is selected (``laplace/selection/held_out.py``).
 
 **Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
 a common factor of all variances, and how heavy the tails of the noise are (``calibration.py``).
@@ -79,7 +79,7 @@ def fits_of_stream(
     model: NoiseModel | TargetNoise | None,
     like: torch.Tensor,
 ) -> list[LaplaceFit]:
-    """Return each member's Laplace fit to its training rows of the stream. ``fits`` to a sample give the structures.
+    """Return each member's Laplace fit to its training rows of the stream, in the structure of its fit to a sample.
 
     ``places`` are the members' folds. ``model`` gives noise variances up to a factor; ``like`` sets dtype and device.
     """
@@ -108,7 +108,7 @@ PASSES_LEFT = 2.0
 def fits_on_rows(
     networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], TrainingRows]:
-    """Return each member's Laplace fit to its training rows, weighted ``copies`` times; also return all rows."""
+    """Return each member's Laplace fit to its training rows, each counted ``copies`` times, and all rows as tensors."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out, exact in zip(networks, joint_nets.held_out, joint_nets.are_exact, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
@@ -118,14 +118,14 @@ def fits_on_rows(
 
 
 def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[TrainingRows]:
-    """Yield the held-out rows of one member at a time, because all copies together would exceed the data."""
+    """Yield the held-out rows of one member at a time, as copies for all members would exceed the data in size."""
     return (rows.taken(mask.nonzero()[:, 0]) for mask in joint_nets.held_out)
 
 
 def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
     """Return the ensemble members, with hyperparameters selected on held-out rows.
 
-    If no time is left for a second scored pass, a rough noise model and the scores of the first pass are used.
+    If no time is left to score a second pass, a rough noise model and the scores of the first pass are used.
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)

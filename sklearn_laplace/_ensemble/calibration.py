@@ -6,8 +6,8 @@ much averaging improves the prediction.
 
 **Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` be the best factor for a single
 member, and :math:`c_2` the best factor for the mixture of the repeats. Averaging with weights :math:`a_k` removes a
-fraction of the variance between members that is proportional to :math:`1 - \sum_k a_k^2`. With the weights
-:math:`b_d` of the repeats,
+fraction, proportional to :math:`1 - \sum_k a_k^2`, of the variance between members. With the weights :math:`b_d` of the
+repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
@@ -158,8 +158,9 @@ def learnt_noise(
     """Train the noise net on held-out errors of rows (n, d).
 
     Return None if the noise does not vary or the net is too expensive. If ``honest``, the errors come from nets trained
-    without these rows, and the net of the mean is or will be trained under this noise. If ``quick``, the result is
-    only accurate enough for row weights in training. If ``with_own_tails``, τ is estimated from the same errors.
+    without these rows, and the net of the mean is also trained under this noise. If ``quick``, the result is accurate
+    enough for row weights in training, but not for predictions. If ``with_own_tails``, τ is estimated from the same
+    errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)

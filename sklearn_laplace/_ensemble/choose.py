@@ -54,7 +54,7 @@ def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
     """As :func:`density_of`, for selection on held-out rows, with a fixed link: the link of a fit may change later.
 
     For many classes, "probit" is underconfident, which favours a narrow posterior. This compensates for another effect:
-    nets trained on fewer rows favour a wide one.
+    nets trained on fewer rows favour a wide posterior.
     """
     return density_of(likelihood, LINKS[link](torch.zeros(0, 0)) if likelihood.over_classes else None)
 
@@ -116,7 +116,7 @@ class LeftOut:
         return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
     def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """Errors √(e² + V) of the training rows: e is the residual, V the posterior variance. Their variance is 0."""
+        """Errors √(e² + V) of the training rows, with residual e and posterior variance V; returned variances are 0."""
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
         step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior), fit.theta.device), []

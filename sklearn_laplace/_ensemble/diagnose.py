@@ -1,8 +1,8 @@
 """Diagnosis of a fitted ensemble, once for each fit: at most one warning about its intervals.
 
 A fit whose prior precision and noise level were both selected on held-out rows needs no check. For other fits,
-closed-form leave-one-out intervals are compared with the targets. For the user's nets, the compared rows are those
-outside the training. All criteria are ratios, so none of them depends on the scale of X, y or the weights.
+closed-form leave-one-out intervals are compared with the targets. For the user's nets, the scores of rows outside the
+training are used instead. All criteria are ratios, so none of them depends on the scale of X, y or the weights.
 ``examples/benchmarks/true_warnings.py`` measures precision and recall of the warnings.
 """
 

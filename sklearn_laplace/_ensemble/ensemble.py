@@ -1,9 +1,9 @@
 """Mixture of ensemble members, with predictions in the network's units.
 
-With the linearised predictive of built-in nets, all members predict the same rows in one tensor program. Members of one
-kind, with nets of the same shape, share the encoding of the columns and compute one batched product per layer. A noise
-model that several members share is evaluated once. In all other cases, the members predict one after the other
-(``member.py``). Both ways give the same numbers up to rounding.
+With the linearised predictive of built-in nets, all members predict the same rows in one tensor program. Consecutive
+members of one kind (nets with the same layers and inputs) share the encoding of the columns, and compute one batched
+product per layer. A noise model that several members share is evaluated once. In all other cases, the members predict
+one after the other (``member.py``). Both ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ WORTH = 1.1
 
 
 def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
-    """Train a further repeat under the ``noise`` (n, C) of the others; ``first`` is the place of the new first fold."""
+    """Train a further repeat under the ``noise`` (n, C) of the others; ``first`` is the number of its first fold."""
     held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = _with_pieces(request, None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"])
     if noise is not None:
@@ -57,7 +57,7 @@ def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Ta
 
 
 def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
-    """Train nets as the only repeat. With two encodings, the errors of one fold and ``WORTH`` decide between them."""
+    """Train nets as the only repeat. The ratio of errors in one fold and ``WORTH`` select one of two encodings."""
     held_out, requests = _held_out(request, 0), [_with_pieces(request, kind) for kind in kinds]
     if len(kinds) > 1:
         errors = []

@@ -1,9 +1,9 @@
 r"""Rows with gaps: predictions averaged over training values of the column.
 
 A gap is an unknown level, or a missing number in a column without missing numbers in training. An unknown level stands
-for any training level, in proportion to its frequency. A row x with gaps becomes K copies, filled with different
-training values. The outputs of x have the moments of a mixture over the copies. If the copies have means
-:math:`\mu_k` and covariances :math:`\Sigma_k`, these moments are
+for the training levels, in proportion to their frequencies. A row x with gaps becomes K copies, filled with different
+training values. The outputs of x have the moments of a mixture over the copies. If the copies have means :math:`\mu_k`
+and covariances :math:`\Sigma_k`, these moments are
 
 .. math:: \mu = \frac1K \sum_k \mu_k, \qquad
           \Sigma = \frac1K \sum_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
@@ -23,7 +23,7 @@ from ..laplace.latent import LatentGaussian
 
 @dataclass(frozen=True, eq=False)
 class Filled:
-    """Copies of rows without their gaps."""
+    """Copies of rows with filled gaps."""
 
     rows: Tensor  # (m, d)
     centre: Tensor  # (n, d), with column means for missing numbers

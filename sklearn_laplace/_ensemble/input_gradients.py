@@ -1,7 +1,5 @@
 r"""Derivatives of predictions with respect to the inputs: gradients and uncertain inputs.
 
-**Gradients** of the mean μ and of the standard deviation are meant for optimisers.
-
 **Uncertain inputs.** Independent errors of the inputs, with standard deviations :math:`s_d`, add variance to the
 prediction. By the delta method (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes), this variance is
 

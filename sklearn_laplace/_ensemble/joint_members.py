@@ -1,4 +1,4 @@
-r"""Trained members of a joint ensemble: their encodings, and their weights in a mixture of Laplace approximations.
+r"""Trained members of a joint ensemble: encodings, and weights in a mixture of Laplace approximations.
 
 Nets trained by exact Gauss–Newton steps ("exact steps") read standardised numbers, or a piecewise linear encoding
 (``n_bins``). A repeat is a partition of the rows into folds, with one member per fold, trained without that fold.
@@ -174,7 +174,7 @@ class JointMembers:
 
     @property
     def are_exact(self) -> list[bool]:
-        """True for each net with exact steps, whose posterior has the structure of a net that is trained alone."""
+        """True for each net trained by exact steps; its posterior has the structure of a net that is trained alone."""
         return [k < self.n_exact for k in range(len(self.states))]
 
     @property

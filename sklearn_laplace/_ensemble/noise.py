@@ -1,8 +1,8 @@
 """Model of noise that varies with the inputs or between targets, learnt from errors on held-out rows.
 
-For a net that is trained alone, these are leave-one-out errors if its curvature is exact. With another curvature,
-training errors averaged over the posterior are used, provided that there are many rows per effective parameter. Such a
-net has hardly overfitted.
+For a net that is trained alone, leave-one-out errors are used if its curvature is exact or the user requests varying
+noise. Otherwise, training errors averaged over the posterior are used, if there are so many rows per effective
+parameter that the net has hardly overfitted.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def _errors(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> tuple[HeldOutErrors, bool] | None:
-    """Errors, and True unless they are averages without the tails of the noise; None without usable errors."""
+    """Errors, and False if they are posterior averages, which lack the tails of the noise; None without errors."""
     if options.varying_noise:
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper), True
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0

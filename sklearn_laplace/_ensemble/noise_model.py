@@ -12,7 +12,7 @@ with the Fisher information Λ. The nets are trained under a constant noise leve
 with small noise. :math:`V_n` often exceeds :math:`e_n^2`, and the row then carries no information about h. Therefore h
 is fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`,
 using the first h. Where nearby rows determine a prediction, its variance is proportional to the noise. Where the prior
-determines it, its variance is independent of the noise. The square root is a compromise.
+determines it, its variance is independent of the noise. The factor :math:`e^{h_n/2}` is a compromise.
 
 The prior of h has mean zero, which stands for a constant noise level, and the precision that maximises the evidence.
 Varying noise is used if the user requests it, or if this evidence exceeds the best log density under a constant h by a
@@ -95,7 +95,7 @@ class NoiseModel:
     varies: ClassVar[bool] = True
 
     def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
-        """Return the model for training: its noise ratios e^h have weighted mean 1 at rows (n, d), weights (n,)."""
+        """Return the model for training: over rows (n, d) with weights (n,), its noise ratios e^h have the mean 1."""
         level = (weights @ self.ratios(inputs)).mean() / weights.sum()
         return replace(self, is_trained_under=True, log_level=self.log_level + float(level.log()))
 
@@ -275,9 +275,9 @@ def noise_model(
 ) -> TrainedNoise | None:
     """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64; ``dispersion`` is φ.
 
-    ``net`` is untrained, in double precision. ``seed`` draws a sample if there are too many rows for exact steps. If
-    ``quick``, fewer rows and steps are used. Without ``always``, return None if the gain in evidence is not decisive,
-    or if an exact step (P³ multiply-adds for P weights) exceeds the budget.
+    ``net`` is untrained, in double precision. If there are too many rows for exact steps, a sample is drawn with
+    ``seed``. If ``quick``, fewer rows and steps are used. Without ``always``, return None if the gain in evidence is
+    not decisive, or if an exact step (P³ multiply-adds for P weights) exceeds the budget.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:

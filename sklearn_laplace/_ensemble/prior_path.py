@@ -8,7 +8,7 @@ is :math:`\max_\varphi L(\delta, \varphi)`. For leave-one-out, let :math:`\hat\v
 .. math:: L(\delta, \varphi) = \hat L(\delta\varphi) - \tfrac12 F \big[\log\tfrac{\varphi}{\hat\varphi(\delta\varphi)}
           + \tfrac{\hat\varphi(\delta\varphi)}{\varphi} - 1\big].
 
-Therefore one curve in ρ is sufficient for all points. The curve is interpolated by a cubic spline.
+Therefore one curve in ρ is sufficient for all points.
 """
 
 from dataclasses import replace

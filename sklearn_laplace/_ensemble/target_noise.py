@@ -11,7 +11,7 @@ noise of the target. The error of target c in row n is then normal with the vari
 
 **Nets trained under several levels.** The variances V already reflect similar levels. The error has the variance
 :math:`s_c V_{nc} + \varphi r_c`, and r maximises the density of the errors. The factor
-:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is the one of the model of varying noise
+:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is that of the model of varying noise
 (``noise_model.py``).
 
 All targets share one level if a model with one level has the smaller Bayesian information criterion (Schwarz 1978). The

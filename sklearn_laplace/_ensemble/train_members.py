@@ -2,11 +2,11 @@
 
 A repeat is a random assignment of the rows to folds (``_training/recipe.py``). Each member is trained without one fold
 of one repeat. Members of the first repeat suit smooth functions; those of the second suit functions with much detail.
-For few rows and normal noise, the members of a third repeat are linear. The members of a repeat train as one tensor
-program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with less than
-a tenth of the weight is omitted. For numeric targets, so is a repeat with much larger errors than another one, unless
-it has exact Gauss–Newton steps. ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the
-posteriors.
+For few rows and normal noise, the members of a third repeat are linear. The members of a repeat are trained in one
+tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with a
+weight below a tenth is omitted. For numeric targets, so is a repeat with much larger errors than another one, unless
+its nets are trained by exact Gauss–Newton steps. ``approximate_members.py`` and ``approximate_counts_and_classes.py``
+compute the posteriors.
 """
 
 import math
@@ -85,7 +85,8 @@ free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps."""
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
-    If the targets are almost free of noise, all nets take exact steps where affordable, which are then more accurate.
+    If the targets are almost free of noise and exact steps are affordable, all nets take exact steps, which are then
+    more accurate.
     """
     options, data, stream, clock = request.options_for_rows(), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -307,7 +308,8 @@ def learnt_of(
 ) -> tuple[TrainedNoise | None, TargetNoise | None]:
     """Return a model of varying noise, and the noise level of each target.
 
-    The model is None if the noise does not vary. It is also None if it fails and was not explicitly requested.
+    The model is None if the noise does not vary. It is also None if its training fails and the user did not request
+    varying noise.
     """
     levels = target_noise(held_out, dispersion)
     if options.varying_noise is False:
@@ -333,7 +335,7 @@ def learnt_of(
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> list[float]:
-    """Number of repeats, and part of their steps, that the time limit allows in addition to the passes over the rows.
+    """Number of repeats, and fraction of their steps, that the time limit allows besides the passes over the rows.
 
     If the time is too short for all steps of the first repeats, the other repeats are omitted.
     """

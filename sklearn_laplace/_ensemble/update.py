@@ -54,7 +54,7 @@ def with_rows(member: Member, data: PreparedData, options: Options) -> Member:
 
 
 def without_rows(member: Member, data: PreparedData, options: Options) -> Member:
-    """Member without some of its rows; stored rows are dropped, because forgotten ones cannot be matched reliably."""
+    """Member without some of its rows; stored rows are dropped, because those to remove cannot be found reliably."""
     if member.is_streamed:
         raise UnsupportedCombinationError(
             "forget needs to know which rows each member was trained on, and this fit has read its rows from a source. "
