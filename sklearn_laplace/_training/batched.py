@@ -63,10 +63,11 @@ def train_stacked(
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets in place; return their outputs (K, n, C), float64, for all rows, and the noise variances.
 
-    ``seen`` (K, n) is 1 for rows that a net is trained on, else 0. ``prior`` has the δ of each net. ``dropout`` has the
-    probability for each net that a hidden unit is zero in a step, or is empty. Before the last cycle, ``noise_of`` maps
-    outputs to noise variances, or to None if the noise is constant. With ``streamed`` batches, ``rows`` are a sample.
-    If a ``score`` of the outputs is given, the weights after the cycle with the smallest score are kept.
+    ``seen`` (K, n) is 1 for rows that a net is trained on, else 0. ``prior`` has the δ of each net. ``dropout`` has,
+    for each net, the probability that a hidden unit is set to zero in a step; it is empty without dropout. Before the
+    last cycle, ``noise_of`` maps outputs to noise variances, or to None if the noise is constant. With ``streamed``
+    batches, ``rows`` are a sample. If a ``score`` of the outputs is given, the weights after the cycle with the
+    smallest score are kept.
     """
     training = Training(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -184,7 +185,7 @@ class Training:
         done: int = 0,
         at_step: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` are fractions of the maxima."""
+        """Take the steps ``places`` except the first ``done``; ``rate`` and ``decay`` give fractions of the maxima."""
         penalty, first = (self.prior * self.noise)[:, None, None], len(self.stacked.scales)
         is_penalised = bool(penalty.any())
         if done == len(places) and self.streamed is None:  # resumed from the end of a cycle: draw its orders again

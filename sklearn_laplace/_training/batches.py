@@ -2,8 +2,7 @@
 
 A stream provides shuffled mini-batches for training, and blocks for sums over all rows. The fold of a row follows from
 a hash of the row, which needs no memory and is the same in every process. To shuffle, the parts of the source are taken
-in random order, ``OPEN_PARTS`` at a time. Random blocks of these parts fill a buffer, whose rows are then permuted. A
-thread fills the next buffer while the nets are trained on the current one.
+in random order, ``OPEN_PARTS`` at a time. Random blocks of these parts fill a buffer, whose rows are then permuted.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ class RowNoise:
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batch: encoded numbers and codes of n rows, and their targets, shares (n, K) and precisions."""
+    """Mini-batch: encoded numbers and codes of n rows, and their targets, weights for K nets (n, K) and precisions."""
 
     numbers: Tensor
     codes: Tensor

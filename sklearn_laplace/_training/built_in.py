@@ -50,7 +50,7 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: TrainingRows, seed: int) -> NeuralNet:
-    """Skorch net around a new :class:`~sklearn_laplace.nets.TableMLP`, which is not trained by epochs."""
+    """Skorch net around a new :class:`~sklearn_laplace.nets.TableMLP`, without training by epochs."""
     training: dict[str, Any] = {"max_epochs": None, "lr": None, "batch_size": None, "seed": seed, "verbose": 0}
     net = build_net(TableMLP, arguments | {"seed": seed}, likelihood, rows, **training)
     initialise(net, rows.weights.dtype, rows)
@@ -173,7 +173,7 @@ def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[fl
 
 
 def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:
-    """Inputs of numeric columns, followed by the sine and cosine waves of their cycles."""
+    """Inputs of numeric columns, followed by a sine and a cosine for each of their cycles."""
     if not any(cycles := _cycles(columns)):
         return plain
     encoded = Standardise(X.shape[1], cycles=cycles).encoded(torch.from_numpy(X)).numpy()
@@ -181,7 +181,7 @@ def _with_waves(plain: np.ndarray, X: np.ndarray, columns: tuple[Column, ...]) -
 
 
 def _statistics_of_numbers(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:
-    """Mean and scale of numeric columns and of the waves of their cycles, after heavy tails are compressed."""
+    """Mean and scale of numeric columns and of the sines and cosines of cycles, after heavy tails are compressed."""
     drawn_in, tails = _drawn_in(X, weights, columns)
     return {**tails, **_mean_and_scale(_with_waves(drawn_in, X, columns), weights)}
 
@@ -211,7 +211,7 @@ def _edges(values: np.ndarray, weights: np.ndarray, n_bins: int) -> list[float]:
 def _drawn_in(
     X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]
 ) -> tuple[np.ndarray, dict[str, list[float]]]:
-    """Apply an arsinh transform to heavy-tailed columns; also return its centre and width if there are any."""
+    """Apply an arsinh transform to heavy-tailed columns; also return its centre and width if there is such a column."""
     if not any(column.heavy for column in columns):
         return X, {}
     centre, width = np.zeros(len(columns)), np.full(len(columns), np.inf)

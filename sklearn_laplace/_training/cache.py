@@ -58,7 +58,7 @@ POST_HOC_NEUTRAL: dict[str, Any] = {
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters with fixed values for those that do not affect the training."""
+    """Parameters, with fixed values in place of those that do not affect the training."""
     fixed = {**MAP_NEUTRAL, **(POST_HOC_NEUTRAL if is_number(parameters["map_prior_precision"]) else {})}
     return {name: fixed.get(name, trained_as(name, value)) for name, value in parameters.items()}
 

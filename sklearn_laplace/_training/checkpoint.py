@@ -92,7 +92,7 @@ class Checkpoint:
 
 
 def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Group) -> Checkpoint:
-    """Checkpoint in the folder of ``memory``, with an earlier state; without a path if the fit cannot be resumed."""
+    """Checkpoint in the folder of ``memory``, with an earlier run's state; no path if the fit cannot be resumed."""
     location = check_memory(parameters["memory"]).location
     if location is None or parameters["random_state"] is None:
         return Checkpoint()

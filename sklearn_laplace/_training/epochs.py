@@ -47,7 +47,7 @@ class EpochTasks(Callback):
 class Watch(Callback):
     """Callback that checks the loss after each epoch and calls ``between(net)`` every ``period`` epochs.
 
-    It stops the training if ``is_over()`` returns True.
+    The training ends if ``is_over()`` returns True.
     """
 
     def __init__(

@@ -5,9 +5,9 @@ built-in net skips these epochs if exact Gauss–Newton steps are affordable or 
 :func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` bring the weights to
 the mode.
 
-The evidence covers all weights. Its curvature is exact (``full`` or its dual ``functional``) within the budget of
-``_table/limits.py``, and the steps are then called exact. Otherwise the curvature is ``kron``, or ``diag`` under a
-prior that ``kron`` does not support. The subset, structure and link of the posterior play no role here.
+The evidence covers all weights. If the budget of ``_table/limits.py`` allows it, the curvature is exact (``full`` or
+its dual ``functional``), and the steps are called exact. Otherwise the curvature is ``kron``, or ``diag`` under a prior
+that ``kron`` does not support. The subset, structure and link of the posterior play no role here.
 
 **Gradient start.** For many rows, nets of one shape are first trained jointly by gradient steps; exact steps follow. A
 few hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. The
@@ -177,7 +177,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Set up the mode search, exact if affordable. With too little memory, it fails: the method does not change."""
+    """Set up the mode search, exact if affordable. Too little memory raises an error; the method stays the same."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag

@@ -2,8 +2,8 @@
 
 Epochs, optimiser, batches, callbacks, schedules, early stopping and random draws are those of the skorch net, in its
 own floating-point precision. A prior precision that is selected after training adds no penalty. Then only the settings
-of the skorch net, such as epochs and learning rate, regularise it. A module without a skorch net trains under a prior
-of natural size (outputs of order one), with a learning rate that falls to zero.
+of the skorch net, such as epochs and learning rate, regularise it. A plain torch module is trained under a prior of
+natural size (outputs of order one), with a learning rate that falls to zero.
 """
 
 import copy
@@ -80,7 +80,7 @@ def keep_weights(frozen: FrozenEstimator, network: Network, rows: TrainingRows, 
 
 
 def is_linear(network: Network, inputs: Tensor) -> bool:
-    """True if the outputs are linear in the weights, by second differences in two random directions."""
+    """True if the outputs are linear in the weights, tested by second differences in two random directions."""
     theta, generator = network.theta, torch.Generator().manual_seed(0)
     tolerance = LINEARITY[int(inputs.dtype != torch.float64)]
     for size in (0.5, 5.0):

@@ -267,7 +267,7 @@ class SelectionState:
     scores: HeldOutScores | None = None  # of rows that nets have not been trained on
 
     def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
-        """Held-out scores; None if rows were added or removed, or if the scores do not apply to these precisions."""
+        """Held-out scores; None if rows were added or removed, or if the scores do not apply to ``hyper``."""
         scores = None if fit.shift is not None else self.scores
         return scores if scores is not None and scores.suits(hyper) else None
 

@@ -13,8 +13,6 @@
 
 A task that fails reports its beginning but not its end, as in scikit-learn. The tasks of a fit share a :class:`Clock`.
 The clock ends the training after ``max_time`` or Ctrl-C, and prints progress lines.
-
-Training steps are reported in lines of ``verbose``, or in a bar of tqdm, which skorch depends on.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class Clock:
         return math.inf if self.max_time is None else self.max_time - self.elapsed
 
     def is_over(self) -> bool:
-        """True if the training has to end now; it then counts as cut."""
+        """True if the training has to end now; the training then counts as cut."""
         return self.lacks(0.0)
 
     def lacks(self, seconds: float) -> bool:
@@ -104,7 +102,7 @@ class Clock:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """In the main thread without another handler, let the first Ctrl-C end the training and the second raise."""
+        """In the main thread without another handler, the first Ctrl-C ends the training, and the second raises."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield

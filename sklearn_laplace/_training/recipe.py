@@ -200,7 +200,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
 
 
 def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
-    """Recipes with fewer units if the squared error of the trial, in units of the variance, shows noisy targets."""
+    """Recipes with fewer units if the squared error of the trial, in units of the variance, is large."""
     if error < NOISY or n_rows <= MANY_ROWS:
         return tuple(recipes)
     units = WIDTH_STEP * max(round(NOISY_WIDTH * recipes[0].hidden_layer_sizes[0] / WIDTH_STEP), 1)

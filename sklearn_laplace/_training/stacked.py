@@ -70,7 +70,7 @@ class Loss(Protocol):
 
     @property
     def has_noise(self) -> bool:
-        """True if φ is the error of held-out rows after each cycle; otherwise it stays 1."""
+        """True if φ is set to the held-out error after each cycle; otherwise φ stays 1."""
 
     def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
         """Terms (K, n, C) or (K, n, 1) of the loss, and its derivative (K, n, C) with respect to the outputs (K, n, C).
@@ -177,8 +177,9 @@ def loss_of(likelihood: Likelihood) -> Loss:
 class Adam:
     """AdamW for the stacked ``tensors`` (K, …), updated in place by torch's fused kernel.
 
-    ``places`` are their positions among the gradients; ``rate`` is a factor of the schedule's learning rate. The checks
-    of ``torch.optim`` take longer than a step of small nets, and its import of torch's compiler takes a second.
+    ``places`` are their positions among the gradients; ``rate`` is a factor of the schedule's learning rate. This class
+    replaces ``torch.optim``, whose checks take longer than a step of small nets, and whose import of torch's compiler
+    takes a second.
     """
 
     def __init__(self, tensors: Sequence[Tensor], places: slice, schedule: Schedule, rate: float, decay: float) -> None:
@@ -225,7 +226,7 @@ class Dropout:
     """Masks of hidden units: 0 with the dropout probability, else 1 / (1 − probability) (Srivastava et al. 2014).
 
     All masks are parts of one random sequence. The start of a mask depends on step and layer. New random numbers for
-    each step would take as long as the step. Nets of the same probability have the same mask.
+    each step would take as long as the step itself. Nets with the same dropout probability have the same mask.
     """
 
     def __init__(self, rates: Sequence[float], stacked: Stacked, batch_size: int, seed: int) -> None:
@@ -266,7 +267,7 @@ DERIVATIVES: dict[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] =
 
 
 class Stacked:
-    """Stacked weights of K nets of the same shape, copied; ``learns_scales`` adds a scale of each encoded column."""
+    """Stacked copies of the weights of K nets of one shape; ``learns_scales`` adds a scale of each encoded column."""
 
     def __init__(
         self,
