@@ -1,6 +1,6 @@
 """Datasets of pyarrow. Parquet files are read row group by row group, and all other formats file by file.
 
-Reading errors name the file. A change of size or modification time between two reads is an error, too.
+Reading errors name the file. If the size or modification time of a file changes between two reads, an error is raised.
 """
 
 from collections.abc import Iterator, Sequence

@@ -45,7 +45,8 @@ MARGIN = 2.0
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    ``spread`` is empty if some numbers were missing, or if the embedding of unknown levels was learnt from rows.
+    ``spread`` (values for gaps) is empty if some numbers were missing, or if the embedding of unknown levels was learnt
+    from rows.
     """
 
     name: str  # in messages
@@ -99,7 +100,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
 
 
 def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
-    """Refuse times with a time zone if the training rows had none, and the reverse, as the offset is unknown."""
+    """Refuse times with a time zone if the training rows had none, or the reverse, as the offset is unknown."""
     differs = column.zoned is not None and zoned is not None and column.zoned != zoned
     if differs and not np.isnan(days).all():
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
@@ -110,7 +111,7 @@ def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
 
 
 def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
-    """Refuse infinite numbers. Given weights, also refuse missing values in a column that had none in training.
+    """Refuse infinite numbers. With ``weights``, also refuse missing values in a column that had none in training.
 
     Weights are given for rows of a fit or an update. Predictions accept such missing values.
     """
@@ -129,7 +130,7 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
 
 
 def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels. The rarest share a code if there are many."""
+    """Encoding of a categorical column: codes of the sorted levels. If there are many, the rarest share a code."""
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
     totals, some_missing = _weights_of_levels(name, values, weights)
@@ -236,8 +237,8 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
     """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
 
-    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n). If the distance to the
-    next value is larger, that distance is the margin.
+    A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n). If the distance from the
+    extreme to the next value is larger, the margin is that distance.
 
     >>> reach_of(np.arange(101.0)), reach_of(np.array([0.0, 1.0, 1.0, 0.0]))
     ((-10.0, 110.0), (-1.0, 2.0))

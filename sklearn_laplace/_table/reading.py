@@ -1,7 +1,7 @@
 """Read columns of arrays and dataframes: values, names, data types, and cells that are Python objects.
 
-Bytes become text. A column of dates, datetimes or periods becomes days since 1970; a period counts from its start.
-Durations and times of day become numbers of days.
+Bytes become text. A column of dates, datetimes or periods becomes days since 1970; a period is represented by its
+start. Durations and times of day become numbers of days.
 """
 
 from collections.abc import Hashable, Iterator, Sequence, Set

@@ -1,9 +1,9 @@
-"""Encode a table as numbers: the kind, levels, missing values and heavy tails of each column.
+"""Encode a table as numbers, by the kind, levels, missing values and tails of each column.
 
-A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
-become days, dates days since 1970. Text is categorical, unless it holds dates or numbers (``text.py``). A level becomes
-its index among the training levels, and an unseen level gets the next index. Levels are compared by value: 1, 1.0 and
-True are the same.
+A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1, durations
+become numbers of days, and dates become days since 1970. Text is categorical, unless it holds dates or numbers
+(``text.py``). A level becomes its index among the training levels, and an unseen level gets the next index. Levels are
+compared by value: 1, 1.0 and True are the same.
 """
 
 import math
@@ -99,7 +99,7 @@ class Table:
 
     @property
     def n_added(self) -> int:
-        """Number of further inputs of the net: missing-value indicators, and sine and cosine waves of cycles."""
+        """Number of further inputs of the net: missing-value indicators, and a sine and a cosine for each cycle."""
         return sum(column.flagged + 2 * len(column.cycles) for column in self.columns)
 
     @property
@@ -304,7 +304,7 @@ def check_columns(fitted: Any, previous: Any) -> None:
 
 
 def categorical(value: Any) -> Categorical:
-    """Read ``categorical_features``: by type, none, or a list of names, positions or a mask; else ``ValueError``."""
+    """Check ``categorical_features``: a rule, None, or a list of names, positions or flags; else ``ValueError``."""
     if isinstance(value, str) and value == FROM_DTYPE:
         return None
     sequence = () if value is None else value
