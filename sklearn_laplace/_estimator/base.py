@@ -112,8 +112,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             rescaled (see Notes).
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
-            of a row is σ²·v. With ``sigma_noise=1.0`` it is v itself; a rule for ``sigma_noise`` estimates the common
-            factor σ². Only for regression with ``likelihood="gaussian"`` or "auto".
+            of a row is σ²·v, where σ is ``sigma_noise`` or its estimate. With ``sigma_noise=1.0``, it is v itself. Only
+            for regression with ``likelihood="gaussian"`` or "auto".
 
         Returns
         -------
@@ -397,9 +397,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         also train the net under the new prior.
 
         The rule "loo" of ``prior_precision`` and ``sigma_noise`` needs a pass over the training rows, which the fit
-        stores for this purpose. After :meth:`partial_fit`, their rule "auto" means "evidence", because the held-out
-        folds do not include the new rows. Noise ratios between targets and between rows are kept, so ``sigma_noise``
-        can only change by a common factor.
+        stores for this purpose. After :meth:`partial_fit`, the rule "auto" of both parameters means "evidence", because
+        the held-out folds do not include the new rows. Noise ratios between targets and between rows are kept, so
+        ``sigma_noise`` can only change by a common factor.
 
         Examples
         --------

@@ -554,8 +554,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def score_samples(self, X: Any) -> np.ndarray:
         """Similarity of each row to the training data: −log of the epistemic entropy (see :meth:`predict_entropy`).
 
-        Rows far from the decision boundaries have large logits with a large variance, which does not change the class.
-        The epistemic entropy is small for such rows, and large for rows unlike the training data.
+        The variance of the logits is not used: it is also large for training rows far from the decision boundaries. The
+        class of such rows is certain, so their epistemic entropy is small.
 
         Parameters
         ----------
@@ -565,7 +565,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         ndarray of shape (n_samples,)
-            Higher values are more similar to the training data.
+            Higher for rows that are more similar to the training data.
 
         Examples
         --------

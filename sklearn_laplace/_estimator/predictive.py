@@ -171,7 +171,7 @@ class NumericPredictive(FittedModel):
         Returns
         -------
         ndarray of shape (n_samples,)
-            Higher values are more similar to the training data.
+            Higher for rows that are more similar to the training data.
 
         Examples
         --------

@@ -117,7 +117,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Groups of weights with a common precision ("scalar", "layer", "tensor", "ard", "parameter"); the prior mean; or
         ``FrozenEstimator(fitted)``, whose posterior becomes the prior.
     temperature : float or dict, default=1.0
-        Divisor of the curvature; below 1, the posterior is narrower. A dict: by layer or tensor.
+        Divisor of the curvature; below 1, the posterior is narrower. A dict: one value per layer or tensor.
     predictive : {"auto", "extrapolating", "glm", "mc"} or MonteCarlo, default="auto"
         "extrapolating": the linearised net, with variance that grows outside the training range. "glm": without this
         growth. "auto": "extrapolating" for built-in nets with hidden layers, except for counts and log targets. "mc":
@@ -392,7 +392,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             without ``return_std`` or with ``return_std_grad``. If gradients are requested with categorical columns or
             missing values.
         NonFiniteError
-            If an output of the net is NaN or infinite, or a derivative that a standard deviation needs. All methods
+            If an output of the net, or a derivative needed for a standard deviation, is NaN or infinite. All methods
             that predict raise this error.
 
         Examples

@@ -37,8 +37,8 @@ BEST = "best_estimator_"
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
     """Return the fitted Laplace estimator inside wrappers, nested in any order, and its transformed input.
 
-    Raises ``TypeError`` if the innermost estimator is no Laplace estimator, and ``NotFittedError`` if an estimator is
-    not fitted. Raises ``ValueError`` for a search without refit and for a transformed target.
+    Raises ``TypeError`` if the innermost estimator is not a Laplace estimator, and ``NotFittedError`` if an estimator
+    is not fitted. Raises ``ValueError`` for a search without refit and for a transformed target.
     """
     step, X = final_step(estimator, X)
     return _laplace(step, estimator), X
@@ -56,7 +56,7 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
     """Return the innermost estimator, of any type, and its transformed input.
 
-    Raises ``TypeError`` if the innermost object is no estimator, and ``ValueError`` and ``NotFittedError`` as
+    Raises ``TypeError`` if the innermost object is not an estimator, and ``ValueError`` and ``NotFittedError`` as
     :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
