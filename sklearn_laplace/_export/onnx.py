@@ -54,9 +54,9 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     """Export a fitted estimator as an ONNX graph that predicts without torch, scikit-learn or this package.
 
     The input is ``X`` of shape (n, n_features), float64, with the raw columns; the graph standardises them. The outputs
-    are float64. A regressor has the outputs ``mean``, ``std`` (noise included) and ``std_epistemic``, in the units of y
-    and of the same shape as ``predict``. A classifier has the output ``probabilities`` of shape (n, n_classes); its
-    class labels are stored as JSON in the metadata of the graph, under ``classes``.
+    are float64. A regressor has the outputs ``mean``, ``std`` (noise included) and ``std_epistemic``, in the units and
+    the shape of ``predict``. A classifier has the output ``probabilities`` of shape (n, n_classes); its class labels
+    are stored as JSON in the metadata of the graph, under ``classes``.
 
     The outputs equal the predictions of the estimator up to rounding. Non-finite inputs give non-finite outputs,
     whereas the estimator raises an error.

@@ -50,7 +50,7 @@ def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
 
 
 def _standardised(graph: Graph, layer: Standardise, plain: str, value: str) -> Made:
-    """Standardised inputs: ``plain`` inputs, followed by the waves of the cycles of the columns ``value``."""
+    """Standardised inputs: ``plain`` inputs, then the sines and cosines of the cycles of the columns ``value``."""
     mean, scale, period = array(layer.mean), array(layer.scale), array(layer.period)
     if period.size:
         columns = graph("Gather", value, array(layer.cyclic).astype(np.int64), axis=1)

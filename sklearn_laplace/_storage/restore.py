@@ -113,7 +113,7 @@ class Reader:
         return [self(node) for node in nodes]
 
     def part(self, kind: str, place: Any) -> Any:
-        """Return an array, an earlier object or a user's class by its number; each call returns the same one."""
+        """Return an array, an earlier object or a user's class by its number; the same number gives the same object."""
         parts = self._parts[kind]
         if type(place) is not int or not 0 <= place < len(parts):
             problem = f"the state refers to number {place!r:.200} of {len(parts)}"
@@ -210,7 +210,7 @@ def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
 
 
 def _random(reader: Reader, *arguments: Any) -> np.random.RandomState:
-    """Return the generator of a state, after checks of the position: numpy itself would read out of bounds."""
+    """Return the generator of a state, after checks of its position: numpy reads out of bounds if it is wrong."""
     words, place, has_gauss, gauss = reader.items(arguments)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:

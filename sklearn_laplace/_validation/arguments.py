@@ -37,7 +37,7 @@ SIZES = (1e-60, 1e60)
 
 
 def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
-    """Look up an object by name; a ``ValueError`` has all names, the closest one, and other valid values (``also``)."""
+    """Look up an object by name; ``ValueError`` lists all names, the closest one, and other valid values (``also``)."""
     if isinstance(value, str) and value in known:
         return known[value]
     close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []

@@ -88,7 +88,7 @@ def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
 
 
 def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
-    """Return the number of outputs, n_classes or 1; the user's net is evaluated on rows of X (n, d) to find out."""
+    """Return the number of outputs, n_classes or 1; if it is unknown, the user's net is evaluated on rows of X."""
     single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
     if binary_only(parameters["likelihood"], parameters["net"]):
         if n_classes != 2:

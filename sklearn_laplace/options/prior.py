@@ -1,8 +1,9 @@
 """Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
-A previous posterior (``prior=FrozenEstimator(…)``) is the prior of new rows. It consists of the curvature of the old
+A previous posterior (``prior=FrozenEstimator(…)``) is the prior for new rows. It consists of the curvature of the old
 rows and the weights at which this curvature was computed; the old rows are not stored. Therefore net, subset,
-likelihood, curvature and structure have to stay the same. Prior, noise level, temperature and predictive may change.
+likelihood, curvature and structure have to stay the same. Prior precision, noise level, temperature and predictive may
+change.
 """
 
 import math
