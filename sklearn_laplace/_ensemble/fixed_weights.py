@@ -1,9 +1,10 @@
 r"""Laplace approximation of a user's net that was trained by its own epochs, or is frozen.
 
-Prior precision and noise level are selected for the given structure, on rows that the net was not trained on: the
-validation rows of the net's ``train_split``. Without validation rows, folds of the training rows are used for numeric
-targets. The errors of a fold are then the closed-form leave-one-out errors of the linearised net (Antorán et al. 2022).
-They use all weights or, if that is too expensive, those of the last layer. Otherwise the evidence selects both values.
+Prior precision and noise level are selected for the given structure, on the validation rows of the net's
+``train_split``, on which the net was not trained. Without validation rows, folds of the training rows are used for
+numeric targets. The errors of a fold are then the closed-form leave-one-out errors of the linearised net (Antorán et
+al. 2022). They use all weights or, if that is too expensive, those of the last layer. In all other cases, the evidence
+selects both values.
 
 **Criterion.** Let :math:`e_n` be the errors on validation rows or folds, and :math:`\varphi V_n(\rho)` their variances,
 including noise. The variances are computed in the structure of the posterior, at noise variance φ and prior precisions

@@ -15,10 +15,9 @@ using the first h. Where nearby rows determine a prediction, its variance is pro
 determines it, its variance is independent of the noise. The factor :math:`e^{h_n/2}` is a compromise.
 
 The prior of h has mean zero, which stands for a constant noise level, and the precision that maximises the evidence.
-Varying noise is used if the user requests it, or if this evidence exceeds the best log density under a constant h by a
-sufficient margin. The evidence is reliable here because the targets of h are held-out errors. Jointly trained members
-are then trained further under this noise, in the same way as with known noise ratios
-(``laplace/likelihoods/gaussian.py``).
+Varying noise is used if the user requests it, or if this evidence clearly exceeds the best log density under a constant
+h. The evidence is reliable here because the targets of h are held-out errors. Jointly trained members are then trained
+further under this noise, in the same way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
 
 For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, computed by Gauss–Hermite
 quadrature.

@@ -25,7 +25,7 @@ algorithm:
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
 Here g is the log mean of a count; its distribution has mean m and variance v. For a net that is trained alone, the rows
-are the training rows, m and v are those of the posterior, and training alternates with the selection of α. For jointly
+are the training rows, and m and v are those of the posterior. Training alternates with the selection of α. For jointly
 trained members, the rows are held out in the trial of regularisations (``train_members.py``), with v = 0. Later, the
 density of held-out rows selects α (``approximate_counts_and_classes.py``).
 """

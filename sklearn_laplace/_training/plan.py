@@ -1,8 +1,8 @@
 """Request of a fit, and specification, warm start and results of the MAP stage.
 
 A single row determines neither prior precision nor noise level. A net can interpolate the row, so that the posterior
-predictive is improper without a prior on the noise level. Therefore, for a single row, the prior precision is 1, and
-the noise level is the size of the target or follows from known noise variances.
+predictive is improper without a prior on the noise level. Therefore, for a single row, the prior precision is 1. The
+noise level is the size of the target, or follows from known noise variances.
 """
 
 from __future__ import annotations

@@ -291,8 +291,8 @@ class Members(Variant):
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
         "uniform": equal weights. In a joint ensemble (see the page "Parameters in detail"), weights are equal within
-        each partition of the rows into folds, and held-out rows determine the weight of each partition. "loo": weights
-        that maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018). "evidence": weights in
+        each partition of the rows into folds. Held-out rows determine the weight of each partition. "loo": weights that
+        maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018). "evidence": weights in
         proportion to the evidence of each member.
 
     Examples
