@@ -71,7 +71,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _remove_if_abandoned(temporary: Path) -> None:
-    """Remove a temporary file that is not locked. If it is empty or the system has no locks, it must be old."""
+    """Remove a temporary file that is not locked; an empty one, or without support for locks, only if it is old."""
     with temporary.open("rb") as file:
         if fcntl is None or not os.fstat(file.fileno()).st_size:  # an empty file may be new and not locked yet
             if time.time() - os.fstat(file.fileno()).st_mtime > ABANDONED:

@@ -69,7 +69,7 @@ def approximate(
 
 @dataclass(frozen=True)
 class PosteriorLayout:
-    """Random weights, structure and prior of a posterior. The methods compute curvatures in passes over rows."""
+    """Random weights (those with a posterior), structure and prior. The methods compute curvatures from rows."""
 
     network: Network
     structure: type[Curvature]

@@ -147,7 +147,7 @@ def _is_affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def _merged(rows: PreparedData) -> PreparedData:
-    """Merge equal rows, because copies of a left-out row would leak its target. Rows with known noise are kept."""
+    """Merge equal rows without known noise, because copies of a left-out row would leak its target."""
     if rows.noise is not None:
         return rows.present()
     X, targets, weights = canonical_rows(rows.X, rows.targets, rows.weights)

@@ -57,7 +57,10 @@ def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Ta
 
 
 def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
-    """Train nets as the only repeat. The ratio of errors in one fold and ``WORTH`` select one of two encodings."""
+    """Train nets as the only repeat.
+
+    Of two encodings, the second is used if the errors of the first in one fold are more than ``WORTH`` times as large.
+    """
     held_out, requests = _held_out(request, 0), [_with_pieces(request, kind) for kind in kinds]
     if len(kinds) > 1:
         errors = []

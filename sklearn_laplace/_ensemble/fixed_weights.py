@@ -351,8 +351,8 @@ def _left_out_errors(
     """Leave-one-out errors (n, C); None if they are too expensive. If ``only_all``, they have to use all weights.
 
     The ridge ρ of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. If
-    the net's errors on the training rows are larger, the net is not at a mode of this linearised model. The training
-    errors are then returned.
+    the training errors are larger than the leave-one-out errors, the net is not at a mode of this linearised model. The
+    training errors are then returned.
     """
     batches = rows.chunks(CHUNK)
     try:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One net and its posterior over the random weights."""
+    """One net, and the posterior over its random weights (``subset_of_weights``)."""
 
     net: NeuralNet
     fit: LaplaceFit  # network, likelihood, prior and curvature at the mode

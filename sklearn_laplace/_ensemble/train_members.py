@@ -159,7 +159,7 @@ def order_seed(request: FitRequest) -> int:
 
 
 def modules_of(arguments: dict[str, Any], rows: TrainingRows, seed: int, count: int) -> list[TableMLP]:
-    """Nets with initial weights; their seeds begin with ``seed``."""
+    """Nets with initial weights, of consecutive seeds from ``seed`` on."""
     return [TableMLP(**arguments, seed=seed + k).to(rows.weights) for k in range(count)]
 
 

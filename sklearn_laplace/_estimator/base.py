@@ -217,7 +217,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self
 
     def _rescaled(self, data: PreparedData, options: Options) -> PreparedData:
-        """Return the rows; if weights only count copies and held-out rows select the noise level, their mean is 1."""
+        """Return the rows; weights get mean 1 if they only count copies and held-out rows select the noise level."""
         unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively(options) else 1.0
         self._weight_unit *= unit
         return data.weighted(unit) if unit != 1.0 else data

@@ -48,7 +48,7 @@ def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def _content(opened: BinaryIO, n_header: int, n_bytes: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and metadata of an open file, of which ``n_bytes`` follow the first eight."""
+    """Arrays and metadata of an open file, with ``n_bytes`` bytes after the first eight."""
     if n_header > n_bytes:
         raise ValueError(f"it has no header; {n_bytes + 8:,} bytes")
     header = json.loads(opened.read(n_header))

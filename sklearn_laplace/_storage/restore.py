@@ -44,7 +44,7 @@ N_WORDS = 624
 
 
 def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
-    """Parse a tree with exactly these keys; the constants NaN and Infinity are refused."""
+    """Parse a tree with exactly the given keys; the constants NaN and Infinity are refused."""
 
     def refuse(name: str) -> NoReturn:
         raise StateError(f"the tree holds the constant {name}, which is not JSON.")

@@ -54,7 +54,7 @@ class ArrowSource(RowSource):
         return cls(fragments, lengths, stamps, inputs, targets, sample_weight, single)
 
     def only(self, names: tuple[str, ...]) -> Self:
-        """Source with some of the columns of X, in this order; ``ValueError`` if a column is missing."""
+        """Source with some of the columns of X, in the order of ``names``; ``ValueError`` if a column is missing."""
         if missing := [name for name in names if name not in self.columns]:
             raise ValueError(
                 f"X has no column {missing[0]!r}, which the fit had; its columns are {list(self.columns)}."
@@ -116,7 +116,7 @@ def _parts(fragment: Any) -> list[tuple[Any, int, object]]:
 
 
 def _n_rows(part: Any) -> int:
-    """Number of rows of a row group or of a file; for a row group, ``count_rows`` of pyarrow counts the whole file."""
+    """Number of rows of a row group or a file; pyarrow's ``count_rows`` would count the whole file of a row group."""
     groups = getattr(part, "row_groups", None)
     return int(part.count_rows()) if groups is None else sum(group.num_rows for group in groups)
 

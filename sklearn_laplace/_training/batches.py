@@ -49,7 +49,7 @@ class RowStream:
         yield from _ahead(self._buffers(self.shard.all_blocks()))
 
     def some(self, most: int) -> Iterator[PreparedData]:
-        """Yield all rows of this rank, or a random sample of ``most`` rows, weighted to represent all."""
+        """Yield all rows of this rank, or a random sample of ``most`` rows, weighted to represent all rows."""
         if self.share <= most:
             yield from self.blocks()
             return

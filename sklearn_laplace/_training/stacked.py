@@ -82,7 +82,7 @@ class Loss(Protocol):
         """Outputs (C,) of all nets before the training; None to keep the outputs of the given nets."""
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
-        """Errors (K, n), float64, that compare training runs; ``precision`` is a factor of squared errors."""
+        """Errors (K, n), float64, for comparing training runs; ``precision`` is a factor of squared errors."""
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
         """Show the mean errors (K,) of held-out rows."""

@@ -55,7 +55,7 @@ def _refuse_collections(value: Any, name: str) -> None:
 
 
 def _array_from(value: Any, name: str) -> np.ndarray:
-    """Convert a tensor or a type of another package to an array; ``TypeError`` if it has no rows."""
+    """Convert a tensor or an object of another package to an array; ``TypeError`` if it has no rows."""
     kind = type(value).__name__
     try:
         array = _array_of(value) if isinstance(value, Tensor) else np.asarray(value)
@@ -414,7 +414,7 @@ def _refuse_labels(value: Any, name: str) -> None:
 
 
 def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
-    """Check that all labels have one type; return strings unchanged, and numbers of dtype object as numeric array."""
+    """Check that all labels have one type; return strings unchanged, and numbers of dtype object as a numeric array."""
     examples: dict[type, Any] = {}
     for cell in cells.flat:
         examples.setdefault(type(cell), cell)

@@ -25,7 +25,7 @@ class Shared:
     most: int = MOST_BYTES  # total bytes, above which the least recently used results are dropped
 
     def result(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> tuple[Value, bool]:
-        """Return the result for a key, and True if it was stored; otherwise compute it. ``size`` returns its bytes."""
+        """Return the result for a key, computed unless stored, and True if it was stored. ``size`` counts its bytes."""
         if key in self.kept:
             self.kept.move_to_end(key)
             return self.kept[key][0], True

@@ -77,7 +77,7 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
 
 
 def _check_built_in_options(parameters: Mapping[str, Any]) -> None:
-    """Check that options of the built-in net have their default values."""
+    """For a user's net, check that options of the built-in net have their default values."""
     # n_bins=None is allowed: a given net takes the numbers themselves.
     ours = {name: parameters[name] for name in BUILT_IN_ONLY} | {"n_bins": parameters["n_bins"] or AUTO}
     changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
