@@ -27,7 +27,7 @@ def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
 
 
 def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the position (n,) of each label in the sorted classes; unknown labels of weight zero get any position.
+    """Return the position (n,) of each label in the sorted classes; unknown labels of weight zero get an arbitrary one.
 
     >>> positions(np.array(["b", "a"]), np.ones(2), np.array(["a", "b"])).tolist()
     [1, 0]

@@ -315,7 +315,7 @@ def _gaussian(
 
 
 def _outside(graph: Graph, estimator: Any) -> str | None:
-    """Standard deviations (n, C) outside the range of the training rows, see :class:`.Extrapolation`; None without."""
+    """Standard deviations (n, C) that :class:`.Extrapolation` adds outside the training range; None without it."""
     outside = estimator._extrapolating(estimator._options()).outside
     if outside is None:
         return None

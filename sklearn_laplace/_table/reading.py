@@ -460,7 +460,7 @@ def _first(values: np.ndarray, types: set[type]) -> Any:
 
 
 def _refuse_objects(values: np.ndarray, kinds: set[type], name: str) -> None:
-    """Raise an error about values that are neither strings nor numbers, with a conversion that reads them."""
+    """Raise an error about values that are neither strings nor numbers; the message shows a conversion."""
     zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and not is_missing(value)}
     if len(zones) > 1:
         raise ValueError(

@@ -43,7 +43,7 @@ def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | N
 
 
 def _is_path(X: Any) -> bool:
-    """True for a path object, and for a string that ends like a Parquet file, is a pattern, or names a folder."""
+    """True for a path object, and for a string that names a Parquet file or a folder, or is a pattern."""
     if isinstance(X, str):
         return X.endswith(ENDINGS) or has_magic(X) or Path(X).is_dir()
     return isinstance(X, PathLike)

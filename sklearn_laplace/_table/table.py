@@ -48,7 +48,7 @@ Categorical = tuple[Any, ...] | None
 
 
 def _positions(columns: tuple[Any, ...], names: Sequence[Any] | None, d: int) -> set[int]:
-    """Positions of columns among d; ``ValueError`` for an unknown name or position, or a mask of other size."""
+    """Positions of columns among d; ``ValueError`` for an unknown name or position, or a mask of the wrong size."""
     if columns and all(isinstance(column, bool | np.bool_) for column in columns):
         if len(columns) != d:
             raise ValueError(

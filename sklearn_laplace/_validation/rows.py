@@ -353,7 +353,7 @@ def _is_text(labels: np.ndarray) -> bool:
 
 
 def _cells(y: Any, mixed: str) -> np.ndarray:
-    """Convert targets to an array; a list whose dtype kind is in ``mixed`` becomes an object array, to keep types."""
+    """Convert targets to an array; a list that would get a dtype kind in ``mixed`` becomes an object array."""
     try:
         cells = np.asarray(y)
     except ValueError:  # ragged

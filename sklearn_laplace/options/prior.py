@@ -183,7 +183,7 @@ def check_previous(options: Options, parameters: Mapping[str, Any], past: Laplac
 
 
 def _check_structure(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check for the structure and the structure options of the previous fit, since the curvatures are added."""
+    """Check that structure and structure options are those of the previous fit, since the curvatures are added."""
     kind = type(past.curvature)
     name = next(key for key, structure in STRUCTURES.items() if structure is kind)
     if not kind.is_monoid:
@@ -212,7 +212,7 @@ def _check_structure(options: Options, parameters: Mapping[str, Any], past: Lapl
 
 
 def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check for the curvature rule, likelihood and subset of the previous fit, and for a net that is not frozen."""
+    """Check that curvature rule and likelihood are those of the previous fit; refuse subsets and frozen nets."""
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))
         raise UnsupportedCombinationError(
