@@ -56,7 +56,7 @@ CLAIMS = {
         lambda m: all(gained(m, *pair, "entropy if wrong") > 0 for pair in AVERAGED)
     ),
     "MC dropout and Kronecker Laplace also raise the entropy where the net is right": (
-        lambda m: all(gained(m, *pair, "entropy if right") > 0 for pair in AVERAGED),
+        lambda m: all(gained(m, *pair, "entropy if right") > 0 for pair in AVERAGED)
     ),
     "MC dropout and Kronecker Laplace change the accuracy by at most half a point": (
         lambda m: all(abs(gained(m, *pair, "accuracy")) <= 0.005 for pair in AVERAGED)

@@ -29,7 +29,7 @@ CLAIMS = {
         lambda m: m["plugin, change along the line"] < 1e-5
     ),
     "Laplace: on the same path, the probability moves towards a half by more than .05": (
-        lambda m: m["Laplace, change along the line"] > 0.05,
+        lambda m: m["Laplace, change along the line"] > 0.05
     ),
     "Laplace and plugin predict the same class everywhere": lambda m: m["points of another class"] == 0,
     "the posterior precision equals XᵀSX + λI to 1e-6": lambda m: m["largest relative error of the precision"] < 1e-6,

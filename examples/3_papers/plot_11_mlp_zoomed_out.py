@@ -25,7 +25,7 @@ CLAIMS = {
         lambda m: m["plugin, median confidence on the border"] > 0.99
     ),
     "Laplace: the median confidence on the border is below .9": (
-        lambda m: m["Laplace, median confidence on the border"] < 0.9,
+        lambda m: m["Laplace, median confidence on the border"] < 0.9
     ),
     "Laplace: the mean confidence is lower on the border than on the data": (
         lambda m: m["Laplace, mean confidence on the border"] < m["Laplace, mean confidence on the data"]

@@ -40,7 +40,7 @@ CLAIMS = {
         lambda m: m["Laplace, ECE equal count"] <= m["MAP, ECE equal count"]
     ),
     "the accuracy is within half a point of the MAP's": (
-        lambda m: abs(m["Laplace, accuracy"] - m["MAP, accuracy"]) <= 0.005,
+        lambda m: abs(m["Laplace, accuracy"] - m["MAP, accuracy"]) <= 0.005
     ),
     "the entropy separates other pictures from digits at least as well as the MAP's (AUROC)": (
         lambda m: m["Laplace, AUROC"] >= m["MAP, AUROC"]

@@ -140,14 +140,20 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     mean = first[0] + np.average(scaled - first, axis=0, weights=weights)
     deviation = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))
     constant = deviation * unit <= ROUNDING * largest
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation, width = mean * unit, deviation * unit, np.ptp(values, axis=0)
-    if not np.isfinite(width).all():
+    ranges(values)
+    return mean * unit, deviation * unit, constant
+
+
+def ranges(values: np.ndarray) -> np.ndarray:
+    """Largest minus smallest value of columns (n, d), or of one column (n,); ``ValueError`` if it is not finite."""
+    with np.errstate(over="ignore"):
+        found: np.ndarray = np.ptp(values, axis=0)
+    if not np.isfinite(found).all():
         raise ValueError(
             f"a column reaches {np.abs(values).max():.1e}, and its values differ by more than the largest float64; use "
             "another unit for it."
         )
-    return mean, deviation, constant
+    return found
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from .._table.column import Column
 from .._table.rows import PreparedData
-from .._table.statistics import ROUNDING, robust, spread, weighted_quantiles
+from .._table.statistics import ROUNDING, ranges, robust, spread, weighted_quantiles
 from ..laplace.fit import TrainingRows
 from ..laplace.likelihoods._base import Likelihood
 from ..nets import ACTIVATIONS, MLP, TableMLP
@@ -163,10 +163,11 @@ def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[fl
     medians, widths = [], []
     for column in X.T:
         present = ~np.isnan(column)
-        low, middle, high = 0.0, 0.0, 0.0
+        middle, width = 0.0, 0.0
         if present.any():
+            whole = float(ranges(column[present]))
             low, middle, high = weighted_quantiles(column[present], weights[present], np.array([0.25, 0.5, 0.75]))
-        width = high - low if high > low else np.ptp(column[present]) / 2 if present.any() else 0.0
+            width = high - low if high > low else whole / 2
         medians.append(float(middle))
         widths.append(float(width) if width > ROUNDING * abs(middle) else max(1.0, ROUNDING * abs(middle)))
     return medians, widths

@@ -33,7 +33,7 @@ WEIGHTS[[2, 11]] = 0.0
 LABELS = np.array(["no", "perhaps", "yes"])[np.digitize(Y[:, 0], [-0.6, 0.8])]
 COUNTS = RNG.poisson(np.exp(0.5 + 0.6 * X[:, 0])).astype(float)
 LINEAR = {"net": nets.Linear, "standardize_X": False, "random_state": 0}
-SMALL = {"hidden_layer_sizes": (5,), "random_state": 0, "memory": trainings.MEMORY}
+SMALL = {"hidden_layer_sizes": (5,), "n_members": 1, "random_state": 0, "memory": trainings.MEMORY}
 CHOSEN = {"prior_precision": "loo", "sigma_noise": "loo"}
 
 
@@ -400,7 +400,7 @@ def test_searches_take_it_as_a_candidate():
     """GridSearchCV compares "loo" with "evidence"."""
     x = RNG.normal(size=(40, 2))
     y, grid = x[:, 0] + RNG.normal(size=40), {"prior_precision": ["evidence", "loo"]}
-    search = GridSearchCV(LaplaceRegressor(**SMALL, n_members=1), grid, cv=2, error_score="raise").fit(x, y)
+    search = GridSearchCV(LaplaceRegressor(**SMALL), grid, cv=2, error_score="raise").fit(x, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 

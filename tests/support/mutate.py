@@ -661,8 +661,8 @@ MUTATIONS = (
     Mutation(
         "a narrow search of the prior precision",
         "laplace/selection/held_out.py",
-        "DECADES = 6",
-        "DECADES = 1",
+        "DECADES_WITHOUT_NOISE = 3, 6",
+        "DECADES_WITHOUT_NOISE = 3, 1",
         "joint_classes",
     ),
     Mutation(

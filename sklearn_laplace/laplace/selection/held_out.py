@@ -28,10 +28,12 @@ from ..leave_one_out.rows import Density, LinearRows, linear_rows, normal_terms
 from ..likelihoods._base import without_noise
 from ..structures._base import Eigenbasis
 
-DECADES = 6
-"""The common factor of the precisions ranges over this many powers of ten above and below 1."""
-POINTS, DEAR_POINTS = 97, 25
-"""Numbers of grid points: if one eigendecomposition serves all of them, and if each needs a factorisation."""
+DECADES, DECADES_WITHOUT_NOISE = 3, 6
+"""The common factor of the precisions ranges over this many powers of ten above and below 1: for targets with noise,
+and for classes and counts. If nets separate the classes of few rows, the curvature almost vanishes, and so does the
+precision that maximises the evidence."""
+PER_DECADE, DEAR_PER_DECADE = 8, 2
+"""Grid points per decade: if one eigendecomposition serves all of them, and if each needs a factorisation."""
 TOLERANCE = 0.002
 """Precisions are equivalent if log densities differ by at most this many nats per target, or by 1 nat in total."""
 WEAKEST = 0.3
@@ -153,7 +155,9 @@ def held_out_scores(
 def prior_factors(fit: LaplaceFit, hyper: Hyper) -> Tensor:
     """Factors (m,) of the prior precisions: a coarser grid if each factor needs its own factorisation."""
     dear = fit.curvature.eigenbasis() is None or len(hyper.prior_precision) > 1
-    factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
+    decades = DECADES if fit.likelihood.has_dispersion else DECADES_WITHOUT_NOISE
+    n_points = 2 * decades * (DEAR_PER_DECADE if dear else PER_DECADE) + 1
+    factors = torch.logspace(-decades, decades, n_points, dtype=torch.float64)
     return factors.to(hyper.prior_precision)
 
 
