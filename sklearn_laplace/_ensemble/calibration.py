@@ -11,15 +11,15 @@ repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
-**Tails.** A noise model (``noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with variance s².
-Real errors often have heavier tails. Therefore h gets an additional standard deviation :math:`\tau`, and its mean is
-shifted such that :math:`E[e^h]` stays the same. With the factor c and the noise level :math:`\varphi`, the density of
-an error e of a prediction with variance V is
+**Tails.** A noise model (``noise_model.py``) predicts h, the log noise variance of a row relative to the noise level
+:math:`\varphi`, as a Gaussian with mean m and variance s². Real errors often have heavier tails. Therefore h gets an
+additional standard deviation :math:`\tau`, and its mean is shifted such that :math:`E[e^h]` stays the same. With the
+factor c, the density of an error e of a prediction with variance V is
 
-.. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
+.. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{m - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
-For each row, h is predicted without that row, by one Newton step. :math:`\tau` maximises the held-out density of the
-mixture of the repeats. :math:`\tau` is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
+For each row, h is predicted without that row, by one Newton step. :math:`\tau` is ``USUAL_SPREAD`` unless the value
+with the largest held-out density of the mixture of the repeats gains at least ``WORTH`` nats.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ MARGIN = 2.0
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    ``spread`` (values for gaps) is empty if some numbers were missing, or if the embedding of unknown levels was learnt
-    from rows.
+    ``spread`` holds the values that stand for a missing number or an unknown level. It is empty if the training rows
+    had missing numbers or unknown levels.
     """
 
     name: str  # in messages

@@ -73,7 +73,7 @@ def _by_tensor(network: Network) -> Label:
 
 
 def _by_layer(network: Network) -> Label:
-    """Group the tensors of each module; tensors of the root module are named by its type."""
+    """One group per module, for its own tensors; the group of the root module is named after its type."""
     whole = type(network.module).__name__
     return lambda name, shape: _one(shape, _owner(name) or whole)
 

@@ -315,7 +315,7 @@ def calibration_gap(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        Between 0 and 1; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
+        Between 0 and .5; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
         for n independent rows of a calibrated model. The gap is computed for each output and then averaged. Intervals
         that are too narrow for one output and too wide for another therefore do not cancel.
 

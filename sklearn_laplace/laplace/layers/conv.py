@@ -27,8 +27,8 @@ FILLS = {"zeros": "constant"}
 class Conv(FactoredLayer):
     """A convolution in one or two dimensions, called once in the forward pass with an input of shape (n, C, …).
 
-    ``weight`` is the number of inputs of one output channel, and ``bias`` is 1. With groups, both are the numbers of
-    elements of the tensors.
+    ``weight`` is the number of inputs of one output channel, and ``bias`` is 1. With groups, they are the numbers of
+    elements of the two tensors. Either is 0 if its tensor is not selected.
 
     >>> layer = torch.nn.Conv2d(3, 8, kernel_size=5)
     >>> images = torch.zeros(2, 3, 28, 28)

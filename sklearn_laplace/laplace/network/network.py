@@ -42,7 +42,10 @@ class Layout:
 
     @property
     def random(self) -> tuple[ParameterBlock, ...]:
-        """Blocks of the parameter vector. A partly random block is dense and contains only its random elements."""
+        """Blocks of the parameter vector.
+
+        A block in which :meth:`Network.restrict` fixes some elements is dense and contains only the others.
+        """
         if not self.elements:
             return self.blocks
         sizes = {name: len(part) for name, part in self.elements.items()}

@@ -1,7 +1,8 @@
 r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
 
-With the eigenvectors :math:`U_B, U_A` of the factors of kron and the weight gradient :math:`G_{nk}` of row n and
-column k of S, which is a sum over the positions of the row,
+Let :math:`U_B` and :math:`U_A` be the eigenvectors of the two factors of kron. Let :math:`G_{nk}` be the weight
+gradient of row n for column k of the output factor :math:`S_n` (``jacobian.py``), summed over the positions of the row.
+Then
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .

@@ -155,7 +155,7 @@ class FullPosterior(Posterior):
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Size of the dense rows, or for many columns of the products of all outputs of a layer with R."""
+        """Elements of J, or with many outputs the larger of J R and R's product with all outputs of a layer."""
         widest = n_outputs if n_outputs < MANY_COLUMNS else max(n_outputs, *(block.outputs for block in blocks))
         return widest * self.n_parameters
 
