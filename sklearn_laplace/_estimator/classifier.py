@@ -550,35 +550,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         parts = {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
         return one_or_all({name: parts[name] for name in kinds})
 
-    @by_block
-    def score_samples(self, X: Any) -> np.ndarray:
-        """Similarity of each row to the training data: −log of the epistemic entropy (see :meth:`predict_entropy`).
-
-        The variance of the logits is not used: it is also large for training rows far from the decision boundaries. The
-        class of such rows is certain, so their epistemic entropy is small.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to score.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Higher for rows that are more similar to the training data.
-
-        Examples
-        --------
-        >>> from sklearn_laplace import LaplaceClassifier
-        >>> from sklearn.datasets import make_moons
-        >>> X, y = make_moons(100, noise=0.2, random_state=0)
-        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
-        >>> like_the_data, far_away = model.score_samples([[0.0, 1.0], [30.0, -30.0]])
-        >>> bool(like_the_data > far_away)
-        True
-        """
-        entropy = self.predict_entropy(X, kind="epistemic")
-        return -np.log(np.maximum(entropy, np.finfo(float).tiny))
+    def _epistemic(self, X: Any) -> np.ndarray:
+        entropy: np.ndarray = self.predict_entropy(X, kind="epistemic")
+        return entropy
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of :meth:`predict`, between 0 and 1.

@@ -5,7 +5,7 @@ and moments are returned in units of y. A *given net* is one that the user passe
 """
 
 import sys
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -296,6 +296,40 @@ class FittedModel(ABC):
         """
         require_fitted(self)
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
+
+    @abstractmethod
+    def _epistemic(self, X: Any) -> np.ndarray:
+        """Epistemic uncertainty (n,) of each row: mean variance of standardised outputs, or entropy of classes."""
+
+    @by_block
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Similarity of each row to the training data: −log of its epistemic uncertainty.
+
+        For regression, this uncertainty is the epistemic variance, averaged over the standardised outputs. For
+        classification, it is the epistemic entropy (``predict_entropy``).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Higher values are more similar to the training data.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> like_the_data, far_away = model.score_samples([[3.0], [30.0]])
+        >>> bool(like_the_data > far_away)
+        True
+        """
+        require_fitted(self)
+        return -np.log(np.maximum(self._epistemic(X), np.finfo(float).tiny))
 
     @by_block
     def outside(self, X: Any) -> Any:

@@ -15,7 +15,6 @@ from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.likelihoods import NegativeBinomial
 from ..options.resolve import variance_of_kind
 from .fitted import FittedModel, require_fitted
-from .sources import by_block
 
 
 @explained
@@ -157,42 +156,14 @@ class NumericPredictive(FittedModel):
         mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), ("total",))
         return (mean, std) if return_std else mean
 
-    @by_block
-    def score_samples(self, X: Any) -> np.ndarray:
-        """Similarity of each row to the training data: −log of the mean epistemic variance.
-
-        The mean is over the standardised outputs.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to score.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Higher for rows that are more similar to the training data.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.linspace(0, 6, 40)[:, None]
-        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> like_the_data, far_away = model.score_samples([[3.0], [30.0]])
-        >>> bool(like_the_data > far_away)
-        True
-        """
-        require_fitted(self)
-
+    def _epistemic(self, X: Any) -> np.ndarray:
         def moments(_: Any, latent: LatentGaussian) -> torch.Tensor:
             return torch.stack([latent.mean, latent.variance, latent.mean.square()], -1)
 
         with self._asked(X) as (x, options):
             mean, variance, square = self._ensemble.averages(x, options, moments).unbind(-1)
         several = len(self._ensemble.members) > 1
-        variance = (variance + (square - mean.square()) * several).mean(-1)
-        return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
+        return (variance + (square - mean.square()) * several).mean(-1).cpu().numpy()
 
     def _counts(self, X: Any) -> PoissonLogNormal | CountMixture:
         """Return the predictive distribution of counts."""
