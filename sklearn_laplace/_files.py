@@ -1,9 +1,8 @@
 """Write a file completely or not at all.
 
-The new content is written to a temporary file in the same folder, which is then renamed. A killed process leaves its
-temporary file behind; the next write to the same path removes it. On POSIX systems, a writer locks its temporary file,
-so a file with content and without a lock is abandoned. Empty files, and all files on other systems, count as abandoned
-after an hour.
+The content is written to a temporary file in the same folder, which is then renamed. The next write to the same path
+removes the temporary file of a killed process. On POSIX systems, a writer locks its temporary file, so a file with
+content and without a lock is abandoned. Empty files, and all files on other systems, count as abandoned after an hour.
 """
 
 import os

@@ -158,9 +158,8 @@ def learnt_noise(
     """Train the noise net on held-out errors of rows (n, d).
 
     Return None if the noise does not vary or the net is too expensive. If ``honest``, the errors come from nets trained
-    without these rows, and the net of the mean is also trained under this noise. If ``quick``, the result is accurate
-    enough for row weights in training, but not for predictions. If ``with_own_tails``, τ is estimated from the same
-    errors.
+    without these rows, and the net of the mean is also trained under this noise. If ``quick``, the result suits row
+    weights in training, but not predictions. If ``with_own_tails``, τ is estimated from the same errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)

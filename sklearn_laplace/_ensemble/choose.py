@@ -226,8 +226,7 @@ def choose(
 ) -> Hyper:
     """Select the hyperparameters of a posterior at fixed weights, by the rules that the options specify.
 
-    ``dispersion`` is a fixed φ, or None. ``left_out`` returns the rows of the fit, and is called only for
-    leave-one-out.
+    ``dispersion`` is a fixed φ, or None. ``left_out`` returns the rows of the fit, for leave-one-out only.
     """
     start = _start(origin, fit, options)
     if dispersion is not None:

@@ -35,8 +35,7 @@ FAR_FROM_MODE = 1.0
 WIDER_THAN_ERRORS = 1.5
 """Maximum ratio of interval width to errors at which wide intervals are attributed to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Level of the intervals, and minimum coverage of left-out targets. Intervals count as too narrow if the coverage is
-below this minimum by more than one standard error."""
+"""Level of the intervals, and minimum coverage: one standard error below it, the intervals count as too narrow."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ class LeftOutIntervals:
 def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    No warning is issued if the user has set a temperature other than 1. Jointly trained members need no diagnosis
-    (:attr:`.Ensemble.is_calibrated`).
+    A temperature other than 1 excludes warnings. Jointly trained members need none (:attr:`.Ensemble.is_calibrated`).
     """
     first = ensemble.first
     if isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0:

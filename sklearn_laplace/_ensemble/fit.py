@@ -3,9 +3,8 @@
 Regression means numeric targets other than counts.
 
 **Joint training** (``train_members.py``) is the default for the built-in net. A *repeat* is a random partition of the
-rows into folds, with one net per fold. Each net is trained on the rows outside its fold; the rows of its fold are its
-*held-out rows*. Options that need nets of all rows, such as ``max_epochs`` or an integer ``n_members``, exclude joint
-training (``conditions.py``).
+rows into folds, with one net per fold. Each net is trained without the rows of its fold, its *held-out rows*. Options
+for nets of all rows, such as ``max_epochs`` or an integer ``n_members``, exclude joint training (``conditions.py``).
 
 ====================================  ================================================================
 targets and distinct rows             members

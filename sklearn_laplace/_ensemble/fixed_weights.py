@@ -1,10 +1,9 @@
 r"""Laplace approximation of a user's net that was trained by its own epochs, or is frozen.
 
 Prior precision and noise level are selected for the given structure, on the validation rows of the net's
-``train_split``, on which the net was not trained. Without validation rows, folds of the training rows are used for
-numeric targets. The errors of a fold are then the closed-form leave-one-out errors of the linearised net (Antorán et
-al. 2022). They use all weights or, if that is too expensive, those of the last layer. In all other cases, the evidence
-selects both values.
+``train_split``, on which the net was not trained. Without validation rows, numeric targets use folds of the training
+rows. The errors are then the closed-form leave-one-out errors of the linearised net (Antorán et al. 2022). They use all
+weights or, if that is too expensive, those of the last layer. In all other cases, the evidence selects both values.
 
 **Criterion.** Let :math:`e_n` be the errors on validation rows or folds, and :math:`\varphi V_n(\rho)` their variances,
 including noise. The variances are computed in the structure of the posterior, at noise variance φ and prior precisions
@@ -295,8 +294,7 @@ def _has_scores(options: Options) -> bool:
 def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
     """Prior precisions whose common factor is selected.
 
-    A single precision has its natural size, so that scores do not depend on a given value. Several precisions are the
-    given ones, or those that maximise the evidence.
+    A single precision has its natural size, whatever value is given. Several are given or maximise the evidence.
     """
     given = options.prior_precision.value
     is_open = given is None or given.size == 1

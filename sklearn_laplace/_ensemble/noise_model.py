@@ -19,8 +19,7 @@ Varying noise is used if the user requests it, or if this evidence clearly excee
 h. The evidence is reliable here because the targets of h are held-out errors. Jointly trained members are then trained
 further under this noise, in the same way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
 
-For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, computed by Gauss–Hermite
-quadrature.
+For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, by Gauss–Hermite quadrature.
 """
 
 from __future__ import annotations

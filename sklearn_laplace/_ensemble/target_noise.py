@@ -10,17 +10,14 @@ noise of the target. The error of target c in row n is then normal with the vari
 .. math:: r_c = \frac1W \sum_n \frac{w_n e_{nc}^2}{V_{nc} + \varphi} .
 
 **Nets trained under several levels.** The variances V already reflect similar levels. The error has the variance
-:math:`s_c V_{nc} + \varphi r_c`, and r maximises the density of the errors. The factor
-:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is that of the model of varying noise
-(``noise_model.py``).
+:math:`s_c V_{nc} + \varphi r_c`; r maximises the density of the errors. The factor
+:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is that of varying noise (``noise_model.py``).
 
-All targets share one level if a model with one level has the smaller Bayesian information criterion (Schwarz 1978). The
-gain in log density from several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of
-the levels.
+All targets share one level if this has the smaller Bayesian information criterion (Schwarz 1978). The gain in log
+density from several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
 
-**Counts.** The noise level of counts is the overdispersion α of the negative binomial likelihood. It is estimated by
-maximum likelihood, for each output separately. The criterion is the expected log likelihood of rows, as in the EM
-algorithm:
+**Counts.** The noise level of counts is the overdispersion α of the negative binomial likelihood. For each output, α
+maximises the expected log likelihood of rows, as in the EM algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 

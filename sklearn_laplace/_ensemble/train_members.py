@@ -85,8 +85,7 @@ free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps."""
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     """Train the members; a pure function of its arguments, so that the result can be cached.
 
-    If the targets are almost free of noise and exact steps are affordable, all nets take exact steps, which are then
-    more accurate.
+    For targets almost free of noise, all nets take exact steps if affordable, because these are more accurate.
     """
     options, data, stream, clock = request.options_for_rows(), request.data, request.stream, task.clock
     loss = loss_of(options.likelihood)
@@ -308,8 +307,7 @@ def learnt_of(
 ) -> tuple[TrainedNoise | None, TargetNoise | None]:
     """Return a model of varying noise, and the noise level of each target.
 
-    The model is None if the noise does not vary. It is also None if its training fails and the user did not request
-    varying noise.
+    The model is None if the noise does not vary, or if the training fails and varying noise was not requested.
     """
     levels = target_noise(held_out, dispersion)
     if options.varying_noise is False:

@@ -132,9 +132,8 @@ def _fit_rank(
 def _keep_memory() -> None:
     """Let glibc keep the memory of freed tensors, which each training step needs again.
 
-    A dask worker runs with the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests the memory
-    of each tensor of more than 128 kB from the system and returns it afterwards. Training then takes several times
-    longer.
+    A dask worker runs with the environment variable ``MALLOC_TRIM_THRESHOLD_``. With it, glibc requests each tensor of
+    more than 128 kB from the system and returns it afterwards. Training then takes several times longer.
     """
     with suppress(OSError, AttributeError):  # no glibc
         libc = ctypes.CDLL("libc.so.6")

@@ -56,8 +56,7 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
     """Return the innermost estimator, of any type, and its transformed input.
 
-    Raises ``TypeError`` if the innermost object is not an estimator, and ``ValueError`` and ``NotFittedError`` as
-    :func:`laplace_step`.
+    Raises ``TypeError`` if the innermost object is not an estimator; other errors are those of :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
     for transformation in transformations:

@@ -1,8 +1,7 @@
 """Save estimators to files that execute no code when they are read: :func:`save` and :func:`load`.
 
 A file has the format of safetensors (``_export/container.py``). It holds a tree that describes the estimator
-(``_storage/describe.py``), and the arrays to which the tree refers, in C order. Data types that safetensors lacks are
-stored as bytes.
+(``_storage/describe.py``), and its arrays in C order. Data types that safetensors lacks are stored as bytes.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
 damage; an HMAC with a key also finds tampering.

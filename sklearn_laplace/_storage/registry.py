@@ -1,8 +1,7 @@
 """Classes and functions that a description may name, each by a short tag, and the attributes of these classes.
 
 The data classes are collected recursively from the annotations of a fit's attributes. An annotated class stands for all
-its subclasses in this package, so a new structure or likelihood needs no entry here. The list is closed, and a test
-pins it.
+its subclasses in this package, so a new structure or likelihood needs no entry here. A test pins the closed list.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

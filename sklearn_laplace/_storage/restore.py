@@ -185,8 +185,7 @@ def _array(array: np.ndarray, header: list[Any]) -> Any:
 def _tensor(array: np.ndarray, dtype: str, device: str, grad: bool | None) -> Tensor:
     """Return a tensor on its original device if this device is present, else on the CPU.
 
-    The tensor is copied to torch's own memory, whose alignment determines how sums are rounded. Memory-mapped arrays
-    are not copied.
+    Unless memory-mapped, the array is copied to torch's own memory, whose alignment determines how sums are rounded.
     """
     if not isinstance(grad, bool | None):
         raise StateError(f"the state holds {grad!r:.200} where True, False or null is needed.")

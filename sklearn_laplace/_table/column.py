@@ -45,8 +45,7 @@ MARGIN = 2.0
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    ``spread`` holds the values that stand for a missing number or an unknown level. It is empty if the training rows
-    had missing numbers or unknown levels.
+    ``spread`` holds the values for a missing number or an unknown level. It is empty if the training rows had these.
     """
 
     name: str  # in messages

@@ -80,8 +80,7 @@ def automatic_structure(
 ) -> type[Curvature]:
     """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
 
-    The structure accepts one of the forms that the curvature ``provides``. It also supports the ``unit`` within which
-    prior precisions are equal, such as "layer".
+    It accepts a form that the curvature ``provides``, and the ``unit`` of equal prior precisions, such as "layer".
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)

@@ -1,7 +1,6 @@
 """Run the epochs of a skorch net with the MAP objective as loss.
 
-For nets that are too large for exact Gauss–Newton steps, epochs alternate with evidence steps, which update the
-hyperparameters.
+For nets too large for exact Gauss–Newton steps, epochs alternate with evidence steps for the hyperparameters.
 """
 
 import math

@@ -143,8 +143,7 @@ of the number of units for many rows. Noise hides the detail that wider nets wou
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
-"""Maximum prior precision of a training run. Maximum number of steps of the trial, and minimum number of its held-out
-rows."""
+"""Maximum prior precision of a training run. Maximum number of steps and minimum of held-out rows of the trial."""
 MOST_INPUTS = 512
 """Maximum number of encoded columns. With many columns, each column has fewer bins."""
 

@@ -49,8 +49,7 @@ def of_mixture(log_densities: Tensor, shares: Tensor, n_nets: int) -> Tensor:
 
     .. math:: \log p_K = \overline{\log p_1} + \frac{1 - 1/K}{1 - 1/D} (\log p_D - \overline{\log p_1}),
 
-    where :math:`\overline{\log p_1}` is the mean of the nets' log densities. The estimate is at most the log density of
-    the best net.
+    where :math:`\overline{\log p_1}` is the nets' mean log density. The estimate is at most that of the best net.
     """
     n_known, shares = len(shares), shares.view(-1, *(1,) * (log_densities.dim() - 1))
     mixed = (log_densities + shares.log()).logsumexp(0)
@@ -177,9 +176,8 @@ def loss_of(likelihood: Likelihood) -> Loss:
 class Adam:
     """AdamW for the stacked ``tensors`` (K, …), updated in place by torch's fused kernel.
 
-    ``places`` are their positions among the gradients; ``rate`` is a factor of the schedule's learning rate. This class
-    replaces ``torch.optim``, whose checks take longer than a step of small nets, and whose import of torch's compiler
-    takes a second.
+    ``places`` are their positions among the gradients; ``rate`` is a factor of the schedule's learning rate. The checks
+    of ``torch.optim`` take longer than a step of small nets, and its import of torch's compiler takes a second.
     """
 
     def __init__(self, tensors: Sequence[Tensor], places: slice, schedule: Schedule, rate: float, decay: float) -> None:

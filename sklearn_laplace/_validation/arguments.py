@@ -1,7 +1,6 @@
 """Checks of single arguments: names, positive numbers, counts, fractions, and unknown arguments.
 
-Each check of a value raises a ValueError with the given and the expected value. Combinations of options are checked in
-``options/resolve.py``.
+A failed check raises a ValueError with the given and the expected value. ``options/resolve.py`` checks combinations.
 
 For an unknown argument, Python's own message has only its name: "predict_interval() got an unexpected keyword argument
 'alpha'". The decorator :func:`explained` adds the given value and the argument to use instead. It does not change

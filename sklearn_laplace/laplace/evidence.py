@@ -78,8 +78,7 @@ def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     r"""Exact gradient, and a bound on the Hessian's diagonal that does not need S, for many groups.
 
     Each entry of the bound is at least as large in magnitude as the exact one, because :math:`S_{gg} \ge t_g^2/n_g`
-    (with equality if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one
-    call of ``shrinkage``.
+    (with equality if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)

@@ -2,8 +2,7 @@ r"""Laplace approximation of one trained network: the entry point of the engine.
 
 :func:`fit_laplace` makes one pass over the data (two for some structures). It sums the curvature H (at unit dispersion,
 without the prior), the negative log-likelihood and its gradient at the weights θ*. All other results are functions of a
-:class:`LaplaceFit` and a :class:`Hyper`. Hyperparameter selection can therefore change the :class:`Hyper` without
-another pass over the data:
+:class:`LaplaceFit` and a :class:`Hyper`, which selection can change without another pass:
 
 .. math:: P = \frac{1}{T \varphi^p} H + \mathrm{diag}(\delta), \qquad q(\theta) = N(\theta^*, P^{-1}).
 
@@ -167,10 +166,9 @@ def fit_laplace(
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights), in float64.
 
-    ``like`` is a curvature with which the result will be merged. It determines the structure, in place of ``structure``
-    and ``options``. With ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,)
-    is Σ w Jᵀ r if known. The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al.
-    2018b).
+    ``like`` is a curvature with which the result will be merged; it replaces ``structure`` and ``options``. With
+    ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
+    The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al. 2018b).
 
     Raises ``NonFiniteError``, which names the layer and the rows, if a sum is not finite. Raises ``ValueError`` if two
     passes have different numbers of rows. Sums are checked after a pass, so that a GPU need not synchronise during it.

@@ -1,7 +1,6 @@
 """Locate the source of NaN and infinite values by a slow pass over the rows, after a sum was not finite.
 
-The checks are, in this order: weights, inputs and outputs of layers, loss, gradients at each layer, gradients of the
-weights.
+The order of checks is: weights, inputs and outputs of layers, loss, gradients at each layer and of the weights.
 """
 
 from collections.abc import Iterable, Iterator

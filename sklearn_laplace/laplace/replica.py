@@ -68,8 +68,7 @@ class Tape:
     def run(self, x: Tensor) -> Tensor:
         """Run the forward pass once and record inputs, outputs, number and order of the calls.
 
-        The hooks refer to the tape, so the tape drops the replica. A reference cycle would keep the tensors until a
-        garbage collection.
+        The hooks refer to the tape, so it drops the replica: a cycle would keep tensors until a garbage collection.
         """
         replica = self.replica
         del self.replica

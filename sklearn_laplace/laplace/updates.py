@@ -15,8 +15,7 @@ excludes these rows, and g is their gradient at the mean before the removal.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
 remaining rows. It does not depend on the order of updates. With any structure that can remove rows, removing the rows
-added last restores the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and
-dispersion stay fixed.
+added last restores the previous posterior. For other likelihoods, the update is one Newton step. δ and φ stay fixed.
 """
 
 from dataclasses import dataclass, replace
@@ -67,8 +66,7 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
     """Add rows to a fit and move its mean; the temperature is ignored.
 
-    ``rows`` is a fit of the new rows at θ*, with the network, structure and prior of ``fit``. ``exact`` is the
-    curvature of the new rows in an exact structure.
+    ``rows`` fits the new rows at θ* with network, structure and prior of ``fit``; ``exact`` is their exact curvature.
     """
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift

@@ -14,8 +14,7 @@ Gneiting et al. 2023). The parts, integrated over τ, are
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
 CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is computed by a
-trapezoidal rule in :math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, which is positive by chance, is
-simulated.
+trapezoidal rule in :math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, positive by chance, is simulated.
 
 The isotonic quantile regression repeatedly halves the range of candidate values (Stout 2013). Each step is an
 isotonic regression of the indicator that y is above the middle of this range, for all levels in one call. All steps

@@ -2,15 +2,13 @@ r"""Simultaneous bands of the empirical distribution function (ECDF) of a sample
 
 At a point z, :math:`n\hat F(z)` of n independent uniform values has the binomial distribution with probability z. A
 pointwise band of level :math:`1 - \gamma` lies between the :math:`\gamma/2` and :math:`1 - \gamma/2` quantiles of this
-distribution. The band is simultaneous at level 1 − α if the whole ECDF lies inside with probability 1 − α. The
-statistic is
+distribution. A simultaneous band of level 1 − α contains the whole ECDF with this probability. The statistic is
 
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
-and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). In the
-simulation, the counts between the points are drawn from a multinomial distribution. This is exact, and its cost does
-not depend on n.
+and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). The simulation
+draws the counts between the points from a multinomial distribution. This is exact, and its cost does not depend on n.
 """
 
 from dataclasses import dataclass
@@ -31,8 +29,7 @@ N_SIMULATED, SEED = 5000, 0
 class EcdfBand:
     r"""Observed fractions :math:`\hat F(z)` of values that should be uniform, with the simultaneous band of level .95.
 
-    The points z in (0, 1) are in ascending order. ``pvalue`` is the probability that the ECDF of a uniform
-    sample is at least as extreme as this one.
+    The points z in (0, 1) ascend. ``pvalue`` is the probability of an ECDF at least as extreme, under uniformity.
     """
 
     points: np.ndarray

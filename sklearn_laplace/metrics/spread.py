@@ -41,8 +41,7 @@ class Spread:
     """Location and variance of the normal scores, which are standard normal for a calibrated model.
 
     The mean squared score, ``ratio``, estimates the ratio of true to predicted variance, with a 95 % interval and a
-    two-sided p-value. With normal scores and this number of rows, a ratio of ``detectable`` is detected with
-    probability .8.
+    two-sided p-value. With normal scores and so many rows, a ratio of ``detectable`` is found with probability .8.
     """
 
     ratio: float

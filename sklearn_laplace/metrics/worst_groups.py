@@ -38,8 +38,7 @@ class GroupCoverage:
     """Coverage of groups of rows, with bands that hold for all of them together.
 
     ``pvalue`` is that of the worst group, adjusted for the number of groups (Bonferroni). ``equality_pvalue`` tests
-    whether the groups differ from each other. It compares each group with all groups together instead of with the
-    level.
+    whether the groups differ from each other. It compares each group with all groups instead of the level.
     """
 
     groups: tuple[Frequency, ...]
@@ -74,8 +73,7 @@ def leaves(
 ) -> dict[str, np.ndarray] | None:
     """Groups of rows that a tree forms to find wrong coverage: names, and masks (n,) of the rows to evaluate.
 
-    ``kept`` (n_samples,) marks the n rows of the table X to use. The result is None if X is not a table, or if n is
-    below 160.
+    ``kept`` (n_samples,) marks the n rows of the table X to use. Return None if X is no table or n < 160.
     """
     if len(pit) < 4 * LEAST_ROWS:
         return None
@@ -154,8 +152,7 @@ class _Feature:
 def _features(X: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
     """Features of the tree.
 
-    Levels of text columns are ordered by their mean target in the growing half, so that one split separates good from
-    bad levels.
+    Text levels are ordered by their mean target in the growing half, so one split separates good from bad levels.
     """
     for name, all_values, is_time in named_columns(X):
         values = all_values[kept]

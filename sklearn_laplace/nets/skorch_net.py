@@ -1,8 +1,7 @@
 r"""Build a skorch net that trains in skorch's training loop. ``NeuralNet`` is used as it is, never subclassed.
 
 The net is a clone of the user's skorch net, or a new one around a torch module. It gets the numbers of inputs and
-outputs, separate seeds, and an iterator that slices rows instead of collating them. Its loss is the MAP objective in
-mean form,
+outputs, separate seeds, and an iterator that slices rows instead of collating them. Its loss is the mean MAP objective,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
           + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)

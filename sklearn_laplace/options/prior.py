@@ -1,9 +1,8 @@
 """Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
 A previous posterior (``prior=FrozenEstimator(…)``) is the prior for new rows. It consists of the curvature of the old
-rows and the weights at which this curvature was computed; the old rows are not stored. Therefore net, subset,
-likelihood, curvature and structure have to stay the same. Prior precision, noise level, temperature and predictive may
-change.
+rows and the weights at which this curvature was computed; the old rows are not stored. Net, subset, likelihood,
+curvature and structure must stay the same. Prior precision, noise level, temperature and predictive may change.
 """
 
 import math
@@ -72,8 +71,7 @@ def _on_host(value: object) -> object:
 def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
     """Return the grouping of the prior precisions, given the option and user-set precisions.
 
-    A single precision is shared by all weights. Several precisions belong to parameter tensors if ``grouping`` is the
-    default.
+    All weights share a single precision. Several belong to parameter tensors if ``grouping`` is the default.
 
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')

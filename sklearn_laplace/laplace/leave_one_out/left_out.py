@@ -10,8 +10,7 @@ Newton step on the objective without row n gives, for any weight of this row,
 
 (Cook & Weisberg 1982 for least squares; Rad & Maleki 2020 for other losses). For a Gaussian likelihood this equals a
 refit of the linearised network without the row. For ``negative_binomial``, whose Hessian differs from Λ, the error is
-of first order in the leverage. For the remaining likelihoods, it is of second order, because the curvature of the
-*other* rows changes.
+of first order in the leverage. For the others, it is of second order: the curvature of the *other* rows changes.
 """
 
 import math

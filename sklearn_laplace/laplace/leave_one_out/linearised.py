@@ -29,8 +29,7 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     .. math:: \sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
               \mathrm{diag}(\delta)(\theta - \mu_0)
 
-    The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ. The rule "hessian" keeps its Hessian at
-    θ*.
+    The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ ("hessian" keeps its Hessian at θ*).
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
 

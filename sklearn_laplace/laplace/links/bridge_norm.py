@@ -1,8 +1,7 @@
 r"""Laplace bridge of a rescaled Gaussian over the logits, which keeps large variances within the bridge's valid range.
 
 With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is applied
-to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). A c below one is set
-to one.
+to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). c is at least one.
 """
 
 from torch import Tensor

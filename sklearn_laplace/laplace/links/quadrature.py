@@ -6,8 +6,7 @@ With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M from :mod:`~sklearn_lapla
 
 over the at most C − 1 directions with a positive variance. Each direction has a grid of equal steps h. The error of a
 sum over the grid decreases like :math:`e^{-2\pi a/h}`, where :math:`a = \pi/(\sqrt2 s_i)` is the distance to the
-nearest pole of the softmax (Trefethen & Weideman 2014). The step h of each direction therefore depends on its
-:math:`s_i`.
+nearest pole of the softmax (Trefethen & Weideman 2014). So h depends on :math:`s_i`.
 """
 
 import math
@@ -26,8 +25,7 @@ ACCURACY = 27.0
 LONGEST_STEP, SHORTEST_REACH = 1.2, 5.0
 """Upper bound of the step and lower bound of the grid's half-width, in standard deviations. A grid has ≥ 10 points.
 
-With the longest step, a normal density integrates to one with an error of 2e-6. At the shortest reach, 6e-7 of its mass
-lies outside the grid.
+With the longest step, a normal density integrates to one ± 2e-6. At the shortest reach, 6e-7 of it lies outside.
 """
 
 
@@ -35,8 +33,7 @@ class Quadrature(Link):
     """E[softmax(f)] and its variance with errors of about 1e-11, from at most 100,000 grid points per row.
 
     A direction is an eigenvector of the covariance of the logits. If 100,000 points do not suffice, the grid is
-    coarser. A row with more than four directions, which needs at least six classes, uses quasi-random draws, as the
-    link "mc" does.
+    coarser. A row with more than four directions (at least six classes) uses quasi-random draws, like the link "mc".
 
     >>> from sklearn_laplace.laplace.links._base import standard_normals
     >>> latent = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])

@@ -1,8 +1,7 @@
 r"""The MAP objective, and damped Gauss–Newton steps towards its mode at fixed hyperparameters.
 
 The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tfrac12 (\theta - \mu_0)^\top
-\mathrm{diag}(\delta) (\theta - \mu_0)`. Two methods minimise it, both in the metric of the posterior precision
-:math:`P` of the structure:
+\mathrm{diag}(\delta) (\theta - \mu_0)`. Two methods minimise it in the metric of the posterior precision :math:`P`:
 
 - :func:`gauss_newton_step`, :math:`(H/\varphi + (1+\mu)\,\mathrm{diag}(\delta))\,\Delta = -\nabla L` (Levenberg 1944;
   Marquardt 1963, with the damping scaled by the prior), far from the mode;
@@ -242,8 +241,7 @@ def refine(
 ) -> Mode:
     """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
 
-    The posterior of ``fit`` is the metric. It is damped by μ if ``is_far``, or if the undamped first step does not
-    lower the objective enough.
+    The metric is the posterior of ``fit``, damped by μ if ``is_far`` or if the undamped first step lowers L too little.
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)

@@ -155,8 +155,7 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
 def _decide_batching(network: Network, example: Tensor) -> Network:
     """Differentiate generic tensors in batches if the module supports this and the result is right, else row by row.
 
-    ``torch.func`` raises an error for data-dependent control flow and in-place updates. For ``nn.PReLU`` its result is
-    wrong.
+    ``torch.func`` fails for data-dependent control flow and in-place updates. For ``nn.PReLU`` its result is wrong.
     """
     if network.generic is None:
         return network

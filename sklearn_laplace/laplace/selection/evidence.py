@@ -32,8 +32,7 @@ def maximise_evidence(
 ) -> Hyper:
     """Return the hyperparameters that maximise the evidence at the fit's weights. Fixed values are kept.
 
-    The dispersion is optimised only for likelihoods that have one. If ``warn``, an optimum at a bound issues a
-    BoundWarning.
+    The dispersion is optimised if the likelihood has one. If ``warn``, an optimum at a bound issues a BoundWarning.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN

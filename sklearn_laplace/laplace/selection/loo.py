@@ -13,9 +13,8 @@ V)^\top`. The mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{d
 \nabla)`, where ∇ is the gradient of the loss. One pass over the rows and one matrix product serve any number of ρ
 (:func:`loo_path`). Without these eigenvectors, each point of the search needs its own mode and posterior.
 
-Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
-the data. With :func:`loo_path`, the search starts with a grid over the whole range. Otherwise it climbs from the
-current values.
+Unlike the evidence, this criterion needs no correct prior, so it stays reliable if the network interpolates. With
+:func:`loo_path`, the search starts with a grid over the whole range. Otherwise it climbs from the current values.
 """
 
 import math
@@ -123,9 +122,8 @@ def select_loo(
 ) -> Hyper:
     """Return the hyperparameters that maximise the leave-one-out log density. Fixed values are kept.
 
-    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. With :func:`loo_path`, three
-    passes over the rows suffice. Otherwise each of about twenty points takes a few passes. Several prior precisions are
-    optimised in turn.
+    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. With :func:`loo_path`, three passes
+    over the rows suffice. Otherwise each of about twenty points takes a few. Several precisions are optimised in turn.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace import fit_laplace

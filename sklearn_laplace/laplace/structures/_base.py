@@ -176,8 +176,7 @@ class Posterior(ABC):
         r"""Covariance (n, C, C), float64, of each row's outputs if the row is left out, bounded by
         :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
-        The row's contribution :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K), is removed from
-        the posterior precision.
+        The posterior precision loses :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K).
         """
 
     @abstractmethod

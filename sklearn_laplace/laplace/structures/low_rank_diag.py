@@ -1,7 +1,6 @@
 r"""LowRankDiag: the leading eigenpairs of ekfac plus the exact diagonal (Lee et al. 2020, the information form).
 
-For each layer, with the L largest second moments Λ of :mod:`~sklearn_laplace.laplace.structures.ekfac` and their
-directions V,
+With a layer's L largest second moments Λ of :mod:`~sklearn_laplace.laplace.structures.ekfac` and their directions V,
 
 .. math:: H_l \approx V \Lambda V^\top + D, \qquad D = \max(0,\ \mathrm{diag}\,H_l - \mathrm{diag}(V \Lambda V^\top)),
 

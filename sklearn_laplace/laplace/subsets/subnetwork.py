@@ -1,7 +1,6 @@
 """Weights selected by name, mask or score (Daxberger et al. 2021), for a full covariance over part of a large network.
 
-A :class:`Subnetwork` maps names to masks of the random weights. :class:`Scored` selects the weights with the largest
-scores after training:
+:class:`Subnetwork` maps names to masks of the random weights. :class:`Scored` selects those with the largest scores:
 
 - "variance": the marginal variances of a diagonal posterior over all weights, as in the paper. If some weights are
   fixed at the mode, the squared Wasserstein distance to that posterior is the sum of their variances.
