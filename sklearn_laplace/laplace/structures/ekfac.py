@@ -1,6 +1,6 @@
 r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
 
-Let :math:`U_B` and :math:`U_A` be the eigenvectors of the factors of kron, and :math:`G_{nk}` the weight gradient of
+:math:`U_B` and :math:`U_A` are the eigenvectors of the factors of kron. Let :math:`G_{nk}` be the weight gradient of
 row n for column k of the output factor :math:`S_n` (``jacobian.py``), summed over the positions of the row. Then
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
