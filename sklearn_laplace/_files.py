@@ -1,8 +1,8 @@
 """Write a file completely or not at all.
 
-The content is written to a temporary file in the same folder, which is then renamed. The next write to the same path
-removes the temporary file of a killed process. On POSIX systems, a writer locks its temporary file, so a file with
-content and without a lock is abandoned. Empty files, and all files on other systems, count as abandoned after an hour.
+A temporary file in the same folder is written and then renamed. The next write to the same path removes the temporary
+file of a killed process. On POSIX systems, a writer locks its temporary file, so an unlocked file with content is
+abandoned. Empty files, and all files on other systems, count as abandoned after an hour.
 """
 
 import os
@@ -20,7 +20,7 @@ except ImportError:  # not a POSIX system
 END = ".saving"
 """Suffix of the names of temporary files."""
 LONGEST = 50
-"""Maximum number of characters of the target's name in a temporary name. A file name has at most 255 bytes."""
+"""Maximum length in characters of the target's name within a temporary name. A file name has at most 255 bytes."""
 ABANDONED = 3600.0
 """Age in seconds after which a temporary file counts as abandoned if it is empty or the system has no locks."""
 
@@ -70,7 +70,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _remove_if_abandoned(temporary: Path) -> None:
-    """Remove a temporary file that is not locked; an empty one, or without support for locks, only if it is old."""
+    """Remove an unlocked temporary file. If it is empty or locks are unsupported, remove it only if it is old."""
     with temporary.open("rb") as file:
         if fcntl is None or not os.fstat(file.fileno()).st_size:  # an empty file may be new and not locked yet
             if time.time() - os.fstat(file.fileno()).st_mtime > ABANDONED:

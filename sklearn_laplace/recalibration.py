@@ -4,7 +4,7 @@ r"""Recalibration of a fitted regressor: one factor for its standard deviations,
 
 maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)` (Laves et al. 2020, sec. 2.3). With
 :math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
-:math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are all multiplied by s; the
+:math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are multiplied by s; the
 mean does not change. If the estimator transforms its targets, these statements hold for the transformed targets.
 """
 
@@ -69,7 +69,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Held-out rows, on which the estimator was not fitted.
+            Rows on which the estimator was not fitted.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets of these rows.
         sample_weight : array-like of shape (n_samples,), optional
@@ -82,9 +82,9 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         Raises
         ------
         TypeError, NotFittedError
-            If the estimator is a classifier, predicts counts, or is not fitted.
+            If the estimator is a classifier, is not fitted, or has an unsupported distribution.
         ValueError
-            If y does not have one target for each prediction, or an output is predicted exactly in every row. Also if a
+            If y does not have one target per prediction, or an output is predicted exactly in every row. Also if a
             target is outside the domain of the transformation.
         """
         distribution = self._inner(X)
@@ -142,7 +142,8 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"total", "epistemic", "aleatoric"}
-            Part of the uncertainty, with total² = epistemic² + aleatoric². The parts need a Laplace regressor.
+            Part of the uncertainty, with total² = epistemic² + aleatoric². "epistemic" and "aleatoric" require a
+            Laplace regressor.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Laplace approximation of a trained net, with the curvature from one pass over its rows, divided among threads."""
+"""Laplace approximation of a trained net, in one pass over the rows that is divided among threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Fit one contiguous part of the chunks per worker, and add up the fits; ``gradient`` (P,) is that of all rows."""
+    """Fit contiguous parts of the chunks, one per worker, and merge the fits. ``gradient`` (P,) is that of all rows."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
@@ -56,7 +56,7 @@ def approximate(
     if same_sums and laid_out.holds(fit.curvature):
         fit = replace(fit, prior=laid_out.prior)
     else:
-        # With a previous posterior, fit_laplace also adds the previous rows, so the gradient of training is not reused.
+        # With a previous posterior, fit_laplace also adds the previous rows, so training's gradient is not reused.
         known = None if options.previous is not None else laid_out.network.vector(everything.tensors(fit.gradient))
         fit = laid_out.fit(everything, rows, gradient=known)
     # The hyperparameters are settled if training has already maximised the evidence of this very posterior.
@@ -101,7 +101,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Fit in a pass over all rows, by several workers if ``gradient`` is given and the structure sums over rows."""
+        """Fit to all rows, with several workers if ``gradient`` is given and the structure sums over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)

@@ -2,8 +2,8 @@
 
 The steps are those of ``approximate_members.py``, but without a noise level or a noise model. The evidence of the first
 member selects a prior precision. This precision is then multiplied by the factor that maximises the estimated density
-of held-out rows. Among factors with almost the same density, the one closest to 1 is selected. For counts, the
-overdispersion is selected first, also on held-out rows.
+of held-out rows. Among factors with almost the same density, the one closest to 1 is selected. For overdispersed
+counts, held-out rows first select the overdispersion.
 """
 
 from collections.abc import Sequence

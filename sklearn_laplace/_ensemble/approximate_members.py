@@ -1,23 +1,23 @@
 r"""Laplace approximations of jointly trained members, each trained without one fold (``train_members.py``).
 
 A repeat is a partition of the rows into folds, with one member per fold. Each row is thus held out from one member of
-every repeat. The prior precision, the noise level and the model of varying noise are selected on held-out rows.
+every repeat. Held-out rows determine the prior precision, the noise level and the model of varying noise.
 
 **Prior and noise.** The prior precision that maximises the evidence of the first member is multiplied by a common
 factor f. The held-out rows select f and, for every f, the noise level :math:`\varphi`. Nets trained by exact
 Gauss–Newton steps ("exact nets") have their own precision and factor. Among factors with almost the same density, the
 one closest to 1 is selected (``laplace/selection/held_out.py``).
 
-**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
-a common factor of all variances, and how heavy the tails of the noise are (``calibration.py``).
+**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine a
+common factor of all variances, and the heaviness of the noise tails (``calibration.py``).
 
 **Varying noise** is learnt from the held-out errors (``noise_model.py``). A first model is fitted before the last
 learning-rate cycle of each repeat. In this cycle, rows with small noise have more weight. A second model, fitted after
 the training, is used for predictions.
 
-**Streams.** One pass over the rows of a stream serves all members. Each block is read once. Each member is fitted to
-the block, and the fit is merged with the member's fit to the earlier blocks. The ranks (processes) then add up their
-sums. The result is exact for structures that are sums over rows.
+**Streams** are read in blocks, in one pass for all members. In each block, a Laplace fit to each member's training rows
+is computed, and merged with the member's fit to the earlier blocks. The ranks (processes) then add up their sums. The
+result is exact for structures that are sums over rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,9 +79,10 @@ def fits_of_stream(
     model: NoiseModel | TargetNoise | None,
     like: torch.Tensor,
 ) -> list[LaplaceFit]:
-    """Return each member's Laplace fit to its training rows of the stream, in the structure of its fit to a sample.
+    """Return each member's Laplace fit to its training rows of the stream, with the structure of its fit to a sample.
 
-    ``places`` are the members' folds. ``model`` gives noise variances up to a factor; ``like`` sets dtype and device.
+    ``places`` are indices of the members' folds. ``model`` gives noise variances up to a factor; ``like`` sets dtype
+    and device.
     """
     structure = type(fits[0].curvature)
     n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
@@ -100,7 +101,7 @@ def fits_of_stream(
 
 
 SCORED_ROWS = 125
-"""Number of held-out rows per member for selecting the factor of the prior precision and the noise level."""
+"""Maximum number of held-out rows per member for selecting the noise level and the factor of the prior precision."""
 PASSES_LEFT = 2.0
 """Minimum remaining time for a second scored pass, in units of the first pass; a noise model takes about one unit."""
 
@@ -118,7 +119,7 @@ def fits_on_rows(
 
 
 def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[TrainingRows]:
-    """Yield the held-out rows of one member at a time, as copies for all members would exceed the data in size."""
+    """Yield the held-out rows of one member at a time, since copies for all members would exceed the data in size."""
     return (rows.taken(mask.nonzero()[:, 0]) for mask in joint_nets.held_out)
 
 
@@ -186,7 +187,7 @@ def _two_passes(
     options: Options,
     clock: Clock,
 ) -> _Passes:
-    """Pass over the rows under the noise of training, and once more if the noise varies or the rows are a stream."""
+    """Fit in a pass over the rows, and in a second one if noise is learnt or the rows are a stream."""
     data, weights = request.data, rows.weights.double()
     under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:

@@ -4,22 +4,22 @@ A repeat is a partition of the rows into folds, with one member per fold. Each r
 every repeat. The errors of one repeat show the accuracy of a single member. The errors of two repeats also show how
 much averaging improves the prediction.
 
-**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` be the best factor for a single
-member, and :math:`c_2` the best factor for the mixture of the repeats. Averaging with weights :math:`a_k` removes a
-fraction, proportional to :math:`1 - \sum_k a_k^2`, of the variance between members. With the weights :math:`b_d` of the
-repeats,
+**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` and :math:`c_2` be the best
+factors for a single member and for the mixture of the repeats. Averaging members with weights :math:`a_k` removes a
+part of the variance between them. This part is proportional to :math:`1 - \sum_k a_k^2`. With the weights :math:`b_d`
+of the repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
-**Tails.** A noise model (``noise_model.py``) predicts h, the log noise variance of a row relative to the noise level
-:math:`\varphi`, as a Gaussian with mean m and variance s². Real errors often have heavier tails. Therefore h gets an
-additional standard deviation :math:`\tau`, and its mean is shifted such that :math:`E[e^h]` stays the same. With the
-factor c, the density of an error e of a prediction with variance V is
+**Tails.** Let h be the log noise variance of a row relative to the noise level :math:`\varphi`. A noise model
+(``noise_model.py``) predicts a Gaussian for h, with mean m and variance s². Real errors often have heavier tails.
+Therefore h gets an additional standard deviation :math:`\tau`, and its mean is shifted such that :math:`E[e^h]` stays
+the same. With the factor c, the density of an error e of a prediction with variance V is
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{m - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
-For each row, h is predicted without that row, by one Newton step. :math:`\tau` is ``USUAL_SPREAD`` unless the value
-with the largest held-out density of the mixture of the repeats gains at least ``WORTH`` nats.
+For each row, h is predicted without that row, by one Newton step. :math:`\tau` is ``USUAL_SPREAD``, unless another
+value raises the held-out log density of the mixture by at least ``WORTH`` nats.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the minimum gain in held-out log density, in nats, for selecting another value."""
 MOST_ROWS = 4000
-"""Maximum number of held-out rows for estimating τ, the factors, and the prior precision of classes and counts."""
+"""Maximum number of held-out rows for estimating τ, the factors, and the prior precision for classes and counts."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class HeldOutRepeats:
         return HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), self.weights[chosen], self.shares)
 
     def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
-        """Log density of each error (D, n, C) up to a constant, nats, for a factor of all variances and a spread τ."""
+        """Log density (D, n, C) of errors in nats, up to a constant, for a factor of all variances and a spread τ."""
         if self.log_variance is None:
             return self._normal(factor, self.noise)
         roots, weights = normal_nodes(self.errors)
@@ -94,11 +94,11 @@ class HeldOutRepeats:
         return -0.5 * (total.log() + self.errors.square() / total)
 
     def of_one(self, densities: Tensor) -> float:
-        """Weighted mean of the repeats' log densities, summed over rows, nats."""
+        """Weighted mean of the repeats' log densities, summed over rows, in nats."""
         return float(self.weights @ torch.tensordot(self.shares, densities, 1).sum(1))
 
     def of_all(self, densities: Tensor) -> float:
-        """Log density of the mixture of the repeats, summed over rows, nats."""
+        """Log density of the repeats' mixture, summed over rows, in nats."""
         return float(self.weights @ (densities + self.shares.log()[:, None, None]).logsumexp(0).sum(1))
 
     def best_factor(self, score: Callable[[Tensor], float], spread: float) -> tuple[float, float]:
@@ -140,7 +140,7 @@ def with_tails(trained: TrainedNoise) -> TrainedNoise:
 
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""Exceptions after which constant noise is used, unless varying noise was explicitly requested."""
+"""Exceptions after which constant noise is used, unless varying noise was requested."""
 
 
 def learnt_noise(
@@ -158,7 +158,7 @@ def learnt_noise(
     """Train the noise net on held-out errors of rows (n, d).
 
     Return None if the noise does not vary or the net is too expensive. If ``honest``, the errors come from nets trained
-    without these rows, and the net of the mean is also trained under this noise. If ``quick``, the result suits row
+    without these rows, and nets for the mean are also trained under this noise. If ``quick``, the result suits row
     weights in training, but not predictions. If ``with_own_tails``, τ is estimated from the same errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)

@@ -1,16 +1,16 @@
 r"""Selection of prior precision and noise level of a posterior: by evidence, leave-one-out, or held-out folds.
 
 **Leave-one-out** uses the rows of a fitted estimator. The formulas are in ``laplace/leave_one_out/left_out.py`` and
-``laplace/selection/loo.py``. They need an exact curvature: that of the fit or, if it is not exact, the result of one
-more pass over the rows. This module provides the curvature and limits the memory. If leave-one-out selects the prior
+``laplace/selection/loo.py``. They need an exact curvature. If the fit's curvature is not exact, one more pass over the
+rows computes an exact one. This module provides the curvature and limits the memory. If leave-one-out selects the prior
 precision and the evidence selects the noise level, the two updates
 
 .. math:: \delta \leftarrow \arg\max_\delta \textstyle\sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi), \qquad
           \varphi \leftarrow \arg\max_\varphi \log p(D \mid \delta, \varphi)
 
 alternate until convergence, or at most ``ROUNDS`` times. They also alternate if the two rules are exchanged. The
-weights remain at the mode found in training. They are not trained again under the selected hyperparameters, see
-``docs/decisions.md``. Equal rows are not merged here: of two equal rows, only one is left out at a time.
+weights remain at the mode found in training. They are not trained again under the selected hyperparameters (see
+``docs/decisions.md``). Equal rows are not merged here: of two equal rows, only one is left out at a time.
 """
 
 import math
@@ -44,14 +44,14 @@ from ..options.resolved import DISPERSION_RULES, Options
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
-    """Log density of a left-out target, in nats: of a class if ``link`` is given, otherwise of a number or count."""
+    """Log density function, in nats, of a left-out target: a class if ``link`` is given, else a number or count."""
     if link is not None:
         return class_density(likelihood, link)
     return gaussian_density if likelihood.has_dispersion else partial(_count_density, likelihood)
 
 
 def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
-    """As :func:`density_of`, for selection on held-out rows, with a fixed link: the link of a fit may change later.
+    """As :func:`density_of`, for selection on held-out rows, with a fixed link, because a fit's link may change later.
 
     For many classes, "probit" is underconfident, which favours a narrow posterior. This compensates for another effect:
     nets trained on fewer rows favour a wide posterior.
@@ -128,7 +128,7 @@ class LeftOut:
         return HeldOutErrors(errors, torch.zeros_like(errors), torch.ones_like(errors), self.rows.weights.double())
 
     def log_density(self, fit: LaplaceFit, hyper: Hyper) -> float:
-        """Leave-one-out log density Σ wₙ log p(yₙ | D₋ₙ), nats, in the network's units."""
+        """Leave-one-out log density Σ wₙ log p(yₙ | D₋ₙ), in nats and the network's units."""
         exact = self.exact(fit)
         return loo_log_density(fit, exact, self.batches(exact), hyper, self.density)
 
@@ -173,7 +173,7 @@ class LeftOut:
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
-    """Set δ to its bound if δ · φ / ``unit`` is at that bound: a joint search of δ and φ bounds this product."""
+    """Set δ to its bound if δ · φ / ``unit`` is at that bound: a joint search for δ and φ bounds this product."""
     low, high = PRECISION_BOUNDS
     values, ratio = hyper.prior_precision, hyper.dispersion / unit
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)

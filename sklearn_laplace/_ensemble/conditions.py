@@ -21,13 +21,13 @@ from ..options.resolved import Options, is_auto, is_number
 from .joint_members import blocks_of
 
 LEAST_EVENTS = 30
-"""Minimum sum of the counts of each target for joint training. With hardly any events, a rate has no lower bound."""
+"""Minimum total count of each target for joint training. With hardly any events, a rate has no lower bound."""
 
 
 def trains_jointly(
     parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False
 ) -> bool:
-    """True if a fit trains its members jointly: built-in net, enough rows, and no option that needs a single net."""
+    """True if members are trained jointly: with a built-in net, enough rows, and no option that needs a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     many = shape.n_rows >= LEAST_ROWS and parameters["prior"] is None
@@ -57,7 +57,7 @@ def _is_of_one_net(parameters: Mapping[str, Any], options: Options) -> bool:
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:
-    """Refuse a stream if nets train one after the other, or if the curvature stores all rows or is no sum over rows."""
+    """Refuse a stream if nets train one by one, or if the curvature stores all rows or is not a sum over rows."""
     if request.stream is None:
         return
     structure = options.structure

@@ -1,8 +1,8 @@
-"""Diagnosis of a fitted ensemble, once for each fit: at most one warning about its intervals.
+"""Diagnosis of a fitted ensemble: at most one warning about its intervals.
 
 A fit whose prior precision and noise level were both selected on held-out rows needs no check. For other fits,
 closed-form leave-one-out intervals are compared with the targets. For the user's nets, the scores of rows outside the
-training are used instead. All criteria are ratios, so none of them depends on the scale of X, y or the weights.
+training are used instead. All criteria for intervals are ratios, so none of them depends on the scale of X or y.
 ``examples/benchmarks/true_warnings.py`` measures precision and recall of the warnings.
 """
 
@@ -35,7 +35,7 @@ FAR_FROM_MODE = 1.0
 WIDER_THAN_ERRORS = 1.5
 """Maximum ratio of interval width to errors at which wide intervals are attributed to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Level of the intervals, and minimum coverage: one standard error below it, the intervals count as too narrow."""
+"""Level of the intervals, and minimum coverage. A coverage lower by more than one standard error is too low."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class LeftOutIntervals:
 def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
 
-    A temperature other than 1 excludes warnings. Jointly trained members need none (:attr:`.Ensemble.is_calibrated`).
+    No warning is issued at a temperature other than 1. Callers skip calibrated ensembles
+    (:attr:`.Ensemble.is_calibrated`).
     """
     first = ensemble.first
     if isinstance(first.hyper.temperature, Tensor) or first.hyper.temperature != 1.0:

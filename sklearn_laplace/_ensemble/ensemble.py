@@ -2,8 +2,8 @@
 
 With the linearised predictive of built-in nets, all members predict the same rows in one tensor program. Consecutive
 members of one kind (nets with the same layers and inputs) share the encoding of the columns, and compute one batched
-product per layer. A noise model that several members share is evaluated once. In all other cases, the members predict
-one after the other (``member.py``). Both ways give the same numbers up to rounding.
+product per layer. A noise model that several members share is evaluated once. With other predictives or nets, the
+members predict one after the other (``member.py``). Both ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class KronRoots:
-    """Root of the posterior covariance of one layer in Kronecker form, for K members with stacked nets."""
+    """Eigendecomposition of one layer's posterior covariance in Kronecker form, for K members with stacked nets."""
 
     output_basis: Tensor  # (K, O, O), of the cotangents
     input_basis: Tensor  # (K, I, J), or (I, K·J) for a layer that reads the columns
@@ -99,7 +99,10 @@ class Together:
 
     @classmethod
     def of(cls, members: Sequence[Member], used: int) -> Self | None:
-        """Stacks of all members; None if a member cannot be stacked. ``used`` is the memory of their posteriors."""
+        """Stacks of all members; None if a member cannot be stacked.
+
+        ``used`` is the memory of their posteriors and curvatures in bytes.
+        """
         runs: list[list[Member]] = []
         if any(member.fit.shift is not None or not is_built_in(member.fit.network) for member in members):
             return None
@@ -156,7 +159,7 @@ class Together:
         return torch.cat(self._chunked(x, options, average))
 
     def _latents(self, x: Tensor, outside: Extrapolation | None) -> tuple[list[LatentGaussian], Tensor]:
-        """Distribution of the outputs of rows for each member, and the sum of all means and covariances."""
+        """Output distributions of all members, and the sum of their means and covariances."""
         latents = [latent for stack in self.stacks for latent in stack.latents(x)]
         if outside is not None:
             wider = torch.diag_embed(outside.variance(x))
@@ -166,7 +169,7 @@ class Together:
     def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
         """Return the first result of ``answer`` for each chunk of rows. The second one is a sum that has to be finite.
 
-        Each thread takes whole chunks, because threads that share an operation would wait after each short operation.
+        Each thread takes whole chunks, because threads that share an operation wait for each other after it.
         """
         memory, n_jobs = options.memory, joblib.effective_n_jobs(options.n_jobs)
         n_jobs = max(n_jobs, torch.get_num_threads()) if x.device.type == "cpu" else n_jobs
@@ -233,7 +236,7 @@ class Ensemble:
         return any(member.unseen is not None and not member.is_given for member in self.members)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
-        """Weighted mean, over the members, of ``answer``."""
+        """Weighted mean of ``answer`` over the members."""
         answers = torch.stack([answer(member) for member in self.members], -1)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
@@ -255,7 +258,7 @@ class Ensemble:
         return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
 
     def averages(self, x: Tensor, options: Options, answer: Callable[[Member, LatentGaussian], Tensor]) -> Tensor:
-        """Weighted mean, over the members, of a function (n, …) of the output distribution."""
+        """Weighted mean over the members of a function (n, …) of their output distributions."""
         if (together := self._together(options)) is None:
             return self.mean_of(
                 lambda member: torch.cat(member.answers(x, options, lambda latent, _: answer(member, latent)))

@@ -43,11 +43,14 @@ from ..options.resolved import is_auto
 from .joint_members import JointMembers
 
 WORTH = 1.1
-"""Bins are used if the squared held-out error with plain numbers is more than this many times the one with bins."""
+"""Bins are used if they reduce the squared held-out error by more than this factor."""
 
 
 def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
-    """Train a further repeat under the ``noise`` (n, C) of the others; ``first`` is the number of its first fold."""
+    """Train a further repeat under the ``noise`` (n, C) of the others; see :func:`without_folds`.
+
+    ``first`` is the index of the first fold.
+    """
     held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = _with_pieces(request, None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"])
     if noise is not None:
@@ -59,7 +62,7 @@ def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Ta
 def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
     """Train nets as the only repeat.
 
-    Of two encodings, the second is used if the errors of the first in one fold are more than ``WORTH`` times as large.
+    Of two encodings, the second is used if it reduces the errors in one fold by more than the factor ``WORTH``.
     """
     held_out, requests = _held_out(request, 0), [_with_pieces(request, kind) for kind in kinds]
     if len(kinds) > 1:
@@ -94,7 +97,7 @@ def without_folds(
     *,
     lead: bool,
 ) -> tuple[JointMembers, Tensor]:
-    """Train a net without the rows of each mask (K, n); return the nets and their outputs (n, C) for the left-out rows.
+    """Train K nets, each without the rows of one mask (K, n); return them and their outputs (n, C) for left-out rows.
 
     The evidence of one net selects the prior precision: a net trained on all rows if ``lead``, else the first net.
     """

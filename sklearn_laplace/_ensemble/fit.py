@@ -1,10 +1,11 @@
-"""Fit of an ensemble: how many members it has, how they are trained, and their weights in the mixture.
+"""Fit of an ensemble: number of members, training, and weights in the mixture.
 
 Regression means numeric targets other than counts.
 
 **Joint training** (``train_members.py``) is the default for the built-in net. A *repeat* is a random partition of the
 rows into folds, with one net per fold. Each net is trained without the rows of its fold, its *held-out rows*. Options
-for nets of all rows, such as ``max_epochs`` or an integer ``n_members``, exclude joint training (``conditions.py``).
+for nets trained on all rows, such as ``max_epochs`` or an integer ``n_members``, exclude joint training
+(``conditions.py``).
 
 ====================================  ================================================================
 targets and distinct rows             members
@@ -20,23 +21,24 @@ The nets of the first repeat suit smooth functions; those of the second have mor
 (``_training/recipe.py``). There are no linear nets if the user sets hidden layers or bins, or names single tensors.
 
 1. A short trial, whose nets are discarded, compares errors on held-out rows. It selects a dropout rate and a prior
-   precision for the training of step 2. In regression with more than ``MANY_ROWS`` rows, a large error halves the
+   precision for step 2. In regression with more than ``MANY_ROWS`` rows, a large error halves the
    widths of the hidden layers. For overdispersed counts, the trial gives a first overdispersion.
-2. The nets of the table are trained.
+2. The nets in the table are trained.
 3. In regression, four *exact nets*, one per fold of a further repeat, are trained by exact Gauss–Newton steps. They are
    omitted if such a step costs more than ``MOST_ADDED`` multiply-adds (``joint_members.py``).
 4. Held-out rows select the weight of each repeat; its nets share this weight equally. A repeat with little weight is
-   dropped, but exact nets together get at least a fifth: held-out rows cannot show that nets with bins are
+   dropped. Exact nets get at least a fifth of the weight, because held-out rows cannot show that nets with bins are
    overconfident in regions without rows. For classification, held-out rows also select factors of the logits.
 5. The posterior of each net is approximated on its training rows. Held-out rows select its prior precision, which may
-   differ from that of the training, and the noise of a regression or the overdispersion of counts.
+   differ from that of the training. They also select the noise of a regression, or the overdispersion of counts.
 
-If the trial finds almost no noise in the targets of a regression, only four exact nets are trained. The limit of their
-cost is higher then (``MOST_STEP``). Held-out rows determine the noise model, and the four nets continue on all rows.
+If the trial finds almost no noise in the targets of a regression, only four exact nets are trained. The limit on their
+cost is then higher (``MOST_STEP``). Held-out rows determine the noise model, and training of the four nets continues on
+all rows.
 
-**Training alone** (``fit_alone.py``). Other fits train one or more nets in sequence, each on all rows. By default, the
-evidence of the first net selects the prior precisions, which all nets share. For classification and counts, a copy of
-the first net is trained without a quarter of the rows. These rows select a factor of the prior precisions.
+**Training alone** (``fit_alone.py``). Other fits train one or more nets independently, each on all rows. By default,
+the evidence of the first net selects the prior precisions, which all nets share. For classification and counts, a copy
+of the first net is trained without a quarter of the rows. These rows select a factor of the prior precisions.
 
 **Lists of trained nets.** If ``net`` is a list, each net is approximated as if it were the only one.
 """
@@ -64,7 +66,7 @@ from .train_members import train_jointly, within_time
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Fit the members that the options and rows ask for; ``n_stages`` is the maximum of subtasks of a net alone."""
+    """Fit an ensemble to the rows; ``n_stages`` is the maximum number of subtasks of a net trained alone."""
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
     options, shape = request.options_for_rows(), request.data.shape()
@@ -76,7 +78,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
 
 
 def fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Train members together, each without a fold of the rows."""
+    """Train members jointly, each without a fold of the rows, and approximate their posteriors."""
     with task.subtask("member", STAGES) as stages:
         with stages.subtask("training", STAGES) as training:
             joint_nets = cached_training(train_jointly, request, training)
@@ -95,9 +97,9 @@ def fit_jointly(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
 
 
 def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Go on with all rows from exact nets that were trained without a fold, under the noise of their held-out rows.
+    """Continue the training of exact nets on all rows, under a noise model learnt from their held-out errors.
 
-    ``lead`` are the hyperparameters of a net of all rows.
+    ``lead`` has the hyperparameters of a net trained on all rows.
     """
     options = request.options_for_rows()
     rows = request.data.training_rows(options.dtype, options.device, built_in=True)
@@ -119,7 +121,7 @@ def _of_one(request: FitRequest) -> FitRequest:
 
 
 def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Approximate the posterior of each of the user's trained nets, as if it was the only one."""
+    """Approximate the posterior of each of the user's trained nets, as if it were the only one."""
     members: list[Member] = []
     for place, net in enumerate(request.parameters["net"]):
         parameters = {**request.parameters, "net": net, "n_members": 1}

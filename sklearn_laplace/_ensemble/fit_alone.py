@@ -2,10 +2,10 @@
 
 **Held-out rows.** For separable classes, the evidence prefers a prior so weak that all probabilities are nearly
 uniform. Therefore a copy of a net for classes or counts is trained without one fold of the rows, under the net's prior
-precision. The rows of this fold select a factor of the precision. Nets for numeric targets need no copy, because their
-noise level compensates for a weak prior.
+precision. The rows of this fold select a factor of the precision. Regression nets need no copy, because their noise
+level compensates for a weak prior.
 
-Warnings are recorded while members are fitted, and issued once it is known which members are part of the ensemble.
+Warnings about members after the first are recorded, and issued after all of these members have been fitted.
 """
 
 import warnings
@@ -71,7 +71,7 @@ def issue(caught: Caught, *, of_others: bool) -> None:
 
 
 def has_copy(request: FitRequest, options: Options) -> bool:
-    """True if a copy of the net is trained: classes or counts, hidden layers, and a prior selected on held-out rows."""
+    """True for a net of classes or counts that has hidden layers and a prior selected on held-out rows."""
     parameters, data = request.parameters, request.data
     is_deep = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     is_open = options.by_held_out[0] and options.map_precision is None and options.previous is None
@@ -146,10 +146,10 @@ def fit_alone(
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
-    """Fit the first member. For negative binomial counts, alternate between training and selecting α.
+    """Fit the first member; return the request, the member and its warm start.
 
-    The prior and the overdispersion α depend on each other: a large α attributes differences between rows to noise,
-    which favours a strong prior.
+    For negative binomial counts, training alternates with the selection of the overdispersion α. A large α attributes
+    differences between rows to noise, which favours a strong prior.
     """
     trained, options = _trained(request, task), request.options_for_rows()
     rounds = ROUNDS if options.likelihood.is_overdispersed and options.previous is None else 0
@@ -189,7 +189,7 @@ def fit_member(
     trained: MapResult | GivenNet | None = None,
     scores: HeldOutScores | None = None,
 ) -> tuple[Member, MapResult | GivenNet]:
-    """Train one net and approximate its posterior; train again if a learnt noise model requires it.
+    """Train one net and approximate its posterior; some noise models need a second training run.
 
     ``task`` gets at most ``STAGES`` subtasks, or twice as many if the noise may vary. ``noise_model`` is that of an
     earlier fit. ``trained`` replaces the first training run. ``scores`` are held-out scores of the first member.

@@ -1,9 +1,9 @@
 r"""Laplace approximation of a user's net that was trained by its own epochs, or is frozen.
 
 Prior precision and noise level are selected for the given structure, on the validation rows of the net's
-``train_split``, on which the net was not trained. Without validation rows, numeric targets use folds of the training
-rows. The errors are then the closed-form leave-one-out errors of the linearised net (Antorán et al. 2022). They use all
-weights or, if that is too expensive, those of the last layer. In all other cases, the evidence selects both values.
+``train_split``. Without validation rows, numeric targets use folds of the training rows. The errors are then the
+closed-form leave-one-out errors of the linearised net (Antorán et al. 2022). The net is linearised in all weights or,
+if this is too expensive, in those of the last layer. In all other cases, the evidence selects both values.
 
 **Criterion.** Let :math:`e_n` be the errors on validation rows or folds, and :math:`\varphi V_n(\rho)` their variances,
 including noise. The variances are computed in the structure of the posterior, at noise variance φ and prior precisions
@@ -14,7 +14,7 @@ including noise. The variances are computed in the structure of the posterior, a
 
 with φ within a factor of 2.5 of the mean squared error :math:`\bar{e^2}`. The two weak priors, of log f and log φ,
 matter if there are few rows. They favour the natural precisions :math:`\delta_0`, for which outputs are of order one,
-and noise as large as the errors. If the posterior of a structure is too wide, f is increased; φ cannot change much,
+and noise as large as the errors. If the posterior of a structure is too wide, f increases. φ cannot change much,
 because the errors bound it. Without dispersion (classes and counts), the sum is the log density of the targets, and
 only f is selected, under the prior ``FACTOR_OF_CLASSES``.
 """
@@ -62,7 +62,7 @@ LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
 
 @dataclass(frozen=True)
 class LogNormalPrior:
-    """Normal prior of the logarithm of a quantity."""
+    """Normal prior for the logarithm of a quantity."""
 
     mean: float
     sd: float
@@ -82,7 +82,7 @@ BIAS = LogNormalPrior(0.2, 0.3)
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores(HeldOutScores):
-    """Log density, at k values of ρ, of rows that a fixed net was not trained on."""
+    """Log density of rows that a fixed net was not trained on, at k values of ρ."""
 
     level: float  # mean squared error relative to known noise, see :func:`_level`
     widths: Tensor  # (k,), medians over the rows of the variance V, noise included, at φ = 1
@@ -139,7 +139,7 @@ def validation_scores(
 
     ``parts`` are Laplace fits at the weights of the net, each with batches of rows that the fit does not include.
     ``unit`` (G,) are natural prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows,
-    in units of their known noise. They contribute to the level of the errors if the batches have few rows.
+    in units of their known noise. If given, they contribute to the level of the errors.
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
     first = listed[0][0]
@@ -202,7 +202,7 @@ def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
 
 
 def _pooled(own: Tensor, left_out: Tensor) -> float:
-    r"""Level of the errors from validation rows and leave-one-out: precision-weighted mean of the two log levels.
+    r"""Error level from validation rows and leave-one-out: precision-weighted geometric mean of the two levels.
 
     A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out errors are
     too small, because the features were learnt from the rows left out. Therefore the mean of ``BIAS`` is added to their
@@ -227,7 +227,7 @@ OF_SELECTION = {
 """Parameters that do not affect the pass over the rows of a trained net."""
 N_FOLDS = 5
 """Number of folds of the rows if there are no validation rows. All folds are scored if the rows are few, otherwise only
-the first. The fold of a row is a hash of its inputs."""
+the first. The fold of a row follows from a hash of its inputs."""
 FEW = 500
 """Number of validation rows below which leave-one-out errors of the training rows contribute to the error level."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
@@ -276,7 +276,7 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
         fit, parts = _folds(trained.network, rows, fold_of_row, layout)
     if parts:
         hyper = _pattern(parts[0][0], origin, options)
-        # ``refit_laplace`` can change the link of the predictions, not that of the scores.
+        # ``refit_laplace`` can change the link of the predictions, but not that of the scores.
         density = density_for(fit.likelihood, DEFAULT_LINK)
         scores = validation_scores(parts, hyper.prior_precision, density, left_out)
     return fit, origin if scores is None else replace(origin, scores=scores)
@@ -292,9 +292,10 @@ def _has_scores(options: Options) -> bool:
 
 
 def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper:
-    """Prior precisions whose common factor is selected.
+    """Hyperparameters with the prior precisions whose common factor is selected.
 
-    A single precision has its natural size, whatever value is given. Several are given or maximise the evidence.
+    A single precision has its natural size, whatever its given value. Several precisions are given, or maximise the
+    evidence.
     """
     given = options.prior_precision.value
     is_open = given is None or given.size == 1
@@ -306,7 +307,7 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
-    """Return the fit to all rows, and for each fold: the fit without it, and its rows with leave-one-out errors."""
+    """Return the fit to all rows and, per scored fold, the fit without it and its rows with leave-one-out errors."""
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
     folds = folds if len(rows) <= SMALL_ROWS else folds[:1]
@@ -333,7 +334,7 @@ def _folds(
 
 
 def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayout) -> LaplaceFit:
-    """Return the same posterior in dual form if it has the full form and the dual form is cheaper."""
+    """Convert a fit from full to dual form if that is cheaper; otherwise return it unchanged."""
     n_dual = layout.n_columns * len(rows)
     is_full = isinstance(fit.curvature, Full) and Functional.accepts & fit.rule.provides
     if not is_full or exact_cost(fit.network.blocks, n_dual)[1] is Full:
@@ -372,7 +373,7 @@ def _left_out_errors(
 def _exact_fit(
     candidates: Sequence[Network], rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout
 ) -> LaplaceFit | None:
-    """Exact fit, with one prior precision, of the first candidate for which it is affordable; None if there is none."""
+    """Exact fit of the first affordable candidate, with one prior precision; None if all are too expensive."""
     likelihood, memory = fit.likelihood, layout.options.memory
     n_columns = GGN().n_columns(likelihood, fit.n_outputs)
     n_dual = n_columns * len(rows)

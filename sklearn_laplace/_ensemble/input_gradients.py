@@ -1,4 +1,4 @@
-r"""Derivatives of predictions with respect to the inputs: gradients and uncertain inputs.
+r"""Gradients of predictions with respect to the inputs, and predictions for uncertain inputs.
 
 **Uncertain inputs.** Independent errors of the inputs, with standard deviations :math:`s_d`, add variance to the
 prediction. By the delta method (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes), this variance is
@@ -79,7 +79,7 @@ class InputGradients:
         return self.ensemble.joined(parts).moments
 
     def _differentiated(self, x: Tensor, answer: Callable[[Predictive, Tensor], list[Tensor]]) -> list[Tensor]:
-        """Apply ``answer`` to the moments of each chunk and the rows that they depend on; return the joined results."""
+        """Apply ``answer`` to the moments and rows of each chunk; return the joined results."""
         parts = []
         for chunk in self._small_chunks(x):
             leaf = chunk.detach().clone().requires_grad_()

@@ -5,8 +5,8 @@ Nets trained by exact Gauss–Newton steps ("exact steps") read standardised num
 
 ``Members(weights="uniform")`` keeps the weights of the fit, which are equal or, for jointly trained members, selected
 on held-out rows. The value "evidence" gives weights in proportion to the evidence (Bayesian model averaging). The value
-"loo" is stacking (Yao et al. 2018). The stacking weights maximise the mixture's leave-one-out density of the training
-rows (``laplace/leave_one_out/left_out.py``),
+"loo" means stacking (Yao et al. 2018). The stacking weights maximise the mixture's leave-one-out density of the
+training rows (``laplace/leave_one_out/left_out.py``),
 
 .. math:: w = \arg\max_{w \ge 0,\ \sum w = 1} \sum_n \omega_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
 
@@ -105,8 +105,8 @@ def by_stacking(
 ) -> np.ndarray:
     """Weights (k,) that maximise the density of the mixture, given log p_k(yₙ) (k, n) of held-out rows, in nats.
 
-    If the densities have common parameters, ``updated`` returns the log densities for the best parameters. Its
-    argument (k, n) holds each member's responsibility for each row; all responsibilities have the sum 1.
+    If the densities have common parameters, ``updated`` returns the log densities for the best parameters. Its argument
+    (k, n) holds each member's responsibility for each row; all responsibilities sum to 1.
     """
     shares = row_weights / row_weights.sum()
     weights = np.full(len(log_densities), 1 / len(log_densities))
@@ -192,7 +192,7 @@ class JointMembers:
 
     @property
     def repeat_of(self) -> Tensor:
-        """Repeat of each member, (K,), int64; the folds of a repeat are a partition of the rows."""
+        """Index of each member's repeat, (K,), int64; the folds of a repeat partition the rows."""
         before: Tensor = self.held_out.sum(1).cumsum(0) - 1
         return before // self.held_out.shape[1]
 

@@ -106,11 +106,11 @@ class Member:
             return torch.cat(self._chunked(x, options, mean))
 
     def latent(self, x: Tensor, options: Options) -> LatentGaussian:
-        """Distribution of the outputs of a few rows, differentiable with respect to the rows."""
+        """Output distribution of a few rows, differentiable with respect to the rows."""
         return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
 
     def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
-        """Values of ``answer(latent, rows)``, one per chunk of rows x (n, …), whose outputs have to be finite."""
+        """Return ``answer(latent, rows)`` for each chunk of rows x (n, …). The outputs have to be finite."""
         fit, posterior = self.fit, self.posterior
         with single_thread(self.is_small):
             predictive = self.predictive(options)
@@ -228,7 +228,7 @@ class Member:
         return densities.cpu().numpy()
 
     def under_noise(self, data: PreparedData) -> PreparedData:
-        """Add the noise variances of the noise model to the rows, if the net was trained under it."""
+        """Add the noise variances of the noise model to the rows if the net was trained under it."""
         if self.noise_model is None or not self.noise_model.is_trained_under:
             return data
         return replace(data.under_noise(self.noise_model.ratios_of(data.X)), scale=self.scale)

@@ -75,7 +75,7 @@ def _errors(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> tuple[HeldOutErrors, bool] | None:
-    """Errors, and False if they are posterior averages, which lack the tails of the noise; None without errors."""
+    """Errors, and True if they have the tails of the noise, which posterior averages lack; None without errors."""
     if options.varying_noise:
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper), True
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0

@@ -72,9 +72,9 @@ REACH = math.log(1e6)
 DECISIVE = 5.0
 """Minimum gain in log evidence, in nats, for noise that varies: "very strong" in Kass & Raftery (1995)."""
 LEAST_KEPT = 0.1
-"""Minimum fraction of the precision of h at a row that remains when the row is left out."""
+"""When a row is left out, at least this fraction of the precision of h at the row is kept."""
 LEVELS = torch.linspace(-REACH, REACH, 281, dtype=torch.float64)
-"""Constant values of h on the grid of the baseline."""
+"""Grid of constant values of h for the baseline."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class NoiseModel:
 
     @staticmethod
     def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
-        """Predictive of rows under the noise φ e^h, from ``moments`` without noise and ``nodes``, see :meth:`nodes`."""
+        """Predictive of rows under the noise φ e^h, from ``moments`` without noise and the result of :meth:`nodes`."""
         weights, values = nodes
         mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
         return Components(weights, mean, epistemic, dispersion * values)
@@ -340,7 +340,7 @@ def _fitted(
 
 
 def _same_everywhere(dispersion: float, targets: Tensor, weights: Tensor) -> float:
-    """Largest log density of the errors under a constant noise level of each output, nats."""
+    """Largest log density of the errors under constant noise levels, in nats."""
     likelihood, total = SquaredErrors(dispersion), float(weights.sum())
     levels = LEVELS.to(targets)
     nll = torch.stack([weights @ likelihood.by_output(level.expand(1, 1), targets) for level in levels])

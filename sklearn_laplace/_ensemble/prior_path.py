@@ -1,9 +1,10 @@
 r"""Evidence and leave-one-out density of a fit as functions of the prior precision, at fixed weights.
 
 The prior precisions are those of the fit times a common factor. If the noise level is free, each score is maximised
-over φ at each point: the evidence is :math:`\max_\varphi \log p(D \mid \delta, \varphi)`, and the leave-one-out density
-is :math:`\max_\varphi L(\delta, \varphi)`. For leave-one-out, let :math:`\hat\varphi(\rho)` be the best noise level and
-:math:`\hat L(\rho)` the density at :math:`\rho = \delta\varphi` (see ``laplace/selection/loo.py``). With F = C Σ w,
+over φ at each point: the log evidence is :math:`\max_\varphi \log p(D \mid \delta, \varphi)`, and the leave-one-out log
+density is :math:`\max_\varphi L(\delta, \varphi)`. For leave-one-out, let :math:`\hat\varphi(\rho)` be the best noise
+level and :math:`\hat L(\rho)` the log density at :math:`\rho = \delta\varphi` (see ``laplace/selection/loo.py``). With
+F = C Σ w,
 
 .. math:: L(\delta, \varphi) = \hat L(\delta\varphi) - \tfrac12 F \big[\log\tfrac{\varphi}{\hat\varphi(\delta\varphi)}
           + \tfrac{\hat\varphi(\delta\varphi)}{\varphi} - 1\big].
@@ -40,11 +41,11 @@ NOISES = 2000
 def prior_path(
     fit: LaplaceFit, hyper: Hyper, options: Options, left_out: LeftOut | None, log_volume: float
 ) -> dict[str, np.ndarray]:
-    """Compute the scores on a grid of k prior precisions; each score is (k,), and NaN where it is not available.
+    """Compute scores on a grid of k prior precisions; each score is (k,), with NaN if unavailable.
 
-    Return a dict with ``prior_precision``, (k,) or, for G > 1 groups, (k, G), and two log densities in nats of y.
-    ``log_volume`` is the log factor from the network's units to those of y, per unit of row weight. ``left_out`` is
-    None if the rows are not stored.
+    Return a dict with ``prior_precision``, (k,) or, for G > 1 groups, (k, G), and two scores in nats, for y in its
+    original units. ``log_volume`` is the log factor from the network's units to those of y, per unit of row weight.
+    ``left_out`` is None without stored rows.
     """
     groups = hyper.prior_precision
     grid = torch.from_numpy(FACTORS).to(groups)[:, None] * groups
@@ -56,7 +57,7 @@ def prior_path(
 
 
 def _evidence(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options) -> np.ndarray:
-    """Log evidence (k,) on the grid, nats, with the best φ at each point if φ is free."""
+    """Log evidence (k,) on the grid in nats, with the best φ at each point if φ is free."""
     evidences, noise = [], hyper.dispersion
     for values in grid:
         point = replace(hyper, prior_precision=values.contiguous(), dispersion=noise)
@@ -69,7 +70,7 @@ def _evidence(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options) -> 
 
 
 def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, left_out: LeftOut | None) -> np.ndarray:
-    """Leave-one-out log density (k,) on the grid, nats; NaN without rows or if it is too expensive."""
+    """Leave-one-out log density (k,) on the grid in nats; NaN without rows or if too expensive."""
     unavailable = np.full(len(grid), np.nan)
     if left_out is None or isinstance(hyper.temperature, Tensor):
         return unavailable
@@ -97,7 +98,7 @@ def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, lef
 
 
 def _at_best_noises(fit: LaplaceFit, exact: LaplaceFit, batches: list[Rows], hyper: Hyper, grid: Tensor) -> np.ndarray:
-    """Maximum of L over φ at each point (k,), nats, from a spline in log ρ = log δφ; δ is the first precision."""
+    """Maximum (k,) of L over φ at each point in nats, from a spline in log ρ = log δφ; δ is the first precision."""
     deltas = grid[:, 0].cpu().numpy()
     low, high = hyper.dispersion / 100, 10 * max(hyper.dispersion, fit.likelihood.dispersion_start)
     ends = np.log(deltas.min() * low), np.log(deltas.max() * high)

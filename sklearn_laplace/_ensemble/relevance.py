@@ -7,11 +7,11 @@ The weights of column k in the first layer have one prior precision :math:`\delt
 .. math:: r_k \propto \frac{\gamma_k}{n_k}\,\frac{1}{\delta_k}, \qquad \sum_k r_k = 1.
 
 For standardised columns, :math:`1/\delta_k` is proportional to column k's part of the prior variance of a hidden unit's
-input. This variance alone does not measure relevance. The data carry no information about the weights of a constant
-column, so its precision keeps its initial value. :math:`\gamma_k = 0` then sets the relevance to zero. At the maximum
-of the evidence, :math:`\gamma_k / \delta_k` is the squared norm of the column's weights (MacKay's fixed point).
-:math:`r_k` is then proportional to the mean square of these weights. :math:`\gamma_k / n_k` alone does not measure
-relevance either: with many rows, it is close to one for every column that has any effect.
+input. However, :math:`1/\delta_k` alone does not measure relevance. The data carry no information about the weights of
+a constant column, so its precision keeps its initial value. :math:`\gamma_k = 0` then sets the relevance to zero. At
+the maximum of the evidence, :math:`\gamma_k / \delta_k` is the squared norm of the column's weights (MacKay's fixed
+point). :math:`r_k` is then proportional to the mean square of these weights. :math:`\gamma_k / n_k` alone does not
+measure relevance either: with many rows, it is close to one for every column that has any effect.
 
 The relevance of a column with several inputs, such as a number and a missing-value indicator, is the sum over these
 inputs. The embeddings of a categorical column count as one input, because each row uses only one of them.

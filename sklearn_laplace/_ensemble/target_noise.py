@@ -11,7 +11,7 @@ noise of the target. The error of target c in row n is then normal with the vari
 
 **Nets trained under several levels.** The variances V already reflect similar levels. The error has the variance
 :math:`s_c V_{nc} + \varphi r_c`; r maximises the density of the errors. The factor
-:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is that of varying noise (``noise_model.py``).
+:math:`s_c = \min(1, (\sum_n w_n e_{nc}^2 / W \varphi)^{1/2})` is the same as for varying noise (``noise_model.py``).
 
 All targets share one level if this has the smaller Bayesian information criterion (Schwarz 1978). The gain in log
 density from several levels is :math:`\tfrac12 W \sum_c \log(\bar r / r_c)`, with the mean :math:`\bar r` of the levels.
@@ -21,10 +21,10 @@ maximises the expected log likelihood of rows, as in the EM algorithm:
 
 .. math:: \sum_n w_n \int \log \mathrm{NB}(y_n \mid e^g, \alpha)\, N(g \mid m_n, v_n)\, dg
 
-Here g is the log mean of a count; its distribution has mean m and variance v. For a net that is trained alone, the rows
-are the training rows, and m and v are those of the posterior. Training alternates with the selection of α. For jointly
-trained members, the rows are held out in the trial of regularisations (``train_members.py``), with v = 0. Later, the
-density of held-out rows selects α (``approximate_counts_and_classes.py``).
+Here g is the log mean of a count; its distribution has mean m and variance v. For a net trained alone, the rows are the
+training rows, and m and v are those of the posterior. Training alternates with the selection of α. For jointly trained
+members, the rows are held out in the trial of regularisations (``train_members.py``), with v = 0. Later, the density of
+held-out rows selects α (``approximate_counts_and_classes.py``).
 """
 
 import math
@@ -49,7 +49,7 @@ from .noise_model import REACH, NoiseModel
 SMALLEST = math.exp(-REACH)
 """Smallest level relative to the largest."""
 MOST_SCORED = 10_000
-"""Maximum number of rows for estimating levels and overdispersion, and for selecting best cycle and repeat weights."""
+"""Maximum number of rows for estimating levels and overdispersion, and for selecting cycles and repeat weights."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A repeat is a random assignment of the rows to folds (``_training/recipe.py``). 
 of one repeat. Members of the first repeat suit smooth functions; those of the second suit functions with much detail.
 For few rows and normal noise, the members of a third repeat are linear. The members of a repeat are trained in one
 tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with a
-weight below a tenth is omitted. For numeric targets, so is a repeat with much larger errors than another one, unless
+weight below a tenth is omitted. In regression, a repeat with much larger errors than another is also omitted, unless
 its nets are trained by exact Gauss–Newton steps. ``approximate_members.py`` and ``approximate_counts_and_classes.py``
 compute the posteriors.
 """
@@ -70,11 +70,12 @@ from .noise_model import TrainedNoise
 from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
-"""Maximum and minimum fraction of the time left for planned steps; the rest is for cycles, noise and posteriors."""
+"""Maximum and minimum share of the remaining time for planned steps. The rest is for cycles, noise and posteriors."""
 PASSES = 2.0
-"""Number of passes over all rows after the training; a step and a pass are timed on one chunk of rows."""
+"""Number of passes over all rows after the training. The time of a pass is measured on one chunk of rows."""
 PASSES_OF_FIT = 16.0
-"""Time of all passes over a row, relative to a step of the first repeat; the passes take about half of a fit."""
+"""Time budgeted per row, relative to the time per row of a training step of the first repeat; the passes take about
+half of a fit."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
@@ -83,7 +84,7 @@ free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps."""
 
 
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
-    """Train the members; a pure function of its arguments, so that the result can be cached.
+    """Train and return the members. The function is pure, so that the result can be cached.
 
     For targets almost free of noise, all nets take exact steps if affordable, because these are more accurate.
     """
@@ -158,7 +159,7 @@ def order_seed(request: FitRequest) -> int:
 
 
 def modules_of(arguments: dict[str, Any], rows: TrainingRows, seed: int, count: int) -> list[TableMLP]:
-    """Nets with initial weights, of consecutive seeds from ``seed`` on."""
+    """Nets with initial weights from consecutive seeds, starting at ``seed``."""
     return [TableMLP(**arguments, seed=seed + k).to(rows.weights) for k in range(count)]
 
 
@@ -175,7 +176,7 @@ def regularisation(
 
     Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, with
     at most ``PILOT_STEPS`` steps. A net that trains longer needs a stronger prior, so the best precision is multiplied
-    by the ratio of the steps, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
+    by the ratio of step counts, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
     loss, n_nets = loss_of(likelihood), len(modules)
     priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
@@ -263,7 +264,7 @@ def trained_repeat(
 
 
 def _held_out_loss(loss: NegativeLog, rows: TrainingRows, held_out: Tensor, outputs: Tensor) -> float:
-    """Loss of a sample of the rows held out from a net (K, n), for outputs (K, n, C) scaled by their best factor."""
+    """Mean loss of a sample of the rows ``held_out`` (K, n), for outputs (K, n, C) scaled by their best factor."""
     few = some_rows(len(rows), MOST_SCORED).to(outputs.device)
     of_row = (outputs[:, few] * held_out[:, few, None]).sum(0)
     weights = rows.weights[few] * held_out[:, few].any(0)
@@ -333,7 +334,7 @@ def learnt_of(
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> list[float]:
-    """Number of repeats, and fraction of their steps, that the time limit allows besides the passes over the rows.
+    """Number of repeats and fraction of their steps that the time limit allows in addition to passes over the rows.
 
     If the time is too short for all steps of the first repeats, the other repeats are omitted.
     """

@@ -2,7 +2,7 @@
 
 Rows are arrays in the user's units; the subclasses convert targets to the network's units. A *source* is an X that is
 read in blocks, such as a path (see ``sources.py``). An estimator holds one ensemble (``_ensemble/``). A fit or update
-does not modify the ensemble but replaces it. A fit that fails leaves the estimator unchanged.
+does not modify the ensemble but replaces it. A failed fit leaves the estimator unchanged.
 """
 
 from abc import ABC, abstractmethod
@@ -105,8 +105,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             Training inputs. The built-in net standardises and encodes the columns itself. A path refers to Parquet
             files.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), str or list of str
-            Targets, or class labels of any type. For a path, Dataset or collection as X: the names of its target
-            columns.
+            Targets, or class labels of any type. For a path or Dataset as X: names of its target columns. For a
+            collection: such names, or another collection.
         sample_weight : array-like of shape (n_samples,), or str, optional
             Non-negative row weights. A weight of k is equivalent to k copies of the row, unless the weights are
             rescaled (see Notes).
@@ -180,7 +180,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance), X, y, sample_weight)
 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
-        """Fit to all rows, or to a sample of a source; ``arguments`` are the X, y and weights for callbacks."""
+        """Fit to all rows, or to a sample of a source; ``arguments`` are X, y and the weights, for callbacks."""
         parameters = expanded(self.get_params(deep=False))
         options = self._options()
         check_net(self.net)
@@ -370,9 +370,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior without training: weights and curvature stay the same.
 
-        This method sets the parameters like ``set_params``, and updates all fitted attributes that depend on them. The
-        estimator is changed in place. To compare several values, refit copies:
-        ``copy.deepcopy(model).refit_laplace(...)``.
+        This method sets the parameters and updates all fitted attributes that depend on them. The estimator is changed
+        in place. To compare several values, refit copies: ``copy.deepcopy(model).refit_laplace(...)``.
 
         Parameters
         ----------
@@ -384,7 +383,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         Returns
         -------
         self
-            The same object, changed.
 
         Raises
         ------
@@ -495,7 +493,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
 
     def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
-        """Return how to prepare the rows of a source, with the total weight of the sample and of all rows."""
+        """Return the preparation of a source's rows, with the total weight of the sample and of all rows."""
         weights = sample.rows.sample_weight
         of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
         return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
@@ -543,7 +541,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         if previous is None:
             different = np.unique(row_keys(present), return_index=True)[1]  # a weight of k equals k copies
             columns = columns.with_reach(present[different])
-        else:  # the previous fit may not know all levels and ranges
+        else:  # the previous fit may lack levels and ranges of these rows
             columns = previous._ranged().with_trained_rows(present)
         if self._table is None:
             self._ranges = columns

@@ -633,7 +633,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Returns
         -------
         Report
-            Printed as text. The log density is in nats per row. Next to each class frequency and each group accuracy is
+            Printed as text. The log density is in nats per row. Each class frequency and group accuracy is followed by
             a range. For a calibrated model, all class frequencies are inside their ranges with probability .95; the
             same holds for all group accuracies. An arrow marks a value outside its range. A group has the rows between
             two quartiles of a numeric column, or those of a frequent category.

@@ -86,7 +86,7 @@ class FittedModel(ABC):
     _ensemble: Ensemble
     _table: Table | None = None
     _ranges: Table | None = None
-    """Column ranges for a given net, which reads X unchanged; for the built-in net, ``_table`` has the ranges."""
+    """Column ranges for a given net, which reads X unchanged; ``_table`` has those of the built-in net."""
     _column_names: tuple[str, ...] = ()
     _single_output = False
     _resolved: tuple[dict[str, Any], Options] | None = None
@@ -115,7 +115,7 @@ class FittedModel(ABC):
 
     @property
     def table_(self) -> TableReport:
-        """How the net reads each column: type, values and missing values.
+        """Encoding of each column: type, values and missing values.
 
         Examples
         --------
@@ -171,7 +171,7 @@ class FittedModel(ABC):
         return columns
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
-        """Predictive mixture of each row, in the network's units; ``merged`` components have the correct moments."""
+        """Predictive mixture of each row, in the network's units; ``merged`` components keep only the moments."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options, merged=merged)
 
@@ -346,8 +346,9 @@ class FittedModel(ABC):
         Returns
         -------
         ndarray or pandas.DataFrame of shape (n_samples, n_features)
-            In widths of the range; 0 inside. Infinite for categories that are absent from the training rows, and for
-            missing numbers in a column without missing values in training. A DataFrame if X is a pandas DataFrame.
+            In widths of the range without its margin; 0 inside. Infinite for categories absent from the training rows,
+            and for missing numbers in a column without missing values in training. A DataFrame if X is a pandas
+            DataFrame.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Validate class labels, and find those of all rows of a source."""
+"""Validate class labels, and find all labels of a source."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +50,7 @@ def tally(block: Block) -> dict[Any, float]:
 
 
 def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any, float]]:
-    """Return the sorted labels of all rows of a source, and the factor on the row weights of each label."""
+    """Return the sorted labels of all rows of a source, and the factor of the row weights for each label."""
     found = _array(sample.labels, is_object=labels_of(sample.rows.y).dtype.kind == "O")
     totals = np.array(list(sample.labels.values()))
     factors = class_weights(class_weight, found, np.arange(len(found)), totals)

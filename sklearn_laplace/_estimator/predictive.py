@@ -1,4 +1,4 @@
-"""Fitted attributes of a regressor, its leave-one-out predictions, and the predictive distribution of counts."""
+"""Fitted attributes and leave-one-out predictions of a regressor, and the predictive distribution of counts."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, overload
@@ -137,7 +137,7 @@ class NumericPredictive(FittedModel):
         A row is left out with all its weight; equal rows are left out one at a time. For a Gaussian likelihood, the
         mean is exact for the linearised net; for counts, it results from one Newton step. The mean needs the exact
         curvature of the weights in ``subset_of_weights``; the other weights keep their values. The fit has this
-        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; otherwise, computing it takes
+        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn". Otherwise, computing it takes
         one more pass over the rows. The standard deviation uses the fitted curvature without the row, and
         ``damping="exact"``.
 

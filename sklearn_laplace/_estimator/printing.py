@@ -1,4 +1,4 @@
-"""Text representation of an estimator, with its ``net`` shortened to one line, and the report on its columns.
+"""Text representation of an estimator, with its ``net`` in one line, and the report on its columns.
 
 scikit-learn prints the parameters that differ from their defaults. A skorch net takes most of its parameters as
 ``**kwargs``, so all of them would count as changed. A torch module would print one line per layer.
@@ -43,7 +43,7 @@ class TableReport:
     """Columns of a fitted estimator, printed as a text table, or as HTML in notebooks.
 
     ``rows`` has the name, kind, values and share of missing values of each column. ``notes`` has the concerns about
-    columns that are also issued as a :class:`~sklearn_laplace.errors.TableWarning`.
+    columns, which a :class:`~sklearn_laplace.errors.TableWarning` also states.
     """
 
     def __init__(self, table: Table) -> None:

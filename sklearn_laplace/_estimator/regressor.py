@@ -66,12 +66,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Columns to encode as categories. "from_dtype": columns of strings or categorical data types.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
-        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two are for
-        counts.
+        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. "poisson" and
+        "negative_binomial" are for counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo"}, float or array-like, default="auto"
-        Precision of the Gaussian prior, the strength of regularisation. "auto": held-out rows where possible, else the
-        marginal likelihood ("evidence").
+        Precision of the Gaussian prior, the strength of regularisation. "auto": selected on held-out rows where
+        possible, else by the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise, in units of y.
     n_members : "auto", int or Members, default="auto"
@@ -103,7 +103,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     memory_budget : None, int or str, default=None
         Memory limit for posterior and rows: bytes, or a string such as "2GB".
     device : {"auto", "cpu", "cuda"}, default="auto"
-        "auto": that of a skorch net; otherwise a GPU for large fits of the built-in net, else the CPU.
+        "auto": a skorch net's device; otherwise a GPU for large fits of the built-in net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Floating-point type of the net. "auto": float64 for up to 10,000 rows.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list, dict or Subnetwork, default="all"
@@ -126,7 +126,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     Attributes
     ----------
     members_ : list of LaplaceRegressor
-        Ensemble members; most attributes below are those of the first member.
+        Ensemble members; most attributes below belong to the first one.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
     posterior_, laplace_, hyper_
@@ -443,7 +443,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             total² = epistemic² + aleatoric². "all": a Bunch of the three.
         X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
             Standard deviations of independent errors in X, in units of X. They add Σ (∂μ/∂x)² X_std² to the total and
-            to the aleatoric variance. This is accurate if the mean is nearly linear over the size of the errors.
+            aleatoric variances. The formula is accurate if the mean is nearly linear over the size of the errors.
 
         Returns
         -------
@@ -667,8 +667,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Returns
         -------
         Report
-            Printed as text. RMSE and CRPS are in the units of y, the log density is in nats per row. The range next to
-            each coverage contains the coverage of a calibrated model with probability .95; an arrow marks a coverage
+            Printed as text. RMSE and CRPS are in the units of y, and the log density is in nats per row. The range next
+            to each coverage contains the coverage of a calibrated model with probability .95; an arrow marks a coverage
             outside its range. A group has the rows between two quartiles of a numeric column, or those of a frequent
             category. The probability .95 holds for the ranges of all groups together.
 
@@ -726,7 +726,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
             Column for the horizontal axis of the intervals. Default: the only column, or the rank of the predicted
             mean.
         figure : matplotlib Figure or SubFigure, optional
-            Figure to draw in; by default a new one.
+            Figure to draw in. Default: a new one.
         ax : None, matplotlib Axes or sequence of Axes
             Axes to draw on: one for each panel, or a single one for the intervals alone.
         **options

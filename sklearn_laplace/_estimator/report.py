@@ -193,7 +193,7 @@ def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tupl
 
 
 def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """For each column, yield name and mask of groups: quarters of numbers or frequent values, and missing values."""
+    """Yield names and masks of groups by column: quarters of numbers or frequent values, and missing values."""
     for name, values, is_time in named_columns(X):
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":

@@ -4,9 +4,9 @@ A source is a path, pyarrow Dataset, dask collection or large memory map, whose 
 
 **On a dask cluster**, each worker is a rank and computes consecutive partitions. The assignment depends only on the
 numbers of workers and partitions, so a fit can be repeated, and resumed after a crash. One task per worker joins a
-process group of torch (gloo), which meets at the address of the first worker. All ranks end with the same model, and
-the client receives that of rank 0. If a worker dies, the other ranks lose their connections and fail too, so the fit
-raises an error and does not hang.
+process group of torch (gloo) at the address of the first worker. All ranks end with the same model, and the client
+receives that of rank 0. If a worker dies, the other ranks lose their connections and fail too, so the fit raises an
+error and does not hang.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ POLL = 1.0
 
 
 def client_of() -> Any:
-    """Return the current dask client if it has several workers; otherwise, and inside a task, None."""
+    """Return the current dask client if it has several workers; None otherwise, and inside a task."""
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client, get_worker
@@ -178,7 +178,7 @@ def check_options(**arguments: Any) -> None:
 
 
 def by_block(method: F) -> F:
-    """Decorate a prediction method, so that it reads the rows of a source block by block.
+    """Decorate a prediction method so that it reads the rows of a source block by block.
 
     Only the columns of the fit are read. For a dask collection, the result is a lazy array.
     """
@@ -214,7 +214,7 @@ def _joined(results: Sequence[Any]) -> Any:
 
 
 def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
-    """Yield the rows of an update in blocks, equal on all ranks: each block joins the next block of every rank."""
+    """Yield the rows of an update in blocks, equal on all ranks. Each block joins the next block of every rank."""
     shard, _ = shard_of(source, group)
     blocks = shard.all_blocks()
     while True:
@@ -232,7 +232,7 @@ def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to prepare the rows of a source after a sample has been prepared."""
+    """Preparation of the rows of a source, given a prepared sample."""
 
     prepare: Callable[..., PreparedData]  # maps (X, y, weights, None) to prepared rows
     of_sample: float  # total weight of the sample, class weights included

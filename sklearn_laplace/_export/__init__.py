@@ -1,1 +1,1 @@
-"""Saved files and ONNX graphs."""
+"""Export to files, ONNX and BoTorch."""

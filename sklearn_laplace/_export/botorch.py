@@ -1,4 +1,4 @@
-r"""Adapter to BoTorch, for Bayesian optimisation with gradients of an acquisition function: :func:`to_botorch`.
+r"""Adapter to BoTorch, for Bayesian optimisation with gradients of the acquisition function: :func:`to_botorch`.
 
 The posterior at q points is one joint normal distribution over points and outputs, with the first two moments of the
 ensemble. For members k with weights :math:`w_k`, means :math:`\mu_k` and covariances :math:`\Sigma_k` of the outputs,
@@ -29,9 +29,9 @@ from ..laplace.torch_state import single_thread
 from ..options.resolved import Options
 
 ROWS = 128
-"""Number of rows of a chunk. Covariances between the batches of a chunk are computed too, but not used."""
+"""Number of rows per chunk. Covariances between the batches of a chunk are computed too, but not used."""
 JITTER = 1e-10
-"""Variance added to each value for Cholesky factors, relative to the mean variance in its batch."""
+"""Variance added to the diagonal for Cholesky factors, relative to the mean variance of the batch."""
 
 
 @explained
@@ -43,12 +43,12 @@ def to_botorch(estimator: Any) -> Any:
     of the ensemble, including the spread of the members' means. With ``observation_noise=True``, the distribution
     includes the noise, which may vary with X. A tensor instead of True gives noise variances in squared units of y.
 
-    ``condition_on_observations(X, Y)`` returns a model to which ``partial_fit`` has added rows, without training.
+    ``condition_on_observations(X, Y)`` returns a model updated with these rows by ``partial_fit``, without training.
 
     Parameters
     ----------
     estimator : LaplaceRegressor
-        Fitted regressor. It is neither copied nor changed. To use a new fit, wrap the regressor again.
+        Fitted regressor. It is neither copied nor changed, and the model always uses its current fit.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def to_botorch(estimator: Any) -> Any:
 
     Notes
     -----
-    BoTorch maximises. Fit to −y to minimise y, and use a smooth activation: with "relu", the covariance is not
+    BoTorch maximises: to minimise y, fit to −y. Use a smooth activation; with "relu", the covariance is not
     continuous in X.
 
     Examples
@@ -109,10 +109,10 @@ def _base() -> Any:
 
 @cache
 def _model_class(Model: Any) -> type:
-    """Class of the models, which is defined when botorch is first needed."""
+    """Class of the models, defined when botorch is first needed."""
 
     class LaplaceModel(Model):
-        """BoTorch model around a fitted regressor; ``outputs`` are positions of outputs of the regressor."""
+        """BoTorch model around a fitted regressor; ``outputs`` are positions among its outputs."""
 
         def __init__(self, estimator: Any, outputs: Sequence[int] | None = None) -> None:
             super().__init__()

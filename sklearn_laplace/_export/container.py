@@ -1,4 +1,4 @@
-"""The container of a saved model: a header that lists arrays, then their bytes (the format of safetensors).
+"""The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
 
 Sizes are compared with the size of the file before anything is allocated. A header therefore cannot request more memory
 than the file has bytes.

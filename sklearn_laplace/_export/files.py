@@ -1,7 +1,7 @@
 """Save estimators to files that execute no code when they are read: :func:`save` and :func:`load`.
 
 A file has the format of safetensors (``_export/container.py``). It holds a tree that describes the estimator
-(``_storage/describe.py``), and its arrays in C order. Data types that safetensors lacks are stored as bytes.
+(``_storage/describe.py``), and arrays in C order. Data types that safetensors lacks are stored as bytes.
 
 Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
 damage; an HMAC with a key also finds tampering.
@@ -52,12 +52,12 @@ LEAST_KEY = 16
 """Minimum number of bytes of a key for the HMAC."""
 MAC = "hmac-sha256"
 DTYPE = re.compile(r"[<>|=]?[biufcmMSU][1-9]\d{0,8}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
-"""Pattern of the names of data types that do not hold Python objects."""
+"""Pattern for the names of data types without Python objects."""
 
 
 @explained
 def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
-    """Write an estimator into a file that can be read without executing anything.
+    """Write an estimator to a file that can be read without executing code.
 
     Parameters
     ----------
@@ -128,22 +128,22 @@ def load(
     path : str or path
     trusted : iterable of classes and functions, or mapping of their full names to them
         Your own classes and functions in the estimator, such as the class of its module.
-        For one that has moved to another module, use a mapping: ``{"old_module.Net": Net}``.
+        For a class that moved to another Python module, use a mapping: ``{"old_module.Net": Net}``.
     key : bytes, optional
-        Key of the HMAC. A file without an HMAC, or with another key, is refused. Without ``key``, the HMAC is not
-        checked: the checksums then find damage but not tampering.
+        Key of the HMAC. Files without an HMAC of this key are refused. Without ``key``, the HMAC is not checked: the
+        checksums then find damage but not tampering.
 
     Returns
     -------
     LaplaceRegressor or LaplaceClassifier
-        Bit-identical to the saved estimator; on the CPU if its device is not available. ``memory`` is not restored and,
-        for a skorch net, neither are ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
+        Bit-identical to the saved estimator, but on the CPU if its device is not available. ``memory`` is not restored
+        and, for a skorch net, neither are ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
 
     Raises
     ------
     StateError
-        If the file is damaged, truncated, of another format or version, or names a class that is neither known nor
-        trusted. It is a ValueError.
+        If the file is damaged or truncated, has another format or version, or names a class that is neither known nor
+        trusted. ``StateError`` is a ValueError.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def _is_native(dtype: np.dtype[Any]) -> bool:
 
 
 def _storable(values: np.ndarray) -> np.ndarray:
-    """The same bytes in an array of a data type that safetensors has."""
+    """The array, or its bytes if safetensors lacks its data type."""
     return values if _is_native(values.dtype) else np.frombuffer(values.tobytes(), dtype=np.uint8)
 
 

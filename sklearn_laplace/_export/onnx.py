@@ -247,7 +247,7 @@ def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
 
 
 def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
-    """Probabilities of "moderated" or "probit": the logits have the mean (n, K) and the covariance root (n, K, P)."""
+    """Probabilities of "moderated" or "probit", for logits with mean (n, K) and covariance root (n, K, P)."""
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
     # not MatMul with a transpose, which runtimes fuse into an operator of single precision
     covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")
@@ -300,7 +300,7 @@ class Step(NamedTuple):
 def _gaussian(
     graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None, outside: str | None = None
 ) -> Latent:
-    """Distribution of the outputs; ``outside`` (n, C) are standard deviations to add."""
+    """Distribution of the outputs; ``outside`` (n, C) are additional standard deviations."""
     mean, jacobian, steps = _linearised(graph, network, shift)
     if (factors := _factors(network, posterior)) is not None:
         root = _factored_root(graph, network, factors, steps)

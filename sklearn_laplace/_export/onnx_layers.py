@@ -50,7 +50,7 @@ def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
 
 
 def _standardised(graph: Graph, layer: Standardise, plain: str, value: str) -> Made:
-    """Standardised inputs: ``plain`` inputs, then the sines and cosines of the cycles of the columns ``value``."""
+    """Standardised inputs: ``plain`` inputs, then the cosines and sines of the cyclic columns of ``value``."""
     mean, scale, period = array(layer.mean), array(layer.scale), array(layer.period)
     if period.size:
         columns = graph("Gather", value, array(layer.cyclic).astype(np.int64), axis=1)
@@ -84,7 +84,7 @@ def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
 
 
 def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
-    """Columns with heavy tails as asinh z = sign(z) log(|z| + √(z² + 1)); few runtimes have asinh in float64."""
+    """Compress heavy-tailed columns as asinh z = sign(z) log(|z| + √(z² + 1)); few runtimes have asinh in float64."""
     if bool(layer.width.isinf().all()):
         return value
     unchanged = layer.width.isinf().cpu().numpy()
@@ -119,7 +119,7 @@ def _elementwise(
 
 
 def _normal_cdf(graph: Graph, value: str) -> str:
-    """Φ(z) = ½ (1 + erf(z/√2)). erf is computed in single precision, because runtimes do not have it in double."""
+    """Φ(z) = ½ (1 + erf(z/√2)). erf is computed in single precision, because runtimes lack it in double."""
     single = graph("Cast", graph("Mul", value, math.sqrt(0.5)), to=FLOAT)
     erf = graph("Cast", graph("Erf", single), to=DOUBLE)
     return graph("Mul", graph("Add", erf, 1.0), 0.5)
@@ -167,7 +167,7 @@ PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
 LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     **PLAIN,
     nn.Linear: _linear,
-    StandardisedLinear: _linear,  # its input comes from a layer of its own
+    StandardisedLinear: _linear,  # a separate layer standardises its input
     nn.Identity: _same,
     nn.Dropout: _same,
     Standardise: _standardise,
@@ -184,7 +184,7 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
 class Graph:
     """ONNX graph under construction; calling it adds a node and returns the name of the node's output.
 
-    ``nodes`` are (operator, input names, output name, attributes) in the order of computation.
+    ``nodes`` are tuples (operator, input names, output name, attributes) in the order of computation.
     """
 
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """The description of a fitted model: JSON text and numpy arrays, the same for pickle, skops and safetensors.
 
-Each tensor is stored as an array, which needs no device, unlike a pickled tensor. Shared tensors and objects stay
+Each tensor is stored as an array, which, unlike a pickled tensor, needs no device. Shared tensors and objects stay
 shared. Cached properties are omitted. Numbers, strings, None and booleans stand for themselves. Everything else is a
 *node*, a list that begins with its kind:
 
@@ -84,7 +84,7 @@ class Describer:
         if kind in _IN_PLACE:
             return _IN_PLACE[kind](self, value, path)
         if id(value) not in self._memo:
-            self._memo[id(value)] = None, value  # the value too: otherwise its id could be used again
+            self._memo[id(value)] = None, value  # with the value, whose id could otherwise be reused
             self._memo[id(value)] = self._node(value, path), value
         node, _ = self._memo[id(value)]
         return self._refused(value, f"{path}, which contains itself") if node is None else node
@@ -109,7 +109,7 @@ class Describer:
         return next(place for place, known_thing in enumerate(self.own) if known_thing is thing)
 
     def _refused(self, value: Any, path: str) -> Any:
-        """Refer to an object without a description by number, in a pickle; otherwise raise a NotStorableError."""
+        """In a pickle, return a node that refers to an object by number; otherwise raise a NotStorableError."""
         if self.takes_objects:
             self.own.append(value)
             return ["named", len(self.own) - 1]
@@ -170,7 +170,7 @@ def _dict(describer: Describer, value: dict[Any, Any], path: str) -> Any:
 
 
 def _tensor(describer: Describer, value: Tensor, path: str) -> Any:
-    """Return the node of a copy on the host, in the same order of axes: another order would change the rounding."""
+    """Return the node of a copy on the host, in the same order of axes, which affects rounding."""
     values = value.detach().cpu()
     if values.dtype == torch.bfloat16:  # numpy has none
         values = values.float()
@@ -244,7 +244,7 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
 
 
 def requirements(owner: str, user_objects: Iterable[Any]) -> Requirements | None:
-    """Return the importable classes and functions among the user's objects of :func:`pack`; None without any."""
+    """Return the importable classes and functions among the user's objects of :func:`pack`; None if there are none."""
     things = [thing if isclass(thing) or isfunction(thing) else type(thing) for thing in user_objects]
     names = {(thing.__module__, thing.__qualname__) for thing in things if "<" not in thing.__qualname__}
     away = ALWAYS_THERE | _pickled_modules()

@@ -4,10 +4,10 @@ A description can come from an untrusted source, so these rules hold:
 
 - Nothing is imported. Tags are looked up in the closed list of ``_storage/registry.py``, and names of the user's
   classes among the classes that the user passes.
-- Nothing is called: no node stands for a call, and objects are made without executing code of their class
+- Nothing is called: no node stands for a call, and objects are made without executing code of their classes
   (``_storage/kinds.py``).
 - Annotated attributes are checked before an object is made. All other attributes may only hold plain data, tensors,
-  modules and functions, see :meth:`Reader.is_plain`.
+  modules and functions (:meth:`Reader.is_plain`).
 - An object refers only to objects that precede it.
 
 Anything else raises a :class:`StateError`. Numbers, shapes and the cost of reading are not checked.
@@ -38,7 +38,7 @@ FLOATS = {text: float(text) for text in ("nan", "inf", "-inf")}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 SCALARS = (bool, int, float, str)
 KEYS = (*SCALARS, np.generic, type(None))
-"""Types of dictionary keys and set members; tuples of them are allowed as well. Other types may define a hash."""
+"""Types of dictionary keys and set members; tuples of them are allowed as well. Others may define their own hash."""
 N_WORDS = 624
 """Length of the state of a Mersenne twister."""
 
@@ -174,7 +174,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _array(array: np.ndarray, header: list[Any]) -> Any:
-    """Return an array in its original order of axes, or a tensor of it."""
+    """Return an array in its original order of axes, or as a tensor."""
     axes, *of_tensor = header
     if not isinstance(array, np.ndarray) or array.dtype.hasobject or sorted(axes) != list(range(array.ndim)):
         raise StateError(f"the state holds an array of other axes than {axes!r:.200}, or of objects.")
@@ -209,7 +209,7 @@ def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
 
 
 def _random(reader: Reader, *arguments: Any) -> np.random.RandomState:
-    """Return the generator of a state, after checks of its position: numpy reads out of bounds if it is wrong."""
+    """Return the generator of a state. Its position is checked, as numpy would read out of bounds if it were wrong."""
     words, place, has_gauss, gauss = reader.items(arguments)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:

@@ -16,7 +16,7 @@ from .restore import Reader, reading
 
 T = TypeVar("T")
 STATE_FORMAT = 7
-"""Number of the format of a description, in pickles and in files."""
+"""Format number of descriptions, in pickles and in files."""
 
 
 def split(estimator: BaseEstimator) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -43,7 +43,7 @@ def _settle(estimator: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def stored(kind: type[T]) -> type[T]:
-    """Class decorator: descriptions may contain estimators of this class, their parameters and fitted attributes."""
+    """Class decorator that allows estimators of this class in descriptions, with parameters and fitted attributes."""
     ESTIMATORS[kind] = Kind(_described, _restored)
     return kind
 
@@ -76,7 +76,7 @@ def state_of(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def set_state(estimator: Any, state: Any) -> None:
-    """Give an empty estimator the state that :func:`state_of` has returned."""
+    """Give an empty estimator the state that :func:`state_of` returned."""
     kind = type(estimator)
     if not isinstance(state, dict) or "format" not in state:
         content = sorted(state) if isinstance(state, dict) else type(state).__name__
@@ -102,7 +102,7 @@ def check_format(source: str, version: Any) -> None:
 
 
 def check_fitted(reader: Reads, kind: Any, fitted: Any) -> None:
-    """Check names and types of fitted attributes: either all or none. A user's subclass may have further ones."""
+    """Check names and types of fitted attributes, which must be complete or absent. A user's subclass may have more."""
     check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
     for name in fitted:
         if shadows(kind, name) or not (name in FITTED or _is_extra(kind, name)):

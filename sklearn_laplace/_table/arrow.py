@@ -1,4 +1,4 @@
-"""Datasets of pyarrow. Parquet files are read row group by row group, and all other formats file by file.
+"""Datasets of pyarrow. Parquet files are read by row group, and all other formats by file.
 
 Reading errors name the file. If the size or modification time of a file changes between two reads, an error is raised.
 """

@@ -22,7 +22,7 @@ LEVEL_TYPES = (str, int, float)
 EXACT = 2.0**53
 """Smallest absolute value of a number that is refused as a category: float64 cannot represent all larger integers."""
 FAR = 1e30
-"""Minimum ratio, for a warning, of the largest to a usual absolute value, such as the median of non-zero numbers."""
+"""Minimum ratio, for a warning, of the largest absolute value to a usual one, such as the median of non-zero ones."""
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for the warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
@@ -30,7 +30,7 @@ MOST_LISTED, MOST_REPORTED = 20, 100_000
 CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
 """Periods, in days, of the cycles with which dates are encoded if they span about two periods."""
 N_PERIODS = 1.99
-"""Number of periods that dates have to span; the first and the last day of two years are 730 days apart."""
+"""Minimum number of periods that dates span; the first and last day of two years are 729 or 730 days apart."""
 SAME_PHASE = 0.999
 """Length of the mean phase vector above which dates count as constant in a cycle, such as dates all on 1 January."""
 N_SPREAD = 16
@@ -45,7 +45,8 @@ MARGIN = 2.0
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    ``spread`` holds the values for a missing number or an unknown level. It is empty if the training rows had these.
+    ``spread`` holds the values for a missing number or an unknown level. It is empty if the training rows had such
+    gaps.
     """
 
     name: str  # in messages
@@ -64,7 +65,7 @@ class Column:
     later: tuple[float, ...] = ()  # range including rows added later; empty if they lie inside
     concern: str = ""  # reason for a warning
     spread: tuple[float, ...] = ()  # quantiles of numbers or codes at ``MIDDLES``
-    cycles: tuple[float, ...] = ()  # periods in days by which the net reads dates
+    cycles: tuple[float, ...] = ()  # periods, in days, with which dates are encoded
 
     @property
     def flagged(self) -> bool:
@@ -77,7 +78,7 @@ class Column:
 
     @property
     def kind_of_text(self) -> str:
-        """What text of later rows is read as: "dates", "numbers", or an empty string for categories."""
+        """Kind of text in later rows: "dates", "numbers", or an empty string for categories."""
         return self.of_text or (DATES if self.zoned is not None else "")
 
 
@@ -99,7 +100,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
 
 
 def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
-    """Refuse times with a time zone if the training rows had none, or the reverse, as the offset is unknown."""
+    """Refuse times with a time zone if the training rows had none, or the reverse, because the offset is unknown."""
     differs = column.zoned is not None and zoned is not None and column.zoned != zoned
     if differs and not np.isnan(days).all():
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
@@ -204,7 +205,7 @@ def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, r
 
 
 def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:
-    """Refuse numbers if all training levels were text, and text if all were numbers: no value could equal a level."""
+    """Refuse numbers if all training levels were text, or the reverse, since no value could equal a level."""
     if not kinds or len(column.level_kinds) != 1:
         return
     [before] = column.level_kinds

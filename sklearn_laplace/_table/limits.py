@@ -1,7 +1,7 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
 With up to 300 rows, a default fit takes no longer than a few training runs with Adam, since searches and ensembles run
-many fits. With more rows, a fit comes closer to its mode. The default memory budget is the memory available to the
+many fits. With more rows, training comes closer to the mode. The default memory budget is the memory available to the
 process. The budget does not cover the data, the net, training by epochs, or temporary arrays of up to 32 MB. Structures
 that exceed the budget are refused before they are allocated, and rows pass through the network in small enough chunks.
 """
@@ -28,7 +28,7 @@ from ..laplace.structures import STRUCTURES, Diag, Full, Functional, Kron
 from ..laplace.structures._base import Curvature, tensors_in
 
 SMALL_ROWS = 300
-"""Maximum number of rows of the lower budget tier."""
+"""Maximum number of rows in the lower budget tier."""
 SINGLE_THREAD_FLOPS, SINGLE_THREAD_STEP = 1e9, 2e8
 """Multiply-adds of one exact step, and of one gradient step, up to which further threads save no time. On a busy
 machine, further threads cost much time, because every parallel region waits until each thread gets a core."""
@@ -80,7 +80,7 @@ def automatic_structure(
 ) -> type[Curvature]:
     """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
 
-    It accepts a form that the curvature ``provides``, and the ``unit`` of equal prior precisions, such as "layer".
+    It must accept a form that the curvature ``provides``, and the ``unit`` of equal prior precisions, such as "layer".
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)

@@ -172,9 +172,9 @@ def is_plain(X: Any) -> bool:
 
 
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
-    """Validate X with scikit-learn, as float64 unless it needs encoding, and y with options ``how`` of ``check_X_y``.
+    """Return X, validated by scikit-learn, as float64 unless it needs encoding, and y, validated with options ``how``.
 
-    Without ``tables``, X has to hold finite numbers.
+    Without ``tables``, X must hold finite numbers.
     """
     if X is None:
         raise ValueError("X is None; pass a table of shape (n_samples, n_features).")
@@ -205,7 +205,7 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
 
 
 def _is_ready(estimator: Any, X: Any) -> bool:
-    """True for an array that a fitted estimator takes unchanged: a prediction of one row skips slower checks."""
+    """True for an array that a fitted estimator takes unchanged, so a prediction of one row skips slower checks."""
     if type(X) is not np.ndarray or X.dtype != np.float64 or X.ndim != 2 or not len(X):
         return False
     return X.shape[1] == estimator.n_features_in_ and getattr(estimator, "feature_names_in_", None) is None
@@ -318,10 +318,10 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
 
 
 def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
-    """Read the columns of a table: values (n,), float64 or object, True for categorical data types, and time zones.
+    """Return for each column: values (n,), float64 or object; True for a categorical data type; and the time zone.
 
-    Columns marked in ``text`` were text in training, and stay text even if they look like numbers or times. The zone is
-    True for times with a time zone, False for times without one, and None for other columns.
+    Columns marked in ``text`` were text in training. They stay text even if they look like numbers or times. The zone
+    is True for times with a time zone, False for times without one, and None for other columns.
     """
     arrays, types = _arrays_and_types(X)
     kept = text or [False] * len(arrays)

@@ -67,7 +67,7 @@ def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) 
 
 
 def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
-    """Raise ``ValueError`` if only the new rows or only the rows of the fit have noise variances: the units differ."""
+    """Raise ``ValueError`` if only the new or only the fitted rows have noise variances, since the units differ."""
     if noisy_rows != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
@@ -209,7 +209,7 @@ class TableShape:
     levels: tuple[int, ...]  # number of levels of each column; 0 for numbers
     n_added: int  # missing-value indicators, and waves of the cycles of dates
     has_pieces: bool  # a numeric column has more than two values; with two, its only bin equals the number
-    least_total: float = math.inf  # smallest weighted sum of a target; for counts, that of events
+    least_total: float = math.inf  # smallest weighted sum of a target; for counts, number of events
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Drop rows of weight zero, order the others canonically, and merge equal rows up to a total weight of 10,000."""
+    """Drop rows of weight zero, order the others canonically, and merge equal ones if weights sum to at most 10,000."""
     X, targets, weights = present_rows(X, targets, weights)
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")

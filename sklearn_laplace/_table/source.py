@@ -1,9 +1,9 @@
 """A source of rows: a table in parts that are read block by block, in any order, by one process or several.
 
-A block has at most ``BLOCK_ROWS`` rows, so that the memory in use does not depend on the number of rows.
+A block has at most ``BLOCK_ROWS`` rows, so the memory in use does not depend on the number of rows.
 
 **Several processes** (``torch.distributed``). Every rank (process) calls the same method with its own rows. All ranks
-take the same decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
+make the same decisions: sums are all-reduced, and choices that depend on time are those of rank 0.
 """
 
 from abc import ABC, abstractmethod
@@ -72,7 +72,7 @@ class Group:
         return values[0]
 
     def raise_together(self, error: BaseException | None) -> None:
-        """Raise an error on all ranks if one has failed, so that none waits for another."""
+        """Raise an error on all ranks if one rank has failed, so that none waits for another."""
         messages = self.gathered(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error

@@ -22,11 +22,11 @@ from .source import ArraySource, Block, Group, RowSource, SomeParts, is_collecti
 ENDINGS = (".parquet", ".pq")
 """Endings of the names of Parquet files."""
 SAMPLE_ROWS = 200_000
-"""Maximum number of rows of a source that is read into memory, and number of rows in a sample of a larger one."""
+"""Maximum number of rows of a source that is read into memory, and approximate sample size for larger sources."""
 
 
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
-    """Source of the rows that the arguments stand for; None for rows in memory.
+    """Source of the rows that the arguments stand for; None for rows in the memory of one process.
 
     X is an array, a path, a pyarrow dataset, or a dask collection; y and weights may be names of the columns of X.
     """
@@ -104,7 +104,7 @@ def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: T
 def _drawn(
     shard: RowSource, starts: Sequence[int], n_rows: int, most: int, tally: Tally | None
 ) -> tuple[np.ndarray, Block, float, Counter[Any]]:
-    """Positions and rows of the sample among the rows of this rank; weights and labels of all its rows."""
+    """Positions and rows of this rank's part of the sample; total weight and labels of all its rows."""
     kept: list[Block] = []
     labels: Counter[Any] = Counter()
     positions: list[np.ndarray] = []

@@ -7,7 +7,7 @@ ROUNDING = 10 * np.finfo(float).eps
 HEAVY_TAIL = 20.0
 """Distance from the median, in robust standard deviations, beyond which a value indicates heavy tails."""
 DECADES = 1e3
-"""Ratio of the 95 % to the 5 % quantile above which a positive column is compressed like a logarithm."""
+"""Ratio of the 95 % to the 5 % quantile above which a positive column is compressed logarithmically."""
 TAILS = 0.05
 """Fraction of each tail that the robust standard deviation ignores."""
 NORMAL_RANGE = 3.2897072539029444

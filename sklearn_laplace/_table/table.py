@@ -2,7 +2,7 @@
 
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1, durations
 become numbers of days, and dates become days since 1970. Text is categorical, unless it holds dates or numbers
-(``text.py``). A level becomes its index among the training levels, and an unseen level gets the next index. Levels are
+(``text.py``). A level becomes its index among the training levels, and an unknown level gets the next index. Levels are
 compared by value: 1, 1.0 and True are the same.
 """
 

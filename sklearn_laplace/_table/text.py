@@ -1,4 +1,4 @@
-"""Text columns that hold dates or numbers, as in CSV files, and text columns that do not suit categories.
+"""Text columns that hold dates or numbers, as in CSV files, and text columns that are unsuitable as categories.
 
 Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00) and few rows share a date.
 ISO order is unambiguous. Text is read as numbers if every value is a number or a common marker of missing values, with
@@ -17,9 +17,9 @@ from .._validation.rows import is_missing, shown
 from .reading import in_pandas
 
 DATES, NUMBERS = "dates", "numbers"
-"""What a text column is read as, apart from categories."""
+"""Kinds of text columns, apart from categories."""
 EXPECTED = {DATES: "a date such as 2024-05-31", NUMBERS: "a number"}
-"""What a value of such a column has to be, for messages."""
+"""Description of a valid value of each kind, for messages."""
 MARKERS = {
     "",
     "?",
@@ -87,7 +87,7 @@ def number(text: str) -> float | None:
 
 
 def read_as(texts: Collection[str], n_rows: float) -> str:
-    """What the distinct strings of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories."""
+    """Kind of a column with these distinct strings: ``DATES``, ``NUMBERS``, or an empty string for categories."""
     present = [text for text in texts if not is_marker(text)]
     if _are_dates(present):
         return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""
@@ -142,7 +142,7 @@ def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
 
 
 def concern(texts: Iterable[str], name: str) -> str:
-    """Reason for a warning about a categorical column of text without missing values; empty if there is none."""
+    """Reason for a warning about a categorical column, given its present texts; empty if no warning is needed."""
     values = list(texts)
     levels, key = dict.fromkeys(values), name.removeprefix("column ")
     read = f"{name} of X is text and is read as {len(levels):,} categories"

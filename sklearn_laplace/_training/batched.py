@@ -11,14 +11,15 @@ precision with
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
   The noise level :math:`\varphi` is the mean squared held-out error after the previous cycle.
 
-For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the squared error, and φ is 1.
-The result is the state after the cycle with the smallest held-out loss (``_ensemble/train_members.py``). For this loss,
-a row is predicted by the mixture of the nets that hold it out, under the best common factor of all outputs. The factor
-itself is chosen in a later step ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025).
-Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
+For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the mean squared error, and
+:math:`\varphi = 1`. The result is the state after the cycle with the smallest held-out loss
+(``_ensemble/train_members.py``). For this loss, a row is predicted by the mixture of the nets that hold it out, under
+the best common factor of all outputs. The factor itself is chosen in a later step ("refine, then calibrate", Berta,
+Holzmüller, Jordan & Bach 2025). Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an
+ensemble member starts at zero.
 
 In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. Further cycles follow
-as long as each one reduces the held-out errors substantially.
+as long as each reduces the held-out errors substantially.
 """
 
 from __future__ import annotations

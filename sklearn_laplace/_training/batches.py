@@ -1,8 +1,8 @@
 """Encoded rows and mini-batches of joint training, in memory or read from a stream while the fit runs.
 
 A stream provides shuffled mini-batches for training, and blocks for sums over all rows. The fold of a row follows from
-a hash of the row, which needs no memory and is the same in every process. To shuffle, the parts of the source are taken
-in random order, ``OPEN_PARTS`` at a time. Random blocks of these parts fill a buffer, whose rows are then permuted.
+its hash, which needs no memory and is the same in every process. To shuffle, the parts of the source are taken in
+random order, ``OPEN_PARTS`` at a time. Random blocks of these parts fill a buffer, whose rows are then permuted.
 """
 
 from __future__ import annotations

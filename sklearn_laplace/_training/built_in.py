@@ -33,7 +33,7 @@ STATISTICS_ROWS = 100_000
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace "auto" by layers, activation and bins of a previous net, or else by the values of ``ALONE``."""
+    """Replace "auto" with layers, activation and bins of a previous net, or else with the values of ``ALONE``."""
     if parameters["net"] is not None:
         return dict(parameters)
     defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}

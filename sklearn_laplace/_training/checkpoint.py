@@ -1,8 +1,8 @@
 """State of a joint training run in a file, from which a killed fit resumes with the same result.
 
 The file ``<location>/sklearn_laplace/<key>.state`` is in the folder that the parameter ``memory`` names. The key is a
-hash of parameters and rows. The file is replaced every ``EVERY`` seconds, and removed when the fit ends. It holds only
-tensors and plain data, so that reading it cannot run code. In a process group, rank 0 reads and writes it.
+hash of parameters and rows. The file is replaced at most every ``EVERY`` seconds, and removed when the fit ends. It
+holds only tensors and plain data, so reading it cannot run code. In a process group, rank 0 reads and writes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT = 4
 class Checkpoint:
     """Results of the finished stages of a fit, and state of the stage in progress. Nothing is stored without a path.
 
-    A pickled checkpoint is empty, so that the key of a cached training result does not depend on it.
+    A pickled checkpoint is empty, so the key of a cached training result does not depend on it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Checkpoint:
         return Checkpoint, ()
 
     def result(self, stage: str, compute: Callable[[], Any]) -> Any:
-        """Result of a stage (numbers, strings, tensors, lists, dicts), read from the file if it is already finished."""
+        """Result of a stage (numbers, strings, tensors, lists, dicts), read from the file if the stage is finished."""
         if self.path is None:
             return compute()
         if stage not in self.finished:
@@ -81,7 +81,7 @@ class Checkpoint:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, content.getvalue())
-        except OSError as error:  # as joblib, which warns if it cannot keep a result
+        except OSError as error:  # like joblib, which warns if it cannot keep a result
             warn_user(f"the state of the training is not kept although memory is set: {error}.", UncachedWarning)
         self._saved = time.monotonic()
 
@@ -111,7 +111,7 @@ def _state(random: RandomState) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Finished stages and state; none if the file is absent, damaged or of another format."""
+    """Finished stages and state; empty if the file is absent, damaged or of another format."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles of other programs

@@ -73,7 +73,7 @@ class Watch(Callback):
 
 
 class Annealing(Callback):
-    """Callback that lowers the learning rate to zero along a cosine over all batches, for a plain torch module."""
+    """Callback that lowers the learning rate of a plain torch module to zero along a cosine over all batches."""
 
     def on_train_begin(self, net: NeuralNet, X: Any = None, y: Any = None, **kwargs: Any) -> None:
         n_rows = len(X) if net.batch_size == -1 else net.batch_size
@@ -124,7 +124,7 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
 
 
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
-    """Return the rows (m,), int64, that ``train_split`` holds out; replace it by a function that returns this split."""
+    """Return the rows (m,), int64, that ``train_split`` holds out; replace it with a function for this split."""
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
     if not net.train_split or net.max_epochs <= 0:
         return none
@@ -178,7 +178,7 @@ def _check_positions(train: np.ndarray, valid: np.ndarray, n_rows: int) -> None:
 
 
 def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
-    """True if a skorch callback raised the KeyboardInterrupt to stop the training, and not the user by Ctrl-C."""
+    """True if a skorch callback raised the KeyboardInterrupt to stop the training, rather than the user with Ctrl-C."""
     frames = (frame.f_code for frame, _ in traceback.walk_tb(stop.__traceback__))
     return NeuralNet.notify.__code__ in frames
 

@@ -1,7 +1,7 @@
 """MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
 The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
-built-in net skips them if exact Gauss–Newton steps are affordable or it has a warm start. Then
+built-in net skips the epochs if exact Gauss–Newton steps are affordable or it has a warm start. Then
 :func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` reach the mode.
 
 The evidence covers all weights. If the budget of ``_table/limits.py`` allows it, the curvature is exact (``full`` or
@@ -176,7 +176,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Set up the mode search, exact if affordable. Too little memory raises an error; the method stays the same."""
+    """Set up the mode search, exact if affordable. The memory budget may cause an error, but never another method."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
@@ -202,18 +202,18 @@ def problem_of(
 
 
 STARTS = 1.0, 0.1
-"""Initial prior precisions, in natural units. From a strong prior alone, the fit may be linear; from a weak one,
-overfitted."""
+"""Initial prior precisions, in natural units. With the strong prior alone, the net may stay linear. With the weak one
+alone, it may overfit."""
 LITTLE = 2.0
-"""The weak start is tried only if the effective number of parameters after the strong one, relative to the number of
-a linear model, is at most this."""
+"""Maximum effective number of parameters after the strong start, relative to a linear model, for which the weak start
+is tried."""
 GROUPED_START = 10.0, 0.1
 """A further start for models with several prior precisions: values for the first layer and for later layers. A strong
 prior of the first layer keeps irrelevant columns out."""
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
-    """Alternate steps of weights and hyperparameters from one or several starts; return the mode of the best one.
+    """Alternate steps of weights and hyperparameters from one or several starts; return the mode of largest evidence.
 
     ``fit`` is the pass at the initial weights; ``n_linear`` is the number of parameters of a linear model.
     """
@@ -271,8 +271,8 @@ SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.
 def starts_by_gradients(network: Network, rows: TrainingRows, plan: Plan) -> bool:
     """True if gradient training precedes exact steps.
 
-    This requires normal noise of free level, more than ``SMALL_ROWS`` rows, hidden layers, and a prior precision that
-    is fixed or common to all groups.
+    This requires normal noise of unknown level, more than ``SMALL_ROWS`` rows, hidden layers, and a prior precision
+    that is fixed or common to all groups.
     """
     is_open = plan.free_dispersion and plan.previous is None and plan.likelihood.quadratic
     if not is_open or len(rows) <= SMALL_ROWS or not is_exact(network, rows, plan):

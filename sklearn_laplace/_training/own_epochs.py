@@ -49,7 +49,7 @@ def train_given(
 ) -> GivenNet:
     """Run the epochs of an initialised net, in place and in the net's own precision.
 
-    ``network`` is its trace in the precision of the rows. ``seed`` is used by a random ``train_split``.
+    ``network`` is its trace in the precision of the rows. A random ``train_split`` uses ``seed``.
     """
     own = rows.to(next(net.module_.parameters()).dtype)
     held_out = hold_out(net, own, seed)
@@ -93,7 +93,7 @@ def is_linear(network: Network, inputs: Tensor) -> bool:
 
 
 def prepare_module(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, *, by_rows: bool) -> None:
-    """Set, for a net around a module, a falling learning rate, a prior of natural size and, if ``by_rows``, epochs."""
+    """Prepare a net around a module: falling learning rate, prior of natural size and, if ``by_rows``, epochs."""
     if by_rows:
         budget = budget_for(len(rows))
         size = budget.batch_size if net.batch_size == -1 else net.batch_size

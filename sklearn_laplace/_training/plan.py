@@ -78,7 +78,7 @@ def selected(everything: Network, example: Tensor, options: Options) -> Network:
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    """Prior of the random weights. Given precisions are checked against the groups of all trained tensors ``names``."""
+    """Prior of the random weights. Given precisions are checked against the groups of all tensors in ``names``."""
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
         raise ValueError(
@@ -97,7 +97,7 @@ def tempering(network: Network, temperature: float | Mapping[str, float]) -> flo
 
 
 def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale) -> Options:
-    """Replace selection rules by fixed values if the total weight of the rows is too small for a selection.
+    """Replace selection rules with fixed values if the total weight of the rows is too small for a selection.
 
     The likelihood in ``options`` must be scaled to the targets.
     """
@@ -116,7 +116,7 @@ def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale)
 
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which they are almost free of noise; gradient training is undone."""
+"""Noise variance of standardised targets below which they are almost free of noise and gradient training is undone."""
 BEGUN_DISPERSION = 0.5
 """Initial φ after gradient training, in units of the held-out mean squared error."""
 
@@ -306,7 +306,7 @@ class FitRequest:
         stream: RowStream | None,
         saved: Checkpoint,
     ) -> FitRequest:
-        """Request for prepared rows, whose unmerged copy is stored separately in ``kept``."""
+        """Request for prepared rows; their unmerged copy is stored in ``kept``."""
         return cls(
             kind=kind,
             parameters=parameters,

@@ -102,7 +102,7 @@ class Clock:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """In the main thread without another handler, the first Ctrl-C ends the training, and the second raises."""
+        """In the main thread without another handler, the first Ctrl-C ends training; the second aborts the fit."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -229,11 +229,11 @@ EVERY = 5.0
 
 
 class Steps:
-    """Progress of the steps of a training run, which end at the time limit. Without a task, neither limit nor output.
+    """Progress of a training run, whose steps end at the time limit. Without a task, there is no limit or output.
 
     ``total`` may be unknown. A line is printed every ``each`` steps, unless ``prints`` is False. ``unit`` is "step" or
-    "epoch", and ``label`` is the name of the training run within its stage. ``log_volume`` is the log factor
-    from the network's units to those of y, over all outputs.
+    "epoch", and ``label`` names the training run within its stage. ``log_volume`` is the log factor from the network's
+    units to those of y, over all outputs.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ A repeat is a partition of the rows into four folds, with one member per fold th
 For few rows and normal noise there are eight folds, and members are trained on seven eighths of the rows.
 
 The first two repeats have nets with hidden layers (:func:`recipes_for`); a third one has linear nets (:func:`linear`).
-A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. With up to 300 rows there are
-fewer steps, to keep the fit short. ``docs/decisions.md`` compares other values.
+A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. With up to 300 rows, fewer steps
+keep the fit short. ``docs/decisions.md`` compares other values.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ of the number of units for many rows. Noise hides the detail that wider nets wou
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
-"""Maximum prior precision of a training run. Maximum number of steps and minimum of held-out rows of the trial."""
+"""Maximum prior precision in training; maximum number of steps and minimum number of held-out rows in the trial."""
 MOST_INPUTS = 512
-"""Maximum number of encoded columns. With many columns, each column has fewer bins."""
+"""Maximum number of encoded inputs. With many columns, each column has fewer bins."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ REPEATS = (
         "gelu", power_law(8, at=1000, power=1.0, low=24, high=64), steps_power=0.6, lr=0.06, weight_decay=0.01
     ),
 )
-"""The first repeat suits smooth functions, the second fine detail. Two repeats show how much a mixture gains."""
+"""The two repeats suit smooth functions and fine detail, respectively. Two repeats show how much a mixture gains."""
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:

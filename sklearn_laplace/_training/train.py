@@ -168,14 +168,14 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 
 
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
-    """Make the user's linear layers that read X standardise their inputs, by statistics of a previous net if given."""
+    """Make the user's linear layers that read X standardise their inputs, with the statistics of any previous net."""
     if options.standardises is False:
         return
     layers, statistics = first_layers(module, x), statistics_of(data.X, data.weights)
     known = options.prior_mean if isinstance(options.prior_mean, dict) else None
     if options.previous is not None:
         known = options.previous.module.state_dict()
-    if options.standardises is None:  # standardised columns stay as they are, to the bit
+    if options.standardises is None:  # standardised columns stay exactly as they are
         layers = {
             name: columns
             for name, columns in layers.items()

@@ -48,7 +48,7 @@ def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -
 
 
 def positive(option: str, value: object) -> float:
-    """Check for a finite number above zero and within ``SIZES``; else ``ValueError``."""
+    """Return a finite number above zero and within ``SIZES`` as float; else raise ``ValueError``."""
     number = math.nan
     with suppress(OverflowError):
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
@@ -59,7 +59,7 @@ def positive(option: str, value: object) -> float:
 
 
 def count(option: str, value: object) -> int:
-    """Check for a whole number of at least 1, and at most ``MOST``; else ``ValueError``."""
+    """Return a whole number from 1 to ``MOST`` as int; else raise ``ValueError``."""
     if isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= MOST:
         return int(value)
     raise ValueError(f"{option}={shown(value)} has to be a whole number of at least 1{below(value)}.")
@@ -71,7 +71,7 @@ def below(value: object) -> str:
 
 
 def flag(option: str, value: object) -> bool:
-    """Check for True, False, 1 or 0, and return it as bool; else ``ValueError``."""
+    """Return True, False, 1 or 0 as bool; else raise ``ValueError``."""
     if isinstance(value, bool | np.bool_ | Integral) and value in (0, 1):
         return bool(value)
     raise ValueError(f"{option}={shown(value)} has to be True or False.")
@@ -96,7 +96,7 @@ def generator(random_state: Any) -> torch.Generator:
 
 
 def layer_sizes(sizes: Any) -> tuple[int, ...]:
-    """Check for a sequence of integers from 1 to ``WIDEST``, the numbers of hidden units; else ``ValueError``."""
+    """Return numbers of hidden units from 1 to ``WIDEST`` as a tuple; else raise ``ValueError``."""
     valid = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not (valid and all(isinstance(n, Integral) and 0 < int(n) <= WIDEST for n in sizes)):
         raise ValueError(
@@ -107,7 +107,7 @@ def layer_sizes(sizes: Any) -> tuple[int, ...]:
 
 
 def fractions(option: str, values: Any) -> np.ndarray:
-    """Check for numbers strictly between 0 and 1, and return them with shape (levels,); else ``ValueError``."""
+    """Return numbers strictly between 0 and 1 as an array (levels,); else raise ``ValueError``."""
     try:
         levels = np.atleast_1d(np.asarray(values, dtype=float))
     except (TypeError, ValueError, OverflowError):
@@ -120,21 +120,21 @@ def fractions(option: str, values: Any) -> np.ndarray:
 
 
 def optional_count(option: str, value: object, least: int) -> int | None:
-    """Check for None, or a whole number of at least ``least`` and at most ``MOST``; else ``ValueError``."""
+    """Return None, or a whole number from ``least`` to ``MOST``; else raise ``ValueError``."""
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST):
         return None if value is None else int(value)
     raise ValueError(f"{option}={shown(value)} has to be None or a whole number of at least {least}{below(value)}.")
 
 
 def jobs(option: str, value: object) -> int | None:
-    """Check for a number of jobs as in joblib: None or a non-zero integer; else ``ValueError``."""
+    """Return a number of jobs as in joblib, None or a non-zero integer; else raise ``ValueError``."""
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
         return None if value is None else int(value)
     raise ValueError(f"{option}={shown(value)} has to be None or a whole number other than 0; -1 means all processors.")
 
 
 def count_or_share(option: str, value: object) -> int | float:
-    """Check for a count of at least 1 (int), or a fraction in (0, 1] of the total (float); else ``ValueError``."""
+    """Return a count of at least 1 (int) or a fraction of the total in (0, 1] (float); else raise ``ValueError``."""
     if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
         return float(value)
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
@@ -169,7 +169,7 @@ class Choice:
 
 
 def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """Check for a positive number, a positive array if ``array``, or the name of a rule; else ``ValueError``."""
+    """Return a choice: a positive number, an array if ``array``, or a rule's name; else raise ``ValueError``."""
     alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
     if isinstance(value, str) and rules:
         lookup(option, value, dict.fromkeys(rules), "a finite number above zero")
@@ -197,7 +197,7 @@ SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".js
 
 
 def file_path(value: object, suffix: str | None = None) -> Path:
-    """Check for a file name; ``ValueError`` if its suffix is that of a known format other than ``suffix``."""
+    """Return a file name as a path; ``ValueError`` if its suffix is that of a known format other than ``suffix``."""
     if not isinstance(value, str | os.PathLike) or not Path(value).name or "\0" in str(value):
         raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")
     path = Path(value)

@@ -162,7 +162,7 @@ def as_float(value: Any, where: str) -> float:
 
 
 def as_numbers(value: Any, name: str) -> Any:
-    """Convert numbers of dtype object to float64, and refuse too large ones; scikit-learn checks other input."""
+    """Convert numbers of dtype object to float64, and refuse too large numbers; scikit-learn checks other input."""
     value = unmasked(name, readable(value, name))
     if value is None or issparse(value):
         return value

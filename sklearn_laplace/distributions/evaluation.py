@@ -1,4 +1,4 @@
-r"""Functions of a predictive distribution: continuous ranked probability score, central intervals, PIT.
+r"""Functions of a predictive distribution: continuous ranked probability score, central intervals and PIT.
 
 The probability integral transform (PIT) is the predictive distribution function at the target, :math:`u_n = F_n(y_n)`.
 It is uniform for a calibrated model (Dawid 1984). For counts, where F has jumps, u is drawn uniformly between
@@ -17,13 +17,13 @@ from .poisson_log_normal import PoissonLogNormal
 from .transformed import TransformedMixture
 
 N_NODES = 64
-"""Number of nodes of the integral over the quantiles, on each side of the target."""
+"""Number of quadrature nodes below and above the level of the target."""
 
 
 def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     r"""CRPS :math:`\int (F(t) - 1[t \ge y])^2 dt` of each target, in the units of y; smaller is better.
 
-    Mixtures have their own methods. With :math:`z = (y - \mu) / s`, the score of a normal is
+    Mixtures of normals have their own methods. With :math:`z = (y - \mu) / s`, the score of a normal is
     :math:`s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2). For other
     distributions it is :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
     """
@@ -42,7 +42,7 @@ def _by_quantiles(distribution: Any, y: np.ndarray) -> np.ndarray:
     level = np.clip(distribution.cdf(y), 0, 1)
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     total = np.zeros(np.shape(level))
-    for t, weight in zip((nodes + 1) / 2, weights, strict=True):  # levels shrink like t²: quantiles may be infinite
+    for t, weight in zip((nodes + 1) / 2, weights, strict=True):  # t², as quantiles may be infinite at the ends
         below, beyond = level * t**2, (1 - level) * t**2
         distances = y - distribution.ppf(below), distribution.ppf(np.minimum(1 - beyond, 1 - 1e-16)) - y
         shares = below * level, beyond * (1 - level)
@@ -62,12 +62,12 @@ def central_interval(distribution: Any, level: float) -> tuple[np.ndarray, np.nd
 
 
 def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
-    """Quantiles (n, L) or (n, L, k), corrected where quantiles of close levels cross by rounding."""
+    """Quantiles (n, L) or (n, L, k), corrected where quantiles of close levels cross due to rounding."""
     return _increasing(np.stack([distribution.ppf(level) for level in levels], axis=1), levels, 1)
 
 
 def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Widen intervals (..., 2, L) where intervals of a lower level reach beyond them by rounding."""
+    """Widen intervals (..., 2, L) where intervals of a lower level reach beyond them due to rounding."""
     ends = -_increasing(-intervals[..., 0, :], levels, -1), _increasing(intervals[..., 1, :], levels, -1)
     return np.stack(ends, -2)
 
@@ -92,7 +92,7 @@ def is_discrete(distribution: Any) -> bool:
 
 
 def check_counts(distribution: Any, targets: np.ndarray) -> None:
-    """Refuse targets (n,) that are not whole numbers if a predictive distribution is over counts."""
+    """Raise a ValueError for fractional targets (n,) of a distribution over counts."""
     parts = targets[targets != np.rint(targets)] if is_discrete(distribution) else targets[:0]
     if parts.size:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Interface of predictive distributions, and base class of regressors that transform that of another regressor."""
+"""Interface of predictive distributions, and base class of regressors that transform those of another regressor."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class PredictiveDistribution(Protocol):
-    """Methods of the result of ``predict_dist``, named like those of a frozen ``scipy.stats`` distribution.
+    """Methods of the distributions that ``predict_dist`` returns, named as in frozen ``scipy.stats`` distributions.
 
     Each row and each output has its own distribution. Distributions of counts also have ``pmf`` and ``logpmf``; their
     ``logpdf`` is the log probability.

@@ -3,8 +3,8 @@ r"""Mixtures of normals and of count distributions, with the interface of frozen
 .. math:: p(y) = \sum_j w_j\, p_j(y)
 
 A quantile of a mixture lies between the smallest and the largest quantile of its components. Inside this bracket it is
-the point where the cumulative probability reaches the level. Newton's method finds it for normals, bisection for
-counts. The continuous ranked probability score of a mixture of normals has a closed form (Grimit et al. 2006).
+the point where the cumulative probability reaches the level. Newton's method finds it for normals, and bisection for
+counts. The continuous ranked probability score of a normal mixture has a closed form (Grimit et al. 2006).
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from .interface import PredictiveDistribution
 from .poisson_log_normal import PoissonLogNormal
 
 ITERATIONS, RESOLUTION = 200, 1e-12
-"""Maximum number of steps to a quantile, and the tolerance at which they stop, relative to the bracket's ends."""
+"""Maximum number of steps to a quantile, and tolerance at which they stop, relative to the bracket's ends."""
 PAIRS = 2**21
 """Maximum number of component pairs that :meth:`NormalMixture.crps` evaluates at once."""
 
 
 @dataclass(frozen=True)
 class NormalMixture(PredictiveDistribution):
-    """Distribution of independent targets, each a mixture of J normals.
+    """Distribution of independent targets, each following a mixture of J normals.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class NormalMixture(PredictiveDistribution):
     def crps(self, x: Any) -> np.ndarray:
         r"""Continuous ranked probability score, in the units of the targets; lower is better.
 
-        It costs O(J²) per target. With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of
+        Evaluation costs O(J²) per target. With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of
         :math:`|N(m, s^2)|`, the score is
         :math:`\sum_i w_i A(x - m_i, s_i) - \tfrac12 \sum_{ij} w_i w_j A(m_i - m_j, \sqrt{s_i^2 + s_j^2})`.
         """
@@ -212,7 +212,7 @@ class CountMixture(PredictiveDistribution):
 def _closer(
     mixture: NormalMixture, level: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """One Newton step towards each quantile, or a bisection step if the Newton step leaves the bracket."""
+    """Next point, bracket and step size, by Newton's method or, if it leaves the bracket, by bisection."""
     # Above the median, compare upper tails, because probabilities near 1 lose digits in a difference.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)
     low, high = np.where(excess < 0, x, low), np.where(excess < 0, high, x)

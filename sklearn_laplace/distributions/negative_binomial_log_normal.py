@@ -3,15 +3,15 @@ r"""Negative binomial distribution with a log-normal mean, with the interface of
 .. math:: p(k) = \int \mathrm{NB}(k \mid e^g, \alpha)\, N(g \mid m, v)\, dg
 
 where NB has mean :math:`\mu = e^g` and variance :math:`\mu + \alpha\mu^2`. The methods are those of
-``poisson_log_normal.py``:
+``poisson_log_normal.py``, which defines :math:`G_{k+1}`:
 
 - :math:`\log p(k)` uses Gauss–Hermite quadrature around the peak of the integrand, which is log-concave in g. Newton's
   method finds the peak, where :math:`k - (k + 1/\alpha)\,\sigma(g + \log\alpha) = (g - m)/v` with the logistic
   function σ.
-- The cumulative probability is the integral of :math:`I_p(1/\alpha, k + 1)`, the regularised incomplete beta function
-  at :math:`p = 1/(1 + \alpha e^g)`, by the trapezoidal rule. A count is Poisson with rate :math:`e^g W`, where W is
-  gamma-distributed with shape 1/α and mean 1. Thus P(at most k) is the probability of :math:`g + \log W < \log
-  G_{k+1}`. If the variance of g dominates, an Edgeworth series of the difference replaces the trapezoidal rule.
+- The trapezoidal rule integrates the cumulative probability given g, which is the regularised incomplete beta
+  function :math:`I_p(1/\alpha, k + 1)` at :math:`p = 1/(1 + \alpha e^g)`. A count is Poisson with rate :math:`e^g W`,
+  where W is gamma-distributed with shape 1/α and mean 1. Thus P(at most k) is the probability of :math:`g + \log W <
+  \log G_{k+1}`. If the variance of g dominates, an Edgeworth series replaces the trapezoidal rule.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
         return mean, variance, 1 / alpha
 
     def var(self) -> np.ndarray:
-        """Variance of each count: that of the Poisson count, plus α E[μ²]."""
+        """Variance of each count: the Poisson–log-normal variance plus α E[μ²]."""
         _, variance, size = self._sizes
         with np.errstate(over="ignore"):
             extra: np.ndarray = self.mean() ** 2 * np.exp(variance) / size
@@ -68,7 +68,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
     def logpmf(self, k: Any) -> np.ndarray:
         """Log probability of counts k, in nats; k broadcasts with the parameters.
 
-        Non-integer k use gamma functions for factorials; negative k have log probability −inf.
+        For non-integer k, gamma functions replace factorials; negative k have log probability −inf.
         """
         k, mean, variance, size = np.broadcast_arrays(np.asarray(k, dtype=float), *self._sizes)
         counts, log_size = np.where(k >= 0, k, 0.0), np.log(size)
@@ -116,7 +116,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts with mean exp(``mean``), from modes and variances (n, C) or (n,) of the log rates."""
+    """Distribution of counts with mean exp(``mean``), for log rates of given ``variance``, both (n, C) or (n,)."""
     mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):
         return PoissonLogNormal(mean, variance)

@@ -14,14 +14,14 @@ METHODS = (
     "a regressor whose predict takes return_std, has pred_dist (NGBoost) or predict_dist, or is a CatBoostRegressor "
     f"with loss_function='{MEAN_AND_VARIANCE}'"
 )
-"""Description, for messages, of what :func:`distribution_of` accepts."""
+"""Description of accepted models, for messages."""
 
 
 def distribution_of(model: Any, X: Any) -> Any | None:
     """Predictive distribution of a fitted regressor; None if it predicts points only.
 
-    The first available of these is used: ``pred_dist(X)`` (NGBoost), ``predict(X)`` of CatBoost with the loss
-    ``"RMSEWithUncertainty"`` (a mean and a variance), ``predict(X, return_std=True)``, ``predict_dist(X)``.
+    The first available method is used: ``pred_dist(X)`` (NGBoost), ``predict(X)`` of CatBoost with the loss
+    ``"RMSEWithUncertainty"`` (a mean and a variance), ``predict(X, return_std=True)``, or ``predict_dist(X)``.
     """
     if callable(getattr(model, "pred_dist", None)):
         found = model.pred_dist(X)
@@ -54,7 +54,7 @@ def is_normal(distribution: Any) -> bool:
 
 
 def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
-    """Log density of each target, or log probability of counts. Raises a ``TypeError`` if there is neither."""
+    """Log density of each target, or log probability of counts. Raises a ``TypeError`` if neither is defined."""
     method = getattr(distribution, "logpdf", None) or getattr(distribution, "logpmf", None)
     if method is None:
         raise TypeError(

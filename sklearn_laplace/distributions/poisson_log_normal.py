@@ -7,9 +7,9 @@ is the Poisson–log-normal mixture (Aitchison & Ho 1989). Its moments have a cl
 - :math:`\log p(k)` uses Gauss–Hermite quadrature around the peak of the integrand (Naylor & Smith 1982). The integrand
   is log-concave in g. Its peak solves :math:`k - e^g = (g - m)/v`, and is given by Wright's ω function.
 - The cumulative probability is :math:`\int P(G_{k+1} > e^g)\, N(g \mid m, v)\, dg`, where :math:`G_{k+1}` has a gamma
-  distribution. (A Poisson process has at most k events by time λ if event k + 1 comes after λ.) The integral uses the
-  trapezoidal rule. If the normal is wide compared with :math:`\log G_{k+1}`, an Edgeworth series with the first three
-  cumulants of :math:`\log G_{k+1}` replaces it.
+  distribution of shape k + 1. (A Poisson process has at most k events by time λ if event k + 1 comes after λ.) The
+  integral uses the trapezoidal rule. If the normal is wide compared with :math:`\log G_{k+1}`, an Edgeworth series
+  with the first three cumulants of :math:`\log G_{k+1}` is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RESOLUTION = 1e-12
 LARGEST = 1e300
 """Largest quantile returned; larger ones are set to this value."""
 LARGE_RATE = 1e15
-"""Rate above which a Poisson draw is replaced by its rounded rate."""
+"""Rate above which a Poisson draw is replaced by the rounded rate."""
 
 hermite = cache(np.polynomial.hermite.hermgauss)
 """Nodes and weights of the Gauss–Hermite rule with the given number of nodes, cached."""
@@ -147,15 +147,15 @@ class PoissonLogNormal(PredictiveDistribution):
         return high.reshape(q.shape)
 
     def _frailty(self, generator: Any, shape: Any) -> Any:
-        """Draws of a factor, with mean 1, that multiplies the rates."""
+        """Factor with mean 1 that multiplies the rates; constant here."""
         return 1.0
 
     def _flat(self, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-        """Distribution with flattened parameters, broadcast to the shape of ``mean``."""
+        """Distribution with the flattened parameters."""
         return PoissonLogNormal(mean.ravel(), variance.ravel())
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Independent random draws, as by :meth:`NormalMixture.rvs`. ``size`` ends with the shape of the parameters."""
+        """Independent random draws, as in :meth:`NormalMixture.rvs`. ``size`` ends with the shape of the parameters."""
         mean, variance = self._parameters
         shape = mean.shape if size is None else size
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)

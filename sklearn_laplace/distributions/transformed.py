@@ -1,6 +1,6 @@
 r"""Predictive distribution of a target whose log-transformed value follows a mixture of normals.
 
-With the transformation g of ``transforms``, :math:`Z = g(Y)` and :math:`Z \sim \sum_j w_j N(m_j, s_j^2)`:
+With the transformation g of ``transforms.py``, :math:`Z = g(Y)` and :math:`Z \sim \sum_j w_j N(m_j, s_j^2)`:
 
 .. math:: p(y) = p_Z(g(y))\, g'(y), \qquad F(y) = F_Z(g(y)), \qquad q_\tau(y) = g^{-1}(q_\tau(z))
 
@@ -120,7 +120,7 @@ class TransformedMixture(PredictiveDistribution):
         return self.latent.means.shape
 
     def _mapped(self, method: str, values: np.ndarray) -> np.ndarray:
-        """Values (..., n) or (..., n, k) under a method of the transformations."""
+        """Apply a transformation's method to values (..., n) or (..., n, k)."""
         if len(self.transforms) == 1:
             return np.asarray(getattr(self.transforms[0], method)(values))
         values = np.broadcast_to(values, np.broadcast_shapes(values.shape, self._shape[:-1]))
@@ -134,7 +134,7 @@ def by_target(
     *parts: np.ndarray,
     nodes: int = N_NODES,
 ) -> list[np.ndarray]:
-    """Apply a function to parts (n, J), or (n, k, J) with k transformations, target by target in chunks of rows."""
+    """Results of a function of parts (n, J) or (n, k, J), target by target in chunks of rows."""
     single = len(transforms) == 1
     columns = []
     for k, transform in enumerate(transforms):

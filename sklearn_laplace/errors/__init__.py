@@ -92,7 +92,7 @@ class BoundWarning(UserWarning):
 class ModeWarning(UserWarning):
     """The trained weights are far from a mode of the posterior, and intervals are too narrow or cannot be checked.
 
-    Train longer, use a larger ``prior_precision``, or a larger ``sigma_noise`` if it was given.
+    Train longer, or use a larger ``prior_precision`` or, if it was given, a larger ``sigma_noise``.
     """
 
 
@@ -111,7 +111,7 @@ class WeakPriorWarning(UserWarning):
 
 
 class TiedScoresWarning(UserWarning):
-    """A search compares candidates that differ only in their error bars, by a score that ignores error bars.
+    """The score of a search ignores error bars, although the candidates differ only in their error bars.
 
     Use ``scoring=sklearn_laplace.metrics.neg_nlpd``.
     """

@@ -1,4 +1,4 @@
-"""Find the scikit-learn search that calls a fit. The fits of a search share trained nets, and repeat no warning."""
+"""Find the scikit-learn search that calls a fit. The fits of a search share trained nets and issue no warning twice."""
 
 import sys
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 Value = TypeVar("Value")
 MOST_BYTES = 2**28
 MOST_BYTES_OF_WORKER = 2**26
-"""Maximum number of bytes of the results that a search keeps, and that a worker process keeps."""
+"""Maximum total bytes of the results kept by a search, and by a worker process."""
 PLACES = "fit", "_fit_and_score"
 """Names of the functions of ``sklearn.model_selection`` that fit candidates."""
 
@@ -45,7 +45,7 @@ class Search:
     is_candidate: bool  # False for the final fit of the best candidate
 
     def may_warn(self, message: str, category: type[Warning]) -> bool:
-        """True for the first warning of a category among the candidates, and for a new message in the final fit."""
+        """True in workers, for a category that is new among candidates, and for a new message in the final fit."""
         if self.search is None:
             return True
         known = self.shared.given
@@ -60,7 +60,7 @@ _of_worker = Shared(most=MOST_BYTES_OF_WORKER)
 
 
 def current_search() -> Search | None:
-    """Return the innermost search whose fit is running in this thread; None outside of a search."""
+    """Return the innermost search whose fit is running in this thread; None outside a search."""
     frame: FrameType | None = sys._getframe(1)
     is_candidate = False
     while frame is not None:

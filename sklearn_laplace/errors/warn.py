@@ -1,6 +1,6 @@
 """Warnings that point to a line of the user's program, and warnings about experimental features.
 
-The policy on what may still change is on the page "API policy".
+The policy on what may change is on the page "API policy".
 """
 
 import sys
@@ -14,7 +14,7 @@ BETWEEN = {"sklearn_laplace", "sklearn", "joblib", "contextlib", "functools"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Issue a warning that points to the innermost line outside this package, scikit-learn and joblib."""
+    """Issue a warning that points to the innermost line outside :data:`BETWEEN`, unless a search suppresses it."""
     search = current_search()
     if search is not None and not search.may_warn(message, category):
         return

@@ -98,7 +98,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Statistics t (G,) and S (G, G) of the module docstring; for one precision, from the eigenvalues of H if cheap."""
+    """Statistics t (G,) and S (G, G) of the module docstring. A single precision may need only the eigenvalues of H."""
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
@@ -107,7 +107,7 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
 
 
 def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    r"""Re-estimates of MacKay (1992, eq. 4.9 and 4.10), clipped to the search bounds.
+    r"""Re-estimated hyperparameters (MacKay 1992, eq. 4.9 and 4.10), clipped to the search bounds.
 
     :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with
     :math:`\gamma_g = n_g - t_g` under the current values, and γ their sum.

@@ -2,7 +2,7 @@ r"""Laplace approximation of one trained network: the entry point of the engine.
 
 :func:`fit_laplace` makes one pass over the data (two for some structures). It sums the curvature H (at unit dispersion,
 without the prior), the negative log-likelihood and its gradient at the weights θ*. All other results are functions of a
-:class:`LaplaceFit` and a :class:`Hyper`, which selection can change without another pass:
+:class:`LaplaceFit` and a :class:`Hyper`. Hyperparameters can therefore change without another pass:
 
 .. math:: P = \frac{1}{T \varphi^p} H + \mathrm{diag}(\delta), \qquad q(\theta) = N(\theta^*, P^{-1}).
 
@@ -41,7 +41,7 @@ class Hyper:
 
     prior_precision: Tensor  # δ of each prior group, (G,), float64
     dispersion: float = 1.0  # φ: noise variance in the network's target units, or 1
-    temperature: float | Tensor = 1.0  # T, divisor of the curvature; or (P,), constant in each input column
+    temperature: float | Tensor = 1.0  # T, divisor of the curvature; or (P,), equal within each input column
 
     @property
     def is_uniform(self) -> bool:
@@ -81,7 +81,7 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Loss Σ w·nll + gᵀd + ½ dᵀHd and its gradient g + H d at θ + d, by the quadratic model around θ at φ = 1.
+        """Loss Σ w·nll + gᵀd + ½ dᵀHd and its gradient g + H d at θ + d, from the quadratic model around θ at φ = 1.
 
         ``move`` is d. ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
         """
@@ -89,7 +89,7 @@ class LaplaceFit:
         return self.nll + float(self.gradient @ move + 0.5 * move @ product), self.gradient + product
 
     def merge(self, other: LaplaceFit) -> LaplaceFit:
-        """Fit of the union of both sets of rows. Both fits must have the same network weights and prior."""
+        """Fit to the union of both sets of rows. Both fits must have the same network weights and prior."""
         return replace(
             self,
             curvature=self.curvature.merge(other.curvature),
@@ -114,8 +114,8 @@ class LaplaceFit:
         .. math:: \log q(\theta') = \tfrac12 \log|P| - \tfrac12 d^\top P d - \tfrac P2 \log 2\pi, \qquad
             d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
 
-        Here d is the deviation from the posterior mean, and P is the posterior precision (in the last term, the number
-        of weights). If T is a tensor, S = T^(−½). Otherwise S = 1, and s includes T.
+        Here d is the deviation from the posterior mean, and P the posterior precision or, in the last term, the number
+        of weights. The scale s is :meth:`Hyper.scale`. S is T^(−½) for a tensor T, else 1.
         """
         mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
         if theta.shape[-1:] != mean.shape:
@@ -136,7 +136,7 @@ class LaplaceFit:
         return posterior(self.prior.precision(values) if spectral else values[self.prior.groups], scale)
 
     def log_likelihood(self, hyper: Hyper) -> float:
-        """Log likelihood Σ w log p(y | θ) at the posterior mean, nats; independent of the temperature."""
+        """Log likelihood Σ w log p(y | θ) at the posterior mean, nats. It does not depend on T."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
         return -self.nll / hyper.dispersion - self.total_weight * normaliser - self.log_noise
 
@@ -166,8 +166,8 @@ def fit_laplace(
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights), in float64.
 
-    ``like`` is a curvature with which the result will be merged; it replaces ``structure`` and ``options``. With
-    ``shift`` = θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
+    ``like``, a curvature with which the result will be merged, replaces ``structure`` and ``options``. With ``shift`` =
+    θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
     The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al. 2018b).
 
     Raises ``NonFiniteError``, which names the layer and the rows, if a sum is not finite. Raises ``ValueError`` if two

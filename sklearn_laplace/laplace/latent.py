@@ -1,4 +1,4 @@
-"""Data classes of predictive distributions: a Gaussian over the outputs, and moments of the targets."""
+"""Data classes for predictive distributions: a Gaussian over the outputs, and moments of the targets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 class LatentGaussian:
     """Gaussian distribution of the network's outputs f at n inputs."""
 
-    mean: Tensor  # at the MAP, (n, C)
+    mean: Tensor  # (n, C)
     covariance: Tensor  # epistemic, (n, C, C)
-    samples: Tensor | None = None  # output samples behind the mean and the covariance, (S, n, C)
+    samples: Tensor | None = None  # output samples from which the moments were computed, (S, n, C)
 
     @property
     def variance(self) -> Tensor:

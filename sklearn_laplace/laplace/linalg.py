@@ -225,7 +225,7 @@ LEVELS = 3
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
-    """Sum of values (n,), 0-d, float64. GPUs slow at float64 use :func:`compensated` for float32 values."""
+    """Sum of values (n,), 0-d, float64. GPUs that are slow at float64 use :func:`compensated` for float32 values."""
     if values.dtype == torch.float32 and is_slow_at_float64(values.device):
         return compensated(values)
     return values.double().sum()
@@ -250,8 +250,8 @@ def pulled_back(
 ) -> tuple[Tensor, ...]:
     """Gradients of Σ outputs · cotangent with respect to ``inputs``; zero for unused inputs.
 
-    A cotangent as an argument of ``torch.autograd.grad`` makes torch import sympy, which takes a second. Therefore the
-    outputs are multiplied with the cotangent, unless the cotangent requires a gradient.
+    Passing a cotangent to ``torch.autograd.grad`` makes torch import sympy, which takes a second. Therefore the outputs
+    are multiplied by the cotangent, unless it requires a gradient.
     """
     given = None
     if cotangent.requires_grad:

@@ -1,6 +1,6 @@
-"""Locate the source of NaN and infinite values by a slow pass over the rows, after a sum was not finite.
+"""Locate the source of NaN or infinite values with a slow pass over the rows, once a sum is not finite.
 
-The order of checks is: weights, inputs and outputs of layers, loss, gradients at each layer and of the weights.
+The order of checks is: weights, layer inputs and outputs, loss, layer gradients, weight gradients.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +43,7 @@ def not_finite(
 
 
 def _weights(module: nn.Module) -> str:
-    """Message for the first layer whose own tensors are not finite; empty if all are finite."""
+    """Message for the first layer with tensors that are not finite; empty if all are finite."""
     for name, layer in module.named_modules():
         for short, tensor in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)):
             if not bool(torch.isfinite(tensor).all()):
@@ -73,7 +73,7 @@ def _in_forward(network: Network, x: Tensor) -> Finding | None:
 
 
 def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tensor, weights: Tensor) -> Finding | None:
-    """Rows with finite outputs whose loss, or its derivatives with respect to the outputs, are not finite."""
+    """Rows whose loss or its derivatives with respect to the outputs are not finite, or None."""
     outputs = network(x)
     parts = likelihood.nll(outputs, targets)[:, None], _cotangents(likelihood, outputs, targets, weights).flatten(1)
     bad = ~torch.isfinite(torch.cat(parts, 1))

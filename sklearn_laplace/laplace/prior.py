@@ -13,8 +13,8 @@ from torch import Tensor
 class Prior:
     """Gaussian prior with one precision per group of parameters."""
 
-    groups: Tensor  # of each parameter, 0 … G−1, (P,), int64
-    names: tuple[str, ...]  # of the groups, for messages and for the user
+    groups: Tensor  # group of each parameter, 0 … G−1, (P,), int64
+    names: tuple[str, ...]  # of the groups, for messages and users
     mean: Tensor | None = None  # μ₀, (P,), float64; None for zero
 
     @property

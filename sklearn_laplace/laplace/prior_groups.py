@@ -28,8 +28,8 @@ Label = Callable[[str, torch.Size], tuple[Tensor, Sequence[str]]]
 class Grouping:
     """Rule for which weights share a prior precision."""
 
-    labels: Callable[[Network], Label]  # the label of a network's tensors
-    each: str  # noun for one group, for messages
+    labels: Callable[[Network], Label]  # labels of a network's tensors
+    each: str  # name of one group in messages
     unit: str  # largest unit of equal precisions, one of ``Curvature.holds``
 
     def prior(self, network: Network) -> Prior:
@@ -114,7 +114,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs per row (d,) of each of :func:`input_columns`. With V levels, an embedding counts as 1 / V of an input."""
+    """Inputs per row (d,) of each of :func:`input_columns`. With V levels, each embedding vector counts as 1 / V."""
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1
@@ -149,7 +149,7 @@ GROUPINGS = {
 
 
 def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
-    """Prior means μ₀ (P,), float64, from tensors by name, else zero. Buffers and fixed parameters are ignored."""
+    """Prior means μ₀ (P,), float64, from named tensors; zero elsewhere. Buffers and fixed parameters are ignored."""
     layout = network.layout
     buffers = dict(network.module.named_buffers())
     if unknown := [name for name in values if name not in layout.aliases and name not in buffers]:
@@ -175,7 +175,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 
 
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
-    """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module with one, else 1."""
+    """Temperature of each weight (P,), float64: given for its tensor, else for the innermost module, else 1."""
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
     valid = {part for parts in around.values() for part in parts}

@@ -61,14 +61,14 @@ class Tape:
         for name in names:
             layer = self.replica.get_submodule(name)
             if any(True for _ in layer.parameters(recurse=False)):
-                # Record when calls start: a parent with its own tensors ends after all its children.
+                # Record when calls start: a parent with its own tensors ends after its children.
                 layer.register_forward_pre_hook(lambda *_, name=name: self.order.append(name))
                 layer.register_forward_hook(self._recorder(name))
 
     def run(self, x: Tensor) -> Tensor:
-        """Run the forward pass once and record inputs, outputs, number and order of the calls.
+        """Return the output of one forward pass, and record inputs, outputs, number and order of the calls.
 
-        The hooks refer to the tape, so it drops the replica: a cycle would keep tensors until a garbage collection.
+        The tape drops the replica, whose hooks refer to the tape: a cycle would keep tensors until garbage collection.
         """
         replica = self.replica
         del self.replica

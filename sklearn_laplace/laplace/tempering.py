@@ -4,7 +4,7 @@ Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each input column o
 
 .. math:: P = s\, S H S + \mathrm{diag}(\delta) = S\, \big(s H + \mathrm{diag}(\delta T)\big)\, S ,
 
-so P is the structure's posterior precision under the prior precisions :math:`\delta T`, with S on both sides.
+so P is the structure's posterior precision under prior precisions :math:`\delta T`, multiplied by S on both sides.
 """
 
 from collections.abc import Sequence

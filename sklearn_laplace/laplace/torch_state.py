@@ -1,9 +1,9 @@
-"""Settings of torch during a call (threads, gradients, kind of tensors), and the devices of this machine.
+"""Torch settings during a call (threads, gradients, inference mode), and the devices of this machine.
 
 Small problems use one thread. Matrix products of a few hundred rows gain nothing from a second thread, and lose time
 on a busy machine. Forked processes use one thread as well. In such a process, OpenMP's pool still lists worker threads
 that do not exist, and a parallel region would wait for them forever. Public methods of an estimator leave
-``torch.inference_mode()``, whose tensors can never take part in a gradient.
+``torch.inference_mode()``, whose tensors autograd can never record.
 """
 
 import os
@@ -29,7 +29,7 @@ if sys.platform != "win32":
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
-    """Run the block with one torch thread, unless ``wanted`` is False; a process forked within the block keeps it."""
+    """Run the block with one torch thread if ``wanted``. A process forked within the block keeps one thread."""
     before, process = torch.get_num_threads(), os.getpid()
     if not wanted or before == 1:
         yield
@@ -43,7 +43,7 @@ def single_thread(wanted: bool) -> Iterator[None]:
 
 
 DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
-"""Valid device names; the meta device, which stores no values, is excluded."""
+"""Pattern of valid device names, without the meta device, which stores no values."""
 AVAILABLE: dict[str, Callable[[], bool]] = {
     "cpu": lambda: True,
     "cuda": lambda: torch.cuda.is_available(),

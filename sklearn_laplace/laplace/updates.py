@@ -3,18 +3,18 @@ r"""Add and remove rows after training, without retraining: update the curvature
 The network is replaced by its linearisation at θ*, the mode for the training rows. The current Gaussian posterior
 :math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998; Ritter et al. 2018b). Unlike in these
 papers, the point of linearisation stays fixed. Let the new rows have gradient g at θ and exact curvature :math:`\hat
-H`, without the approximation of any structure. The new rows move the mean by the minimiser d of
+H`, without a structure's approximation. The new rows move the mean by the minimiser d of
 
 .. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
           (P + \hat H/\varphi^p)\, d = -g/\varphi ,
 
 with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation of
 :math:`\hat H` is added to the curvature. Conjugate gradients, preconditioned by the posterior of all rows, solve the
-system; an exact structure needs one step. Removing rows reverses the equation: :math:`d = P^{-1} g/\varphi`, where P
-excludes these rows, and g is their gradient at the mean before the removal.
+system. With exact structures, one step suffices. Removing rows reverses the equation: :math:`d = P^{-1} g/\varphi`,
+where P excludes these rows, and g is their gradient at the previous mean.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
-remaining rows. It does not depend on the order of updates. With any structure that can remove rows, removing the rows
+current rows. It does not depend on the order of updates. With any structure that can remove rows, removing the rows
 added last restores the previous posterior. For other likelihoods, the update is one Newton step. δ and φ stay fixed.
 """
 
@@ -38,11 +38,11 @@ class PreviousPosterior:
     module: nn.Module  # the trained net
 
     def dual_rows(self, n_columns: int) -> int:
-        """Number of dual rows of the earlier fit (total weight × columns of S) if it is ``Functional``, else 0."""
+        """Number of dual rows (total weight × columns of S) if the curvature is ``Functional``, else 0."""
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit with its curvature converted to ``Full`` by P products; unchanged if already a ``structure``."""
+        """The fit, with its curvature converted to ``Full`` unless it is a ``structure``. Costs P products."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta
@@ -52,7 +52,7 @@ class PreviousPosterior:
 
 
 LEAST_WEIGHT = 1e-9
-"""Minimum weight that must remain when rows are removed, relative to the weight before."""
+"""Minimum remaining weight when rows are removed, relative to the weight before."""
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
@@ -64,9 +64,10 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Add rows to a fit and move its mean; the temperature is ignored.
+    """Return a fit with added rows and moved mean; the temperature is ignored.
 
-    ``rows`` fits the new rows at θ* with network, structure and prior of ``fit``; ``exact`` is their exact curvature.
+    ``rows`` is a fit to the new rows at θ* with network, structure and prior of ``fit``. ``exact`` is the exact
+    curvature of the new rows.
     """
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
@@ -94,7 +95,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
 
 
 def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`, with the same arguments."""
+    """Return a fit with removed rows and moved mean: the inverse of :func:`add_rows`, with the same arguments."""
     remaining = fit.total_weight - rows.total_weight
     if remaining <= LEAST_WEIGHT * fit.total_weight:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Proper scoring rules for predictive distributions, interval coverage, and reports of calibration."""
+"""Proper scoring rules, interval coverage and calibration reports for predictive distributions."""
 
 from .calibration import expected_calibration_error
 from .calibration_report import CalibrationReport

@@ -1,4 +1,4 @@
-r"""Expected calibration error: the difference between predicted probability and observed frequency, in bins.
+r"""Expected calibration error: mean absolute difference between predicted probability and observed frequency in bins.
 
 .. math:: \mathrm{ECE} = \sum_b \frac{W_b}{W}\, |\mathrm{freq}_b - \mathrm{conf}_b|
 
@@ -24,7 +24,7 @@ from 1 by 1000 times as much."""
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """Bins of predicted probability: ends, total weight, mean probability, and frequency of the event; all (n_bins,).
+    """Bins of predicted probability: ends, total weight, mean probability and event frequency, each of shape (n_bins,).
 
     Empty bins are omitted.
     """
@@ -96,13 +96,13 @@ def expected_calibration_error(
     strategy : {"uniform", "quantile"}
         Bins of equal width, or of equal weight.
     labels : array-like of shape (n_classes,), optional
-        Class label of each column: ``classes_`` of the classifier. The default is the sorted labels of ``y_true``,
-        which is wrong if ``y_true`` lacks a class.
+        Class label of each column: ``classes_`` of the classifier. By default, the sorted labels of ``y_true``,
+        which must contain every class.
 
     Returns
     -------
     float
-        Between 0 and 1; smaller is better calibrated. For a finite sample it is positive even for a calibrated model,
+        Between 0 and 1; smaller is better. For a finite sample it is positive even for a calibrated model,
         and grows with the number of bins. It is not a proper score: predicting the base rates for every row gives zero.
 
     Raises
@@ -128,7 +128,7 @@ def expected_calibration_error(
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability (n,) of the evaluated event in each row, and whether the event occurred (n,).
 
-    The event is that the most probable class is the true one. For a single column, the event is the second label.
+    The event is that the most probable class is correct or, for a single column, that the second label is correct.
     """
     if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
         raise ValueError(
@@ -173,7 +173,7 @@ def _equal_widths(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarray
 
 
 def _equal_weights(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarray:
-    """Bin edges at the weighted quantiles of the probabilities, without duplicates."""
+    """Bin edges at the weighted quantiles of the probabilities. Only the edge 0 may occur twice."""
     order = np.argsort(p, kind="stable")
     cumulated = np.cumsum(weights[order])
     shares = np.arange(1, n_bins) / n_bins * cumulated[-1]

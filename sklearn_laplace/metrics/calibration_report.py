@@ -1,15 +1,17 @@
 r"""Calibration report of a regressor with a predictive distribution: seven checks, sharpness and CRPS.
 
-Each check is a test at level .05 of one consequence of calibration, on held-out rows that are treated as independent:
+Each check tests one consequence of calibration at level .05, on held-out rows that are treated as independent:
 
-* location: the mean of the normal scores :math:`\Phi^{-1}(u_n)` is 0 (``metrics/spread.py``);
+* location: the mean of the normal scores :math:`\Phi^{-1}(u_n)`, with :math:`u_n = F_n(y_n)`, is 0
+  (``metrics/spread.py``);
 * variance: the mean squared normal score is 1 (``metrics/spread.py``);
-* PIT: the probability integral transform :math:`u_n = F_n(y_n)` is uniform (``metrics/ecdf_bands.py``);
-* coverage: the distribution of :math:`|2 u_n - 1|` is uniform, so every central interval has its nominal coverage;
+* PIT: the probability integral transform :math:`u_n` is uniform (``metrics/ecdf_bands.py``);
+* coverage: :math:`|2 u_n - 1|` is uniform, so every central interval has its nominal coverage;
 * variance by size: squared errors agree with predicted variances, in bins of the predicted standard deviation;
-* coverage by width, and coverage by group: 90 % intervals cover 90 % in all groups (``metrics/worst_groups.py``).
+* coverage by width, and coverage by group: 90 % intervals cover 90 % of the targets in every group
+  (``metrics/worst_groups.py``).
 
-The p-values are adjusted for their number by Holm's method (1979), which is valid for dependent tests.
+The p-values are adjusted for multiple testing by Holm's method (1979), which is valid for dependent tests.
 """
 
 from dataclasses import dataclass
@@ -29,12 +31,12 @@ from .spread import Spread, VarianceBins
 from .worst_groups import GroupCoverage, leaves, strata
 
 PIT_POINTS = np.arange(1, 100) / 100
-"""Points at which the distribution of the PIT is compared with that of the uniform distribution."""
+"""Points at which the PIT is compared with the uniform distribution."""
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Mean predicted standard deviation, mean widths of intervals, and the standard deviation of the targets."""
+    """Mean predicted standard deviation, mean interval widths, and standard deviation of the targets."""
 
     mean_std: float
     std_of_targets: float
@@ -70,7 +72,7 @@ class CalibrationReport:
     pit_values : ndarray of shape (n_rows,)
         PIT of each row.
     coverage : tuple of Frequency
-        Coverage of central intervals of the levels .05, .1, …, .95. Each band holds for one level.
+        Coverage of central intervals at the levels .05, .1, …, .95. Each band holds for one level only.
     coverage_band : EcdfBand
         The same coverage, with a band that holds for all levels together.
     variances : VarianceBins
@@ -124,11 +126,11 @@ class CalibrationReport:
         Parameters
         ----------
         estimator : fitted regressor
-            A Laplace regressor, or a regressor with ``predict(X, return_std=True)`` such as ``BayesianRidge``. Also one
-            with ``pred_dist`` (NGBoost) or ``predict_dist``, or CatBoost with ``loss_function="RMSEWithUncertainty"``.
-            It may be inside pipelines and searches.
+            A Laplace regressor, a regressor with ``predict(X, return_std=True)``, ``pred_dist`` (NGBoost) or
+            ``predict_dist``, or CatBoost with ``loss_function="RMSEWithUncertainty"``. It may be inside pipelines and
+            searches.
         X : array-like of shape (n_samples, n_features)
-            Held-out rows, at least 20. Names of groups contain the column names of a dataframe.
+            At least 20 held-out rows. Column names of a dataframe appear in the names of groups.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets of these rows.
         sample_weight : array-like of shape (n_samples,), optional
@@ -179,7 +181,7 @@ class CalibrationReport:
         Parameters
         ----------
         distribution : frozen distribution with ``mean``, ``std``, ``cdf`` and ``ppf``
-            Predictive distribution of each target, such as that of ``predict_dist`` or one of ``scipy.stats``.
+            Predictive distribution of each target, such as the result of ``predict_dist`` or ``scipy.stats.norm(…)``.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         X : array-like of shape (n_samples, n_features), optional
@@ -235,14 +237,14 @@ class CalibrationReport:
 
     @property
     def adjusted(self) -> dict[str, float]:
-        """P-values of the checks adjusted for their number by Holm's method, at most 1."""
+        """P-values of the checks, adjusted for multiple testing by Holm's method; at most 1."""
         ordered = sorted(self.checks.items(), key=lambda item: item[1])
         scaled = [(len(ordered) - k) * pvalue for k, (_, pvalue) in enumerate(ordered)]
         return dict(zip((name for name, _ in ordered), np.maximum.accumulate(scaled).clip(0, 1).tolist(), strict=True))
 
     @property
     def is_off(self) -> bool:
-        """True if a check fails after the adjustment, as it does for at most 1 in 20 calibrated models."""
+        """True if a check fails after the adjustment, which happens for at most 1 in 20 calibrated models."""
         return min(self.adjusted.values()) < 1 - PLAUSIBLE
 
     def plot(self, ax: Any = None, *, figure: Any = None) -> Any:

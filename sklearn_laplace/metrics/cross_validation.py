@@ -1,4 +1,4 @@
-"""Cross-validation of predictive distributions: all scores of each fold in one table."""
+"""Cross-validation of predictive distributions: all scores per fold in one table."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def cross_validate_distribution(
     Returns
     -------
     pandas.DataFrame of shape (n_folds, n_scores)
-        Regression: "log_density" (nats per row; higher is better) and "coverage_50", … Also "crps" (not for counts),
-        "interval_score" of the 90 % intervals and "rmse", in the units of y; smaller is better. Classification:
-        "log_density", "accuracy", "brier_score" (the sum over classes, from 0 to 2) and "calibration_error". Both have
-        "fit_time" and "score_time", in seconds.
+        Regression: "log_density" in nats per row (higher is better), and coverage per level, such as "coverage_50".
+        "crps" (not for counts), "interval_score" of the 90 % intervals and "rmse" are in units of y (smaller is
+        better). Classification: "log_density", "accuracy", "brier_score" (sum over classes, 0 to 2) and
+        "calibration_error". "fit_time" and "score_time" are in seconds.
 
     Raises
     ------

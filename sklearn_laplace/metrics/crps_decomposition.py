@@ -5,16 +5,16 @@ The CRPS is an integral of quantile scores over their level τ (Laio & Tamea 200
 .. math:: \mathrm{CRPS} = 2 \int_0^1 S_\tau\, d\tau, \qquad
           S_\tau = \frac1n \sum_n (1[y_n < q_{\tau,n}] - \tau)(q_{\tau,n} - y_n).
 
-:math:`S_\tau^{rc}` is the score after the predicted quantiles are replaced by their best increasing function (isotonic
+:math:`S_\tau^{rc}` is the score after the best increasing function is applied to the predicted quantiles (isotonic
 quantile regression). :math:`S_\tau^{mg}` is the score of the best constant for all rows (Bentzien & Friederichs 2014;
 Gneiting et al. 2023). The parts, integrated over τ, are
 
-* miscalibration :math:`\mathrm{MCB} = S - S^{rc} \ge 0`, the gain of the best recalibration;
+* miscalibration :math:`\mathrm{MCB} = S - S^{rc} \ge 0`, the gain from the best recalibration;
 * discrimination :math:`\mathrm{DSC} = S^{mg} - S^{rc} \ge 0`, the gain of the recalibrated quantiles over a constant;
 * uncertainty :math:`\mathrm{UNC} = S^{mg}`, the score of the best constant distribution.
 
-CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is computed by a
-trapezoidal rule in :math:`\Phi^{-1}(\tau)`. The miscalibration of a calibrated model, positive by chance, is simulated.
+CRPS = MCB − DSC + UNC holds exactly, for continuous distributions and for counts. The integral is computed by the
+trapezoidal rule in :math:`\Phi^{-1}(\tau)`. The miscalibration that a calibrated model has by chance is simulated.
 
 The isotonic quantile regression repeatedly halves the range of candidate values (Stout 2013). Each step is an
 isotonic regression of the indicator that y is above the middle of this range, for all levels in one call. All steps
@@ -32,7 +32,7 @@ from sklearn.isotonic import isotonic_regression
 from .._table.statistics import weighted_quantiles
 
 STEP, REACH = 0.25, 5.0
-"""Spacing of the nodes of the integral over the levels, and their largest size, in normal scores."""
+"""Spacing and largest absolute value of the integration nodes, in normal scores."""
 NODES = np.arange(-REACH, REACH + STEP / 2, STEP)
 LEVELS = ndtr(NODES)
 """Levels τ of the quantiles, shape (41,)."""
@@ -44,8 +44,8 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 class CrpsDecomposition:
     """CRPS and its non-negative parts, in the units of y: score = miscalibration − discrimination + uncertainty.
 
-    ``expected`` is the mean miscalibration for simulated targets of a calibrated model. One calibrated model in 20
-    exceeds ``plausible``. Both are NaN if there are too many rows to simulate.
+    ``expected`` is the mean miscalibration for targets simulated from the predictive distributions. The miscalibration
+    of one calibrated model in 20 exceeds ``plausible``. Both are NaN without simulated targets.
     """
 
     score: float
@@ -78,12 +78,12 @@ class CrpsDecomposition:
 
     @property
     def is_off(self) -> bool:
-        """True if the miscalibration is larger than that of all simulated targets."""
+        """True if the miscalibration exceeds that of every simulated set of targets."""
         return self.miscalibration > self.plausible
 
 
 def isotonic_quantiles(predicted: np.ndarray, y: np.ndarray, levels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Increasing function of the predicted quantiles (k, n) with the smallest quantile score at each level.
+    """Values (k, n) of the increasing function of predicted quantiles (k, n) with the smallest score at each level.
 
     Rows with equal predictions get the same value.
     """
@@ -111,6 +111,6 @@ def isotonic_quantiles(predicted: np.ndarray, y: np.ndarray, levels: np.ndarray,
 
 
 def _score(quantiles: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
-    """Twice the integral of the quantile scores; quantiles of shape (41, n) or (41, 1)."""
+    """Twice the integral of the quantile scores, for quantiles of shape (41, n) or (41, 1)."""
     losses = ((y < quantiles) - LEVELS[:, None]) * (quantiles - y)
     return float(2 * SHARES @ losses @ weights / weights.sum())

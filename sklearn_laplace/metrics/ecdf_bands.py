@@ -1,14 +1,14 @@
-r"""Simultaneous bands of the empirical distribution function (ECDF) of a sample that should be uniform.
+r"""Simultaneous bands for the empirical distribution function (ECDF) of a sample that should be uniform.
 
-At a point z, :math:`n\hat F(z)` of n independent uniform values has the binomial distribution with probability z. A
-pointwise band of level :math:`1 - \gamma` lies between the :math:`\gamma/2` and :math:`1 - \gamma/2` quantiles of this
-distribution. A simultaneous band of level 1 − α contains the whole ECDF with this probability. The statistic is
+For n independent uniform values, :math:`n\hat F(z)` has the binomial distribution with probability z. A pointwise
+band of level :math:`1 - \gamma` lies between the :math:`\gamma/2` and :math:`1 - \gamma/2` quantiles of this
+distribution. A simultaneous band of level 1 − α contains the whole ECDF with probability 1 − α. The statistic is
 
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
 
 and γ is the α quantile of its distribution under uniformity (Säilynoja, Bürkner & Vehtari 2022, alg. 1). The simulation
-draws the counts between the points from a multinomial distribution. This is exact, and its cost does not depend on n.
+draws the counts between the points from their exact multinomial distribution, at a cost that is independent of n.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from .._estimator.report import PLAUSIBLE
 from .._table.statistics import effective_number
 
 N_SIMULATED, SEED = 5000, 0
-"""Number of simulated samples. The level of the band has a standard error of √(.05 · .95 / 5000) = .003."""
+"""Number and seed of simulated samples. The level of the band has a standard error of √(.05 · .95 / 5000) = .003."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 r"""Targets and their predictive distributions as arrays, from which a calibration report is computed.
 
-A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and linear in v for a normal distribution. Quantiles of
-continuous distributions are computed at 21 values of v, and interpolated between them.
+A quantile of level τ is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and linear in v for a normal distribution.
+Quantiles of continuous distributions are computed at 21 values of v, and interpolated between them.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from .crps_decomposition import LEVELS, NODES, SHARES, STEP
 LEAST_ROWS = 20
 """Smallest number of rows for a report."""
 N_DRAWS, MOST_DRAWN = 19, 10_000
-"""Number of simulated targets of each row, and largest number of rows for which targets are simulated."""
+"""Number of simulated targets per row, and largest number of rows for which targets are simulated."""
 END_LEVELS = np.array([(1 + side * c) / 2 for c in INTERVAL_LEVELS for side in (-1, 1)])
-"""Levels of the ends of the intervals."""
+"""Quantile levels of the interval ends."""
 LEAST_PIT, MOST_PIT = 1e-300, 1 - 1e-16
 LEAST_SPREAD = 1e-6
 """Lower bound on the variance of a squared error, relative to its squared mean."""
@@ -126,7 +126,7 @@ def _place(output: int | None, n_outputs: int) -> int:
 def _exact(
     distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Quantiles (49, n) at the levels of the CRPS and at the ends of the intervals, and draws (n,)."""
+    """Quantiles (49, n) at the levels of the CRPS and of the interval ends, and draws (n,)."""
     table = _finite(distribution, rows, np.concatenate([LEVELS, END_LEVELS]))
     return table, tuple(rows(distribution.ppf(levels)) for levels in uniform)
 
@@ -146,7 +146,7 @@ def _interpolated(
 
 
 def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.ndarray) -> np.ndarray:
-    """Quantiles (k, n) at levels (k,); a ValueError if one is not finite."""
+    """Quantiles (k, n) at levels (k,). Raises a ValueError if one is not finite."""
     found = np.array([rows(distribution.ppf(level)) for level in levels])
     if not (is_finite := np.isfinite(found).all(1)).all():
         raise ValueError(
@@ -156,7 +156,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 
 
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
-    """Normal quantile of the PIT of each target. Above .5, the survival function is used if there is one."""
+    """Normal quantiles of the PIT. Above a PIT of .5, the survival function is used if there is one."""
     if is_normal(distribution):
         return (targets - distribution.mean()) / distribution.std()
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))

@@ -118,8 +118,8 @@ def neg_crps(
 
     Notes
     -----
-    See Gneiting & Raftery (2007, section 4.2). The penalty is linear in the tails: an outlier costs its distance. The
-    limit for s → 0 is the absolute error.
+    See Gneiting & Raftery (2007, section 4.2). The penalty grows linearly with the distance of an outlier. For
+    s → 0, the CRPS tends to the absolute error.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def neg_interval_score(
     confidence_level: float = 0.9,
     multioutput: Any = AVERAGE,
 ) -> float | np.ndarray:
-    r"""Negative of the interval score, which is the width of the central interval plus a penalty for targets outside.
+    r"""Negative of the interval score, the width of the central interval plus a penalty for targets outside it.
 
     The interval score is :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`, with
     :math:`\alpha = 1 -` ``confidence_level`` (Gneiting & Raftery 2007, eq. 43).
@@ -286,7 +286,7 @@ def sharpness(
 
     Notes
     -----
-    This is the square root of the variance in Kuleshov, Fenner & Ermon (2018, sec. 3.3).
+    Kuleshov, Fenner & Ermon (2018, sec. 3.3) report the square of this value.
 
     Examples
     --------
@@ -315,7 +315,7 @@ def calibration_gap(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        Between 0 and .5; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
+        Between 0 and .5; smaller is better. It is .5 if no target is inside any interval, and about 0.3 / √n
         for n independent rows of a calibrated model. The gap is computed for each output and then averaged. Intervals
         that are too narrow for one output and too wide for another therefore do not cancel.
 
@@ -337,7 +337,7 @@ def calibration_gap(
 
 
 def _distribution(metric: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor. Raises a TypeError for a classifier or a model without distribution."""
+    """Predictive distribution of a regressor. Raises a TypeError for classifiers and models without one."""
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         raise TypeError(

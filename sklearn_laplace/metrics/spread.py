@@ -5,18 +5,18 @@ The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is stan
 
 .. math:: r = \frac1n \sum_n v_n^2
 
-estimates the ratio of true to predicted variance. If this ratio is 1, normal scores give :math:`n r \sim \chi^2_n`, and
-the most powerful unbiased test of the ratio is a function of r. If the scores have heavier tails than the normal, the
-variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ the kurtosis of the scores. The degrees of
-freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not count as a wrong
-variance. This correction applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
+estimates the ratio of true to predicted variance. If this ratio is 1, :math:`n r \sim \chi^2_n` for normally
+distributed scores, and the most powerful unbiased test of the ratio is a function of r. For heavier tails, the variance
+of r is :math:`(\kappa - 1)/n` instead of :math:`2/n`, with κ the kurtosis of the scores. The degrees of freedom are
+then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not count as a wrong variance.
+The correction applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
 
 In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
 
 .. math:: \mathrm{RMV}_b = \sqrt{\overline{\sigma^2}}, \quad \mathrm{RMSE}_b = \sqrt{\overline{(y - \mu)^2}}, \quad
           \mathrm{ENCE} = \frac1B \sum_b \frac{|\mathrm{RMV}_b - \mathrm{RMSE}_b|}{\mathrm{RMV}_b}.
 
-The band of the RMSE assumes a gamma distribution of the mean squared error, whose mean and variance follow from F.
+The band for the RMSE assumes that the mean squared error has a gamma distribution, with mean and variance from F.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ N_BINS, LEAST_ROWS = 10, 20
 class Spread:
     """Location and variance of the normal scores, which are standard normal for a calibrated model.
 
-    The mean squared score, ``ratio``, estimates the ratio of true to predicted variance, with a 95 % interval and a
-    two-sided p-value. With normal scores and so many rows, a ratio of ``detectable`` is found with probability .8.
+    The mean squared score ``ratio`` estimates the ratio of true to predicted variance. Its 95 % interval is ``low`` to
+    ``high``; ``pvalue`` is two-sided. For normally distributed scores, a ratio of ``detectable`` is found with
+    probability .8.
     """
 
     ratio: float
@@ -86,7 +87,7 @@ class Spread:
 class VarianceBins:
     """Root mean squared error and root mean predicted variance (b,), in bins of the predicted standard deviation.
 
-    ``low`` and ``high`` are the simultaneous 95 % band (Bonferroni) of a calibrated model, in the units of y. ``ence``
+    ``low`` and ``high`` are the simultaneous 95 % band (Bonferroni) for a calibrated model, in the units of y. ``ence``
     is the expected normalised calibration error, which is positive even for a calibrated model. ``pvalue`` is that of
     the worst bin, adjusted for the number of bins.
     """

@@ -4,9 +4,9 @@ The groups of the tree are honest: one half of the rows grows the tree, and the 
 Imbens 2016). The tree predicts :math:`|2u - 1|` from the columns, where u is the PIT. This value is the level of the
 central interval that ends at the target. It is uniform for a calibrated model, and therefore has mean ½ in all groups.
 
-Width strata are bins by interval width (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
+Width strata are bins of interval width (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage).
 
-Each observed coverage has a binomial band that holds for all groups together (Bonferroni).
+The observed coverages have binomial bands that hold for all groups together (Bonferroni).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,21 +24,21 @@ from .._validation.rows import is_missing
 from .spread import equal_bins
 
 MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5
-"""Maximum number of leaves and depth of the tree, minimum number of rows that grow a leaf, and maximum of strata."""
+"""Maximum leaf count and depth of the tree, minimum number of training rows in a leaf, and maximum number of strata."""
 LISTED = 3
-"""Largest number of levels of a column in the name of a group."""
+"""Largest number of column levels listed in the name of a group."""
 DIGITS, MOST_DIGITS = 4, 17
-"""Significant digits of numbers in the name of a group: by default, and at most if needed to tell numbers apart."""
+"""Significant digits in the name of a group: default, and maximum if more are needed to tell numbers apart."""
 SAME_WIDTH = 1e-9
 """Differences of widths up to this size, relative to the largest width, are treated as rounding errors."""
 
 
 @dataclass(frozen=True)
 class GroupCoverage:
-    """Coverage of groups of rows, with bands that hold for all of them together.
+    """Coverage in groups of rows, with bands that hold for all groups together.
 
-    ``pvalue`` is that of the worst group, adjusted for the number of groups (Bonferroni). ``equality_pvalue`` tests
-    whether the groups differ from each other. It compares each group with all groups instead of the level.
+    ``pvalue`` is that of the worst group, adjusted for the number of groups (Bonferroni). ``equality_pvalue`` is
+    the p-value for equal coverage: groups are compared with the pooled coverage instead of the nominal level.
     """
 
     groups: tuple[Frequency, ...]
@@ -71,9 +71,9 @@ class GroupCoverage:
 def leaves(
     X: Any, kept: np.ndarray, pit: np.ndarray, weights: np.ndarray, random: np.random.RandomState
 ) -> dict[str, np.ndarray] | None:
-    """Groups of rows that a tree forms to find wrong coverage: names, and masks (n,) of the rows to evaluate.
+    """Names of the leaves of a tree that looks for wrong coverage, with masks (n,) of the rows to evaluate.
 
-    ``kept`` (n_samples,) marks the n rows of the table X to use. Return None if X is no table or n < 160.
+    ``kept`` (n_samples,) marks the n rows of the table X to use. Return None if X is not a table or n < 160.
     """
     if len(pit) < 4 * LEAST_ROWS:
         return None
@@ -95,7 +95,7 @@ def leaves(
 
 
 def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Groups of rows with similar interval widths, from the widths (n,): names and masks (n,)."""
+    """Names and masks (n,) of groups of rows with similar interval widths (n,)."""
     largest = float(np.abs(widths).max())
     if largest > 0:
         widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))
@@ -152,7 +152,8 @@ class _Feature:
 def _features(X: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray) -> Iterator[_Feature]:
     """Features of the tree.
 
-    Text levels are ordered by their mean target in the growing half, so one split separates good from bad levels.
+    Text levels are ordered by their mean target in the half that grows the tree, so one split can separate good from
+    bad levels.
     """
     for name, all_values, is_time in named_columns(X):
         values = all_values[kept]

@@ -35,11 +35,11 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
 }
 """Criteria accepted for each likelihood: those that match it, and the defaults of skorch's classes."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
-"""Names of arguments that get the number of outputs, as those in INPUT_SIZES get the number of inputs."""
+"""Names of arguments for the number of outputs. INPUT_SIZES has those for the number of inputs."""
 
 
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
-    """Check that the criterion of the user's net agrees with its likelihood; a Poisson loss has to take log rates."""
+    """Check that the criterion of the user's net agrees with the likelihood; a Poisson loss has to take log rates."""
     known = CRITERIA[type(likelihood)]
     criterion = net.criterion
     if not names_criterion(net, known):
@@ -170,7 +170,7 @@ def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
 
 @contextmanager
 def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generator inside the block and restore it afterwards; other threads have to wait."""
+    """Seed torch's global generator inside the block and restore it afterwards; blocks in other threads wait."""
     with _global_generator, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -187,7 +187,7 @@ def is_frozen(net: Any) -> bool:
 
 
 def has_own_epochs(net: Any) -> bool:
-    """True for a skorch net, which trains by epochs of its own on the rows in the user's order."""
+    """True for a skorch net, which trains for its own epochs on the rows in the user's order."""
     return isinstance(net, NeuralNet)
 
 

@@ -108,7 +108,7 @@ class Standardise(nn.Module):
 
 
 class Compress(Standardise):
-    """Compress heavy tails by asinh((x − centre) / width), then standardise; a column of infinite width is unchanged.
+    """Compress heavy tails by asinh((x − centre) / width), then standardise. Infinite widths mean no compression.
 
     >>> Compress(2, [1.0, 0.0], [2.0, float("inf")])(torch.tensor([[1e6, 3.0]]))
     tensor([[13.8155,  3.0000]])
@@ -140,7 +140,7 @@ class Pieces(Compress):
     r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
     A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
-    clipped to 0 below the bin and to 1 above it. The first column is not clipped below its bin, and the last column not
+    clipped to 0 below the bin and to 1 above it. The first column is not clipped below its bin, nor the last column
     above its bin. A linear layer on this encoding can represent any continuous function that is linear between the
     edges, including x itself.
     """
@@ -203,7 +203,7 @@ class Pieces(Compress):
 
 
 class NumbersAndPieces(Pieces):
-    r"""Encode each column as a robustly scaled, smoothly clipped number and by its bins (:class:`Pieces`).
+    r"""Encode each column as a robustly scaled, smoothly clipped number and as bins (:class:`Pieces`).
 
     The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
     interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two bins enters only as this
@@ -444,7 +444,7 @@ class TableMLP(ColumnsModule):
         for name, columns in (("numeric", numeric), ("flagged", flagged), ("categorical", categorical)):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
         sizes = [*hidden_layer_sizes, out_features]
-        # Without numeric columns, the first embedding has the bias: a layer without inputs has an empty weight tensor.
+        # Without numeric columns, the first embedding has the bias: a layer without inputs would have an empty weight.
         self.first = linear(n_numbers, sizes[0], fan_in, generator) if n_numbers else None
         self.codes = nn.ModuleList(Levels(levels[k], self.factor) for k in categorical)
         embeddings = [
@@ -481,7 +481,7 @@ class TableMLP(ColumnsModule):
         """Outputs (n, C) of coded columns (n, d), float64."""
         inputs = self.numbers(x)
         hidden = inputs.new_zeros(len(x), 1) if self.first is None else self.first(inputs * self.factor)
-        columns = x.index_select(1, self.categorical).unbind(1)  # an index that is a tensor would be read by the host
+        columns = x.index_select(1, self.categorical).unbind(1)  # tensor indices would be read by the host
         for column, codes, embedding in zip(columns, self.codes, self.embeddings, strict=True):
             hidden = hidden + embedding(codes(column, hidden))
         return self.behind(hidden)

@@ -66,7 +66,7 @@ def build_net(
 ) -> NeuralNet:
     """Skorch net configured for training, not yet initialised: a clone of the user's net, or a new one around a module.
 
-    ``seed`` is that of the order of mini-batches; with None, torch's global generator draws the order, as in skorch.
+    ``seed`` determines the order of mini-batches; with None, torch's global generator draws it, as in skorch.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
@@ -136,7 +136,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy the user's module. Draw new weights if all layers can be reset and have weights in torch's initial range."""
+    """Copy the user's module. Draw new weights if all layers are trainable, resettable and in torch's initial range."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
@@ -191,7 +191,7 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Make the :func:`first_layers` standardise their inputs in place, by means and scales of the columns of X."""
+    """Change the :func:`first_layers` in place to standardise X with ``known`` or the given column statistics."""
     for name, columns in layers.items():
         layer = module.get_submodule(name)
         mean, scale = (
@@ -222,14 +222,14 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
 
 
 class WeightedTargets(Tensor):
-    """Targets of a batch, in the form for scoring callbacks. The loss uses ``observed`` and ``weights`` instead."""
+    """Targets of a batch, as scoring callbacks expect them. The loss uses ``observed`` and ``weights`` instead."""
 
     observed: Tensor  # targets combined with their known noise
     weights: Tensor  # (n,)
 
 
 class SlicingIterator:
-    """Iterator over mini-batches. Each epoch slices a permuted copy of the rows, without collating.
+    """Iterator over mini-batches. Each epoch slices the rows, permuted if ``shuffle``, without collating.
 
     Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``.
     """
@@ -297,7 +297,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam whose set-up waits for :meth:`make`: it imports torch's compiler, which takes longer than most fits."""
+    """Adam that waits for :meth:`make`, since its set-up imports torch's compiler, which is slower than most fits."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr

@@ -1,4 +1,4 @@
-r"""Outputs and Jacobians of several built-in nets of the same shape, in closed form and as one tensor program.
+r"""Outputs and Jacobians of several built-in nets of the same shape, computed together and in closed form.
 
 The nets read the same rows through the same encoding, up to the scale of each encoded column. The columns are encoded
 once, and the ratios of the scales are multiplied into the first weights. The constant input factors of the other layers
@@ -38,12 +38,12 @@ SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class StackedPass:
-    """Inputs and cotangents of all layers of K nets for n rows. Inputs exclude the ones for biases, and the factors.
+    """Inputs and cotangents of all layers of K nets for n rows. Inputs exclude the factors, and the ones for biases.
 
     ``outputs`` have shape (K, n, C). ``shared`` are the inputs (n, I) of the layers that read the columns, and
     ``hidden`` the inputs (K, n, I) of the other layers. ``cotangents`` (K, C, n, O) are derivatives of the outputs with
-    respect to the first pre-activations, and to the outputs of the other layers. The last cotangent has n = 1, since it
-    does not depend on the row.
+    respect to the first pre-activations, and to those of the other layers. The last cotangent has n = 1, since it does
+    not depend on the row.
     """
 
     outputs: Tensor
@@ -54,10 +54,10 @@ class StackedPass:
 
 @dataclass(frozen=True, eq=False)
 class StackedNets:
-    """K built-in nets of one shape, activation and encoding; build it with :meth:`of`.
+    """K built-in nets of one shape, activation and encoding, built with :meth:`of`.
 
     The ``weights`` (K, O, I) of each layer are multiplied by the ``factors`` of its inputs, (K, I) or a float. For
-    numeric columns, a factor is the column scale of the first net over that of each net. ``biases`` are (K, O), and
+    numeric columns, a factor is the first net's column scale divided by the net's own. ``biases`` are (K, O), and
     ``shift`` is (K, 1, C).
     """
 

@@ -18,7 +18,7 @@ BALANCED = "balanced"
 
 
 def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the factor (n_classes,) on the row weights (n,) of each class, for a value of ``class_weight``.
+    """Return the factors (n_classes,) by which ``class_weight`` multiplies the row weights (n,) of each class.
 
     ``index`` (n,) is the position of each row's label in the sorted ``classes`` (n_classes,).
     """

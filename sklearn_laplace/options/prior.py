@@ -71,7 +71,7 @@ def _on_host(value: object) -> object:
 def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
     """Return the grouping of the prior precisions, given the option and user-set precisions.
 
-    All weights share a single precision. Several belong to parameter tensors if ``grouping`` is the default.
+    All weights share a single precision. Several precisions belong to tensors if ``grouping`` is the default.
 
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')
@@ -167,7 +167,7 @@ def temperature(value: object) -> float | dict[str, float]:
 
 
 def previous_of(prior: object) -> PreviousPosterior | None:
-    """Return the posterior of the fitted estimator in ``prior=``, or None; its type was checked before."""
+    """Return the posterior of the estimator in ``prior=``, or None; the estimator's type was checked before."""
     if not isinstance(prior, FrozenEstimator):
         return None
     fitted = prior.estimator

@@ -111,7 +111,7 @@ POST_HOC = {
     "n_samples",
     "member_weights",
 }
-"""Internal options that ``refit_laplace`` can change: trained weights and curvature can be kept."""
+"""Internal options that ``refit_laplace`` can change, because trained weights and curvature can be kept."""
 PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
 """Parameters of which some internal options are in ``POST_HOC``."""
 EXTRAPOLATING = "extrapolating"
@@ -187,7 +187,7 @@ def _extrapolates(parameters: Mapping[str, Any], likelihood: Likelihood) -> bool
 
 
 def _map_precision(value: object, net: object) -> float:
-    """Return the prior precision of the training; 0, no penalty, is valid for a net with its own epochs."""
+    """Return the prior precision of the training; 0 (no penalty) needs a net with its own epochs."""
     if isinstance(value, Number) and value == 0 and not isinstance(value, bool):
         if has_own_epochs(net):
             return 0.0

@@ -52,7 +52,7 @@ class Options:
 
     subset: Subset  # random weights
     rule: CurvatureRule  # contribution of a row to the curvature
-    structure: type[Curvature] | None  # storage of the curvature; None: by ``_table.limits.automatic_structure``
+    structure: type[Curvature] | None  # storage of the curvature; None if ``limits.automatic_structure`` selects it
     separate_biases: bool  # biases have separate blocks
     weight_sharing: WeightSharing  # for layers that apply their weights at several positions
     rank: int  # number of eigenpairs of low-rank structures
@@ -64,16 +64,16 @@ class Options:
     link: type[Link] | None  # maps logits to probabilities; None for a regressor
     grouping: Grouping  # weights that share a prior precision
     prior_precision: Choice
-    prior_mean: float | dict[str, Tensor]  # one value, or a dict keyed by names of tensors
+    prior_mean: float | dict[str, Tensor]  # one value, or a dict keyed by tensor names
     sigma_noise: Choice
     map_precision: float | None  # fixed prior precision of the training; None for the posterior's
-    temperature: float | dict[str, float]  # one value, or a dict keyed by names of layers or tensors
+    temperature: float | dict[str, float]  # one value, or a dict keyed by layer or tensor names
     device: torch.device
     dtype: torch.dtype | None  # precision of the net; None if the number of rows selects it
     memory: MemoryBudget  # for the posterior and the rows that are processed
     n_jobs: int | None
     categorical: Categorical
-    standardises: bool | None = None  # linear layers of the user's net standardise X; None: only if X needs it
+    standardises: bool | None = None  # linear layers of the user's net standardise X; None if X decides
     varying_noise: bool | None = False  # the noise level varies with the inputs; None if the data decide
     previous: PreviousPosterior | None = None  # posterior that is the prior of a fit
     fillings: Fillings | None = None  # values for missing values in predictions, see ``_ensemble.gaps.Filled``
@@ -90,12 +90,12 @@ class Options:
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
-        """Flags for prior precision and noise level: the evidence selects them ("auto": if no rows are held out)."""
+        """Flags for prior precision and noise level: True if selected by evidence ("auto": without held-out rows)."""
         return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
 
     @property
     def by_held_out(self) -> tuple[bool, bool]:
-        """Flags for prior precision and noise level: held-out rows select them, if there are any."""
+        """Flags for prior precision and noise level: True if selected on held-out rows, if any."""
         no_loo = not any(self.by_loo)
         return no_loo and self.prior_precision.rule == AUTO, no_loo and self.sigma_noise.rule == AUTO
 
@@ -113,7 +113,7 @@ class Options:
 
     @property
     def by_loo(self) -> tuple[bool, bool]:
-        """Flags for prior precision and noise level: leave-one-out selects them."""
+        """Flags for prior precision and noise level: True if selected by leave-one-out."""
         return self.prior_precision.rule == LOO, self.sigma_noise.rule == LOO
 
     @property

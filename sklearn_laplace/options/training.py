@@ -42,7 +42,7 @@ def check_device(device: torch.device) -> None:
 
 
 def _standardises(parameters: Mapping[str, Any]) -> bool | None:
-    """Whether linear layers of the user's net standardise X; None: only columns that are not standardised yet.
+    """True if the user's linear layers standardise X; None if only those with unstandardised inputs do.
 
     "auto" becomes None, but False for a frozen net and for a net whose own iterator may transform X.
     """

@@ -26,7 +26,7 @@ PANEL = 4.6, 3.9
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """Return the n Axes of a display, or a single given one; new Axes have the size ``panel`` in inches."""
+    """Return the n Axes of a display, or the single given Axes. New Axes have the size ``panel`` in inches."""
     with _naming_the_package(display):
         from matplotlib.axes import Axes
     if ax is None:
@@ -47,7 +47,7 @@ def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL)
 
 @contextmanager
 def _naming_the_package(display: str) -> Iterator[None]:
-    """If matplotlib cannot be imported, raise an error that tells how to install it."""
+    """If matplotlib cannot be imported, raise an error that explains how to install it."""
     try:
         yield
     except ImportError as error:
@@ -58,7 +58,7 @@ def _naming_the_package(display: str) -> Iterator[None]:
 
 
 def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
-    """Return the Axes of a display whose panels have different sizes, in the order in which ``rooms`` first names them.
+    """Return the Axes of a display with several panels, in the order in which ``rooms`` first names them.
 
     ``rooms`` has the name of the panel at each place of the figure. If ``ax`` is None, ``figure`` is divided into
     panels; a new figure has ``size`` in inches.
@@ -83,7 +83,7 @@ def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], s
 
 
 def tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Mix a colour with white, as red, green and blue in [0, 1]; ``share`` is the share of the colour."""
+    """Return red, green and blue in [0, 1] of a colour mixed with white; ``share`` is the share of the colour."""
     red, green, blue = (1 - share * (1 - int(colour[k : k + 2], 16) / 255) for k in (1, 3, 5))
     return red, green, blue
 

@@ -13,7 +13,7 @@ from .._validation.arguments import count
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
-    """Convert values to a finite float64 array with ``n_rows`` rows (None: at least one); otherwise a ValueError."""
+    """Return values as a finite float64 array with ``n_rows`` rows (None: at least one), or raise a ValueError."""
     array: np.ndarray = check_array(values, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name=name)
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(f"{name} has {len(array)} rows; expected {n_rows}, one for each target.")
@@ -21,7 +21,7 @@ def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
 
 
 def regression(display: str, estimator: Any, X: Any) -> Any:
-    """Return the predictive distribution of a regressor, possibly inside wrappers; TypeError if it has none."""
+    """Return the predictive distribution of a regressor, possibly inside wrappers, or raise a TypeError."""
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
     if is_classifier(step):
@@ -45,7 +45,7 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
-    """Return the index of the output to draw; ValueError if it does not exist, or is needed but not given."""
+    """Return the index of the output to draw, or raise a ValueError if it does not exist or is missing."""
     n = shape[1] if len(shape) > 1 else 1
     if output is None and n > 1:
         raise ValueError(f"the model has {n} outputs and {display} draws a single output; pass output=0 to {n - 1}.")
@@ -62,7 +62,7 @@ def column(values: np.ndarray, index: int) -> np.ndarray:
 
 
 def target_name(y: Any, output: int) -> str:
-    """Return the name of a column of y for axis labels: that of a series or dataframe, "y" for arrays.
+    """Return the name of a column of y for axis labels: from a series or dataframe, or "y" for arrays.
 
     >>> target_name(np.zeros(3), 0), target_name(np.zeros((3, 2)), 1)
     ('y', 'y, output 1')

@@ -1,4 +1,4 @@
-"""Figure of a calibration report: PIT, coverage, variances, groups, and parts of the CRPS."""
+"""Figure of a calibration report: PIT, coverage, variances, groups, widths and parts of the CRPS."""
 
 from textwrap import fill
 from typing import Any, Self
@@ -41,7 +41,7 @@ class CalibrationReportDisplay:
     ----------
     report : CalibrationReport
     axes_, figure_
-        Axes of the panels that are drawn, and their figure; set by :meth:`plot`.
+        Axes of the drawn panels, and their figure; set by :meth:`plot`.
 
     Examples
     --------
@@ -85,9 +85,9 @@ class CalibrationReportDisplay:
         Parameters
         ----------
         ax : None, Axes or sequence of six Axes
-            Axes to draw on. None: a new figure. A single Axes: the first panel only.
+            Axes to draw on; None creates a figure. A single Axes shows the first panel only.
         figure : Figure or SubFigure, optional
-            Figure to draw in. By default a new one.
+            Figure to draw in; by default a new one.
 
         Raises
         ------
@@ -193,7 +193,7 @@ def _coverages(ax: Any, entries: list[Frequency]) -> None:
 
 
 def _finish(ax: Any, title: str, *, is_off: bool, room: float = 0.0) -> None:
-    """Set the title, and a legend above the curves; the legend takes a share ``room`` of the height."""
+    """Set the title, and a legend above the curves that takes a share ``room`` of the height."""
     ax.set_title(title, color=VERMILLION if is_off else "black", fontsize="medium")
     low, high = ax.get_ylim()
     if room:

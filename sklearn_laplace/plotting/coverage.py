@@ -35,7 +35,7 @@ class CoverageDisplay:
     pit : array-like of shape (n_samples,)
         Probability integral transform F(y) of each row, in [0, 1].
     kind : {"interval", "quantile"}, default="interval"
-        "interval": fraction of the rows inside central intervals. "quantile": fraction below quantiles.
+        "interval": fraction of targets inside central intervals. "quantile": fraction of targets below quantiles.
     n_bins : int, default=10
         Number of bins of the histogram.
     estimator_name : str, optional
@@ -47,8 +47,8 @@ class CoverageDisplay:
     nominal, observed : ndarray of shape (99,)
         Nominal levels .01, …, .99, and the observed fraction of the rows at each level.
     band : ndarray of shape (99, 2)
-        Ends of the range that contains the observed fraction with probability .9, at each level separately. The model
-        is assumed to be calibrated, and the rows independent.
+        Ends of the range that contains the observed fraction with probability .9, at each level separately, for a
+        calibrated model and independent rows.
     gap : float
         Mean absolute difference between nominal and observed fractions.
     edges, density : ndarray of shape (n_bins + 1,) and (n_bins,)
@@ -110,7 +110,7 @@ class CoverageDisplay:
         Parameters
         ----------
         estimator : fitted regressor
-            A Laplace estimator or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines
+            A Laplace regressor or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines
             and searches.
         X : array-like of shape (n_samples, n_features)
             Held-out rows.
@@ -128,7 +128,7 @@ class CoverageDisplay:
         Raises
         ------
         TypeError, NotFittedError
-            If the estimator is a classifier, or not fitted.
+            If the estimator is a classifier, predicts points only, or is not fitted.
         ValueError
             If a parameter is invalid, the shapes do not match, or the targets of a count model are not integers.
         """
@@ -172,7 +172,7 @@ class CoverageDisplay:
         Parameters
         ----------
         ax : None, Axes or sequence of two Axes
-            Axes to draw on. None: a new figure. A single Axes: only the calibration curve is drawn.
+            Axes to draw on; None creates a figure. A single Axes shows only the calibration curve.
         pit : bool, default=True
             If True, draw the histogram in a second panel.
         name : str, optional

@@ -167,7 +167,7 @@ class EntropyDisplay:
         Parameters
         ----------
         ax : None or Axes
-            Axes to draw on. None: a new figure.
+            Axes to draw on; None creates a figure.
         name, line_kwargs
             As in :meth:`CoverageDisplay.plot`, for every curve.
         """

@@ -2,7 +2,8 @@ r"""Relevance of the input columns: by the prior, or by shuffling each column.
 
 Under automatic relevance determination, each column has a prior precision, from which ``feature_relevance_`` follows.
 For any other model, the relevance of a column is the loss of log density if its values are shuffled (permutation
-importance; Breiman 2001). It is :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
+importance; Breiman 2001). In nats per row, it is :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)` with
+shuffled rows :math:`x'_n`.
 """
 
 import copy
@@ -44,7 +45,7 @@ class FeatureRelevanceDisplay:
     Parameters
     ----------
     relevance : array-like of shape (n_features,)
-        Relevance of each column, non-negative.
+        Non-negative relevance of each column.
     feature_names : sequence of str of length n_features, optional
         Name of each column; by default "x0", "x1", ….
     max_features : int, default=20
@@ -154,9 +155,9 @@ class FeatureRelevanceDisplay:
         ax: Any = None,
         **plot_options: Any,
     ) -> Self:
-        """Compute the display for any model by shuffling each column among the rows, and draw it.
+        """Compute the display for any model by shuffling each column, and draw it.
 
-        The relevance of a column is the decrease of the mean log density of y, in nats per row, or zero if it
+        The relevance of a column is the decrease in the mean log density of y, in nats per row, or zero if it
         increases. If several columns carry the same information, each looks less relevant than it would without the
         others.
 
@@ -209,7 +210,7 @@ class FeatureRelevanceDisplay:
         Parameters
         ----------
         ax : None or Axes
-            Axes to draw on. None: a new figure.
+            Axes to draw on; None creates a figure.
         name : str, optional
             Name of the model in the title; by default ``estimator_name``.
         bar_kwargs : dict, optional
@@ -252,7 +253,7 @@ def _short(name: str) -> str:
 def losses_of_permutations(
     estimator: Any, X: Any, y: Any, output: int | None, random_state: Any, n_repeats: int = 3, max_rows: int = 300
 ) -> np.ndarray:
-    """Return the loss of mean log density from shuffling each of d columns, at least zero, shape (d,)."""
+    """Return the loss of mean log density (d,), at least zero, from shuffling each of the d columns."""
     X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
     if len(np.shape(X)) != 2:
         raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")
@@ -289,5 +290,5 @@ def _shuffled(X: Any, place: int, order: np.ndarray) -> Any:
     insert = getattr(rows := copy.copy(X), "isetitem", None)
     if insert is None:  # polars
         return X.with_columns(values)
-    insert(place, values.array)  # pandas; with an index, the values would return to their rows
+    insert(place, values.array)  # pandas; an index would return the values to their rows
     return rows

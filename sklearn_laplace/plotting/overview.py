@@ -109,13 +109,13 @@ class OverviewDisplay:
         Raises
         ------
         ValueError, NotFittedError
-            If a parameter is invalid, the shapes do not match, or the targets of a count model are not integers. If the
-            estimator is not fitted.
+            If a parameter is invalid, the shapes do not match, or the targets of a count model are not integers. Also
+            if the estimator is not fitted.
 
         Notes
         -----
         The relevance is ``feature_relevance_`` under ``prior="ard"``. For any other model, it is the loss of log
-        density if a column is shuffled, see :meth:`FeatureRelevanceDisplay.from_permutations`. The axis names the
+        density if a column is shuffled (:meth:`FeatureRelevanceDisplay.from_permutations`). The axis names the
         measure. Except under ``prior="ard"``, the panel is omitted if X has a single column or is not a table.
         """
         shared = {"output": output, "max_features": max_features, "random_state": random_state, "name": name}
@@ -144,7 +144,7 @@ class OverviewDisplay:
         ax : None, Axes or sequence of Axes
             Axes to draw on: one for each panel, or a single Axes for the first panel alone.
         figure : Figure or SubFigure, optional
-            Figure to draw in. By default a new one.
+            Figure to draw in; by default a new one.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class OverviewDisplay:
 def _relevance(
     estimator: Any, X: Any, y: Any, *, output: int | None, max_features: int, random_state: Any, name: str | None
 ) -> FeatureRelevanceDisplay | None:
-    """Return the relevance by the prior if columns have their own precision, else by shuffling; None for one column."""
+    """Return the relevance by the prior if columns have their own precision, else by shuffling; None for no panel."""
     with suppress(AttributeError, TypeError):  # another prior, or another kind of model
         return FeatureRelevanceDisplay._of_prior(estimator, None, max_features, name)
     shape = np.shape(X)

@@ -248,7 +248,7 @@ class PredictionIntervalDisplay:
         Parameters
         ----------
         ax : None or Axes
-            Axes to draw on. None: a new figure.
+            Axes to draw on; None creates a figure.
         name, line_kwargs
             As in :meth:`CoverageDisplay.plot`, for the mean.
         """
@@ -327,7 +327,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
-    """Return grid points over the range of the only column, and a table of them like X; None for more columns."""
+    """Return grid points over the range of the only column, and a table of them like X; None for several columns."""
     names = column_names(X)
     if np.shape(X)[1] != 1:
         return None

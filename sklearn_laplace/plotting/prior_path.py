@@ -27,7 +27,7 @@ class PriorPathDisplay:
     Parameters
     ----------
     prior_precision : array-like of shape (n_points,)
-        Grid of prior precisions, positive.
+        Grid of positive prior precisions.
     scores : dict of str to array-like of shape (n_points,)
         One or both of "log_marginal_likelihood" and "loo_log_density".
     chosen : float
@@ -134,7 +134,7 @@ class PriorPathDisplay:
         Parameters
         ----------
         ax : None, Axes or sequence of n_scores Axes
-            Axes to draw on. None: a new figure. A single Axes: only the first score is drawn.
+            Axes to draw on; None creates a figure. A single Axes shows only the first score.
         name, line_kwargs
             As in :meth:`CoverageDisplay.plot`, for every curve.
         """

@@ -1,7 +1,7 @@
 """Calibration of a classifier: reliability diagram and histogram of the confidence.
 
-Consistency bars show the range of accuracies to expect in each bin for a calibrated model (Bröcker & Smith 2007). They
-are quantiles of the binomial distribution for the number of rows in the bin and the mean confidence of these rows.
+Consistency bars show the range of accuracies to expect in each bin for a calibrated model (Bröcker & Smith 2007). Their
+ends are quantiles of the binomial distribution for the number of rows in the bin and the mean confidence of these rows.
 """
 
 from typing import Any, Self
@@ -188,7 +188,7 @@ class ReliabilityDisplay:
         Parameters
         ----------
         ax : None, Axes or sequence of two Axes
-            Axes to draw on. None: a new figure. A single Axes: only the diagram is drawn.
+            Axes to draw on; None creates a figure. A single Axes shows only the diagram.
         histogram : bool, default=True
             If True, draw the histogram in a second panel.
         name, line_kwargs

@@ -43,7 +43,7 @@ class UncertaintyDisplay:
     share_kept : ndarray of shape (n_samples,)
         Fractions of the rows that are kept: 1/n, 2/n, …, 1.
     curves : dict of str to ndarray of shape (n_samples,)
-        Error of the kept rows, if sorted by "total" variance, "epistemic" variance or the loss ("oracle").
+        Error of the kept rows if sorted by "total" variance, "epistemic" variance or the loss ("oracle").
     area : dict of str to float
         Mean of each curve. Smaller values mean that the uncertainty ranks the errors better.
     error : float
@@ -188,7 +188,7 @@ class UncertaintyDisplay:
         Parameters
         ----------
         ax : None, Axes or sequence of two Axes
-            Axes to draw on. None: a new figure. A single Axes: only the retention curves are drawn.
+            Axes to draw on; None creates a figure. A single Axes shows only the retention curves.
         shares : bool, default=True
             If True, draw the shares of the variance in a second panel.
         name : str, optional

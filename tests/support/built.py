@@ -1,6 +1,6 @@
 """Checks of the built sdist and wheel: ``python tests/support/built.py DIST FROM_TREE [--tag TAG]``.
 
-DIST holds the sdist and the wheel that was built from it, FROM_TREE the wheel that was built from the tree.
+DIST holds the sdist and the wheel that was built from it. FROM_TREE holds the wheel built from the tree.
 """
 
 from __future__ import annotations

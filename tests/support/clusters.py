@@ -1,4 +1,4 @@
-"""Fixtures of dask and Ray for tests/clients. Each worker would need five seconds for the imports of the packages."""
+"""Fixtures of dask and Ray for tests/clients. A new worker needs five seconds to import the packages."""
 
 from __future__ import annotations
 

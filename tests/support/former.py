@@ -1,7 +1,7 @@
 """Translation of former, flat parameters to option objects.
 
 Earlier versions had an argument per option, such as ``damping="ritter"`` next to ``hessian_structure="kron"``.
-:func:`current` translates them, so that tests can vary single options. ``docs/changelog.md`` has the same table.
+:func:`current` translates these arguments, so tests can vary single options. ``docs/changelog.md`` lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counting the values that the host reads, each of which would stall a GPU."""
+"""Count the values that the host reads. Each read would stall a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks of an installed wheel: ``python tests/support/installed.py NAME...``.
 
-A name is `import`, `files` (save, load and plot) or a page, whose code runs as one session and prints what it shows.
-The Python is that of an environment with the wheel and its extras `plot` and `save`.
+A name is `import`, `files` (save, load and plot) or a page. The code of a page runs as one session and must print the
+output shown. The environment must have the wheel and its extras `plot` and `save`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kill fits at random moments, and check that none hangs, leaves half a file, or ends with another model.
+"""Kill fits at random moments, and check that none hangs, leaves a partial file, or ends with a different model.
 
 ``python tests/support/kills.py --kills 20`` kills, in turn, the only process of a fit, one of two ranks of torchrun,
-the client of a dask cluster, and one of its workers. Each fit has 20,000 rows of Parquet files and keeps its state.
-After a kill, its file has to be whole or absent, and all processes have to end within ``LIMIT`` seconds. The next call
-has to end with the model of a fit that was not killed. It needs the extras ``[arrow]`` and ``[dask]``, and POSIX.
+the client of a dask cluster, and one of its workers. Each fit uses 20,000 rows of Parquet files and saves its state.
+After a kill, the state file must be complete or absent, and all processes must end within ``LIMIT`` seconds. The next
+call must end with the model of an uninterrupted fit. The script needs POSIX and the extras ``[arrow]`` and ``[dask]``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The oldest dependencies that pyproject.toml allows, for ``.ci/oldest``.
 
-``python tests/support/lower_bounds.py`` prints them as pip's requirements. With such a file as argument, it prints the
-installed versions and fails if one of them is another.
+``python tests/support/lower_bounds.py`` prints them as pip requirements. Given a file of such requirements, it prints
+the installed versions and fails if one of them differs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures of the package and of its default fits, beside their goals: ``python tests/support/measures.py``.
+"""Measures of the package and of its default fits, with their goals: ``python tests/support/measures.py``.
 
-The first ones follow default fits and predictions call by call, and count source code. The others are read from
-``docs/benchmarks``, whose page has the commands that measure them. It takes about half a minute.
+The first measures trace default fits and predictions call by call, and count source code. The others are read from
+``docs/benchmarks``; the benchmarks page has their commands. The script takes about half a minute.
 """
 
 from __future__ import annotations

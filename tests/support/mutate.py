@@ -1,7 +1,7 @@
-"""Mutation tests: each mutation breaks a formula in a copy of the package, and some test has to fail.
+"""Mutation tests: each mutation breaks a formula in a copy of the package, and some test must fail.
 
 ``python tests/support/mutate.py`` prints a line per mutation and exits with status 1 if any mutation survives. With
-a number k, it begins at the k-th mutation.
+a number k, it skips the first k mutations.
 """
 
 from __future__ import annotations

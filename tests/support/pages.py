@@ -1,4 +1,4 @@
-"""Execution of the code in markdown pages, and comparison with the output that they show."""
+"""Execution of the code in markdown pages, and comparison with the output shown there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A device with its own memory, pretended on the CPU, to find what a GPU would refuse or wait for.
+"""A device with its own memory, simulated on the CPU, to find what a GPU would reject or wait for.
 
 Tensors on the device ``pretended`` wrap tensors on the CPU. An operation on tensors of both devices is an error, as on
-a GPU. Reads of values by the host and copies between the devices are counted: both wait for a GPU. A backend can be
-registered once in a process, so this module is a program of its own: ``python tests/support/pretended.py``.
+a GPU. Reads of values by the host and copies between the devices are counted, because both wait for a GPU. A backend
+can be registered only once per process, so this module is a separate program: ``python tests/support/pretended.py``.
 """
 
 from __future__ import annotations

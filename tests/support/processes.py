@@ -1,6 +1,6 @@
-"""New processes that have imported the package already: a fork takes milliseconds, the imports take seconds.
+"""New processes that have imported the package already: a fork takes milliseconds, and imports take seconds.
 
-A server imports the package and runs nothing else, on a single thread. Each script runs in a fork of it.
+A single-threaded server imports the package and runs nothing else. Each script runs in a fork of the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The public interface as a list of facts, and what has changed since the last release without an announcement.
+"""The public interface as a list of facts, and its unannounced changes since the last release.
 
 A fact is a public name, a parameter with its place and default, the base class of an error, or a value of an option.
-``public_api.txt`` holds those of the last release. The last step of a release writes it:
+``public_api.txt`` holds the facts of the last release. The last step of a release writes it:
 ``python tests/support/public_api.py > tests/support/public_api.txt``.
 """
 

@@ -1,4 +1,4 @@
-"""A file is refused by ``load``."""
+"""Check that ``load`` refuses a file."""
 
 from __future__ import annotations
 

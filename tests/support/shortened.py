@@ -1,4 +1,4 @@
-"""Trainings of a few steps, for tests that hold for a net with any weights."""
+"""Training of a few steps, for tests that hold for any weights of a net."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write ``slow.txt``, the tests that ``pytest`` leaves out unless it is called with ``-m slow`` or ``-m ""``.
+"""Write ``slow.txt``, the tests that ``pytest`` deselects unless it is called with ``-m slow`` or ``-m ""``.
 
 Usage, from the root of the project::
 

@@ -1,7 +1,7 @@
-"""Trainings that tests share: ``memory=trainings.MEMORY`` trains nets of equal rows and options once in a process.
+"""Shared training: with ``memory=trainings.MEMORY``, nets with equal rows and options are trained once per process.
 
-For tests of what follows a training: structures, subsets, priors, predictives. Not for tests of the training itself,
-or of its reproducibility. That ``memory`` changes no result is a test of ``test_searches.py``.
+Use it to test structures, subsets, priors and predictives, but not to test training or its reproducibility.
+``test_searches.py`` checks that ``memory`` changes no result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A user's program with the main verbs of the package, whose types two strict checkers have to know.
+"""A user's program with the main methods of the package, whose types two strict checkers must infer.
 
 ``.ci/wheel`` checks it with ``mypy --strict`` and strict ``pyright`` against the installed wheel. ``assert_type`` fails
-there if the type of a result is another one, ``Any`` included. ``tests/test_typing.py`` runs it.
+there if a result has any other type, including ``Any``. ``tests/test_typing.py`` runs it.
 """
 
 from __future__ import annotations

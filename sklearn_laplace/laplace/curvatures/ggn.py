@@ -1,7 +1,7 @@
 r"""Generalised Gauss–Newton: :math:`H = \sum_n w_n J_n^\top \Lambda_n J_n` (Schraudolph 2002; Martens 2020).
 
 Sₙ is a square root of Λₙ, the expected Hessian of the loss with respect to the outputs. For the likelihoods of this
-package Λₙ is also the Fisher information.
+package, Λₙ is also the Fisher information.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 r"""Exact Hessian: :math:`H = \nabla_\theta^2 \sum_n w_n \mathrm{nll}_n`, at unit dispersion.
 
-It is the generalised Gauss–Newton matrix plus the curvature of the network itself, :math:`\sum_n w_n \sum_c r_{nc}
-\nabla_\theta^2 f_c(x_n)`, and has no output factor. Structures clip negative eigenvalues.
+Except for ``negative_binomial``, it is the generalised Gauss–Newton matrix plus the curvature of the network itself,
+:math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`. Structures clip negative eigenvalues.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}
 product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectation. The cost is S backward passes per row
 instead of one per output (Martens & Grosse 2015, section 5).
 
-The draws of a row depend only on its inputs and on the seed. The bits of the inputs are hashed by the mixing function
+The draws of a row depend only on its inputs and on the seed. The bits of the inputs are hashed with the mixing function
 of SplitMix64 (Steele, Lea & Flood 2014). The hash is the state of the generator, whose next values are the draws.
 """
 

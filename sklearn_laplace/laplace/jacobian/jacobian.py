@@ -1,15 +1,15 @@
 r"""Factored Jacobians: data that layers produce and structures consume.
 
 Row n of a batch contributes :math:`S_n^\top J_n` (K × P). Here :math:`J_n` (C × P) is the Jacobian of the outputs and
-:math:`S_n` (C × K) is an output factor. The parameters are divided into blocks. A block is one of:
+:math:`S_n` (C × K) is an output factor. The parameters are divided into blocks of three kinds:
 
-- a linear layer. The row's part is :math:`g_{nk} \otimes a_n`, with the layer's input a and the output cotangents g.
-  The product is formed only on request;
-- a linear layer at several positions of each row (a sequence, the patches of a convolution), with the part
-  :math:`\sum_l g_{nkl} \otimes a_{nl}`;
-- one tensor of any other layer. The part is stored densely.
+- A linear layer. Row n has the part :math:`g_{nk} \otimes a_n`, with the layer's input a and the output cotangents g.
+  The product is formed only on request.
+- A linear layer at several positions of each row (a sequence, the patches of a convolution). The part is
+  :math:`\sum_l g_{nkl} \otimes a_{nl}`.
+- One tensor of any other layer. The part is stored densely.
 
-The block of a linear layer is [W | b] (outputs × inputs, the bias as last column), flattened row by row.
+The block of a linear layer is [W | b] (outputs × inputs, with the bias as last column), flattened row by row.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
 
 
 def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
-    """Split the part of [W | b] into the parts of W and b. That of b is the sum of the cotangents over positions."""
+    """Split the part of [W | b] into parts of W and b. The part of b is the sum of the cotangents over positions."""
     inputs = factor.inputs[..., :-1]
     if isinstance(factor, SharedFactor):
         return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..linalg import lower_gram, mirror_lower
 
 PAIR_BUDGET = 2**21
-"""Maximum number of elements of a Khatri–Rao panel (rows × pairs) formed at once, 16 MB in float64."""
+"""Maximum size of a Khatri–Rao panel (rows × pairs) formed at once, 16 MB in float64."""
 FEW_PAIRS = 128
 """A layer with fewer pairs of outputs than this, and more pairs of inputs, uses a Gram matrix per pair of outputs."""
 

@@ -16,7 +16,7 @@ from ..jacobian.jacobian import Factor, LayerFactor, ParameterBlock, SharedFacto
 
 @dataclass(frozen=True)
 class FactoredLayer(ABC):
-    """A layer called exactly once in the forward pass, on inputs whose first axis is the rows."""
+    """A layer called exactly once in the forward pass, on inputs whose first axis indexes rows."""
 
     name: str  # dotted name of the layer in the module
     weight: int  # columns of the weight in the layer's block; 0 if it is not selected
@@ -25,7 +25,7 @@ class FactoredLayer(ABC):
     @staticmethod
     @abstractmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """True if this class describes ``layer``. User subclasses are refused: they may override anything."""
+        """True if this class supports ``layer``. User subclasses are refused: they may override anything."""
 
     @classmethod
     @abstractmethod
@@ -56,7 +56,7 @@ class FactoredLayer(ABC):
 
     @abstractmethod
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
-        """The layer's part of SᵀJ, from features and cotangents (n, K, …), whose last axes are a row's outputs."""
+        """The layer's part of SᵀJ, from features and cotangents (n, K, …), whose last axes are the layer's outputs."""
 
 
 def shared_factor(inputs: Tensor, cotangents: Tensor, positions: int) -> LayerFactor | SharedFactor:

@@ -41,7 +41,7 @@ class Conv(FactoredLayer):
 
     n_outputs: int  # output channels
     positions: int  # output positions L
-    groups: int  # of channels; 1 for a plain convolution
+    groups: int  # number of channel groups; 1 without grouping
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:

@@ -11,7 +11,7 @@ from ._base import FactoredLayer, shared_factor
 
 
 class StandardisedLinear(nn.Linear):
-    """Linear layer that first applies the fixed map ``standardise``. Its tensors are those of ``torch.nn.Linear``."""
+    """Linear layer that first applies the fixed map ``standardise``, with the parameters of ``torch.nn.Linear``."""
 
     standardise: nn.Module
 

@@ -10,7 +10,7 @@ Newton step on the objective without row n gives, for any weight of this row,
 
 (Cook & Weisberg 1982 for least squares; Rad & Maleki 2020 for other losses). For a Gaussian likelihood this equals a
 refit of the linearised network without the row. For ``negative_binomial``, whose Hessian differs from Λ, the error is
-of first order in the leverage. For the others, it is of second order: the curvature of the *other* rows changes.
+of first order in the leverage. Otherwise it is of second order, because the curvature of the *other* rows changes.
 """
 
 import math
@@ -37,8 +37,7 @@ def leave_one_out(
 
     The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
     exact structure, determines the mean. A row of weight zero gets the ordinary prediction. The temperature affects
-    only the covariance.
-    ``all_rows`` are the ``linear_rows`` of the batches, if they are known.
+    only the covariance. ``all_rows`` are the ``linear_rows`` of the batches, if known.
     """
     one_temperature(hyper)
     all_rows = linear_rows(fit.network, batches) if all_rows is None else all_rows

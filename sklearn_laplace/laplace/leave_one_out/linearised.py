@@ -20,7 +20,7 @@ DECREMENT = 1e-10
 ROUNDING = 1e-14
 """Relative changes of the objective up to this size are treated as rounding errors."""
 LOOSE = 0.01
-"""Upper limit of the Newton decrement as the tolerance of the linear solve in a Newton step."""
+"""Maximum tolerance of the linear solve in a Newton step. A smaller Newton decrement takes its place."""
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:

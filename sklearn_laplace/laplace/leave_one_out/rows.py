@@ -83,7 +83,7 @@ class _Pass:
 
 
 def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
-    """A :class:`LinearRows` for each batch, as a reusable iterable, recomputed in each pass if above :data:`HELD`."""
+    """A :class:`LinearRows` for each batch, as a reusable iterable that recomputes them if they exceed :data:`HELD`."""
     recomputed, kept, size = _Pass(network, batches), [], 0
     for rows in recomputed:
         size += len(rows.weights) * sum(block.width(rows.outputs.shape[1]) for block in network.blocks)

@@ -59,7 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Likelihood for targets of this mean variance. ``noise`` (C,): variances of an average row, in units of φ."""
+        """Likelihood for targets of this mean variance. ``noise`` (C,) is the average row's variance, in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -88,7 +88,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets for ``nll``, with their known noise, drawn by the quantile function from ``uniforms`` (n, C)."""
+        """Targets for ``nll``, with their known noise, drawn with the quantile function from ``uniforms`` (n, C)."""
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """Term that turns ``nll / φ`` into a negative log density, per row of weight 1; zero if ``nll`` is complete."""
@@ -103,7 +103,7 @@ class Likelihood(ABC):
         return torch.full((n_outputs,), dispersion, dtype=torch.float64, device=device)
 
     def conditional_mean(self, outputs: Tensor) -> Tensor:
-        """E[y given f] of numeric targets, element by element."""
+        """E[y given f] of numeric targets, elementwise."""
         return outputs
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float) -> Tensor:

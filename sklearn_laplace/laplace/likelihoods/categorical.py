@@ -1,7 +1,7 @@
 r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 
-:math:`\Lambda = \mathrm{diag}(p) - pp^\top`, :math:`r = p - e_y`. Λ has rank C−1 and a Cholesky factor in closed form
-(Tanabe & Sagae 1992). With :math:`q_k = \sum_{j \ge k} p_j` (indices start at 0),
+Here :math:`\Lambda = \mathrm{diag}(p) - pp^\top` and :math:`r = p - e_y`. Λ has rank C−1 and a Cholesky factor in
+closed form (Tanabe & Sagae 1992). With :math:`q_k = \sum_{j \ge k} p_j` (indices start at 0),
 :math:`S_{kk} = \sqrt{p_k q_{k+1}/q_k}` and :math:`S_{ik} = -p_i \sqrt{p_k/(q_k q_{k+1})}` for i > k.
 """
 
@@ -40,7 +40,7 @@ class Categorical(Likelihood):
         return residual.scatter_add(-1, targets[:, None], -torch.ones_like(residual[:, :1]))
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """S (n, C, C−1), computed from log-probabilities so that it stays finite at saturated logits."""
+        """S (n, C, C−1), computed from log-probabilities to stay finite at saturated logits."""
         n_classes = outputs.shape[1]
         log_p = outputs.log_softmax(-1)
         log_q = log_p.flip(-1).logcumsumexp(-1).flip(-1)

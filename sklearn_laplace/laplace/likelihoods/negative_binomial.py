@@ -1,12 +1,12 @@
 r"""Negative binomial likelihood over log means: counts with mean :math:`\mu = e^f`, variance :math:`\mu + \alpha\mu^2`.
 
-Let :math:`t = f + \log\alpha`, :math:`\zeta` the softplus and :math:`\sigma` its derivative. Summed over the outputs,
+Let :math:`t = f + \log\alpha`, and let :math:`\zeta` be the softplus. Summed over the outputs,
 
 .. math:: -\log p(y|f) = y\,\zeta(-t) + \tfrac1\alpha\,\zeta(t)
           - \log\frac{\Gamma(y + 1/\alpha)}{\Gamma(1/\alpha)\,\Gamma(y + 1)} .
 
-The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian depends on the count (``curvature="hessian"``);
-:math:`\Lambda = \mathrm{diag}(\mu/(1 + \alpha\mu))` is its expectation, the Fisher information (Hilbe 2011, sec. 8.2).
+The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian (``curvature="hessian"``) depends on the count. Its
+expectation, the Fisher information, is :math:`\Lambda = \mathrm{diag}(\mu/(1 + \alpha\mu))` (Hilbe 2011, sec. 8.2).
 The overdispersion α is a constant here, selected by ``_ensemble/target_noise.py``. A count is Poisson with a
 gamma-distributed rate of mean μ and shape 1/α.
 
@@ -58,7 +58,7 @@ class NegativeBinomial(Poisson):
         return torch.diag_embed((0.5 * (logsigmoid(t) - alpha.log())).exp())
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """A Poisson count whose rate is a gamma draw, both drawn by quantile functions, shape (n, C)."""
+        """A Poisson count whose rate is gamma-distributed, both drawn with quantile functions, shape (n, C)."""
         scaled = uniforms * BITS
         whole = scaled.floor()
         first, second = (whole + 0.5) / BITS, (scaled - whole).clamp(0.5 / BITS, 1 - 0.5 / BITS)

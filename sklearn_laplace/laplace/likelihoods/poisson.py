@@ -1,7 +1,7 @@
 r"""Poisson likelihood over log rates: :math:`-\log p(y|f) = e^f - y f + \log y!`, summed over the outputs.
 
-:math:`\Lambda = \mathrm{diag}(e^f)`, :math:`r = e^f - y`. The term :math:`\log y!` depends on the target, so it is part
-of ``nll``. If the log rate is Gaussian with mean m and variance v, the rate is log-normal:
+Here :math:`\Lambda = \mathrm{diag}(e^f)` and :math:`r = e^f - y`. The term :math:`\log y!` depends on the target, so it
+is part of ``nll``. If the log rate is Gaussian with mean m and variance v, the rate is log-normal:
 
 .. math:: \mathrm{E}[y] = e^{m + v/2}, \qquad
           \mathrm{Var}[y] = \underbrace{(e^v - 1)\,e^{2m + v}}_{\text{epistemic}}
@@ -19,7 +19,7 @@ from ..links._base import Link
 from ._base import Likelihood
 
 LARGE_RATE = 1e8
-"""Rate above which draws are values of a normal distribution of equal mean and variance, not rounded."""
+"""Rate above which draws come from a normal distribution of equal mean and variance, without rounding."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Poisson(Likelihood):
     least_target: ClassVar[float] = 0.0
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Log of the weighted mean count, shape (C,). Half a count is added, so that the log of zero is avoided."""
+        """Log of the weighted mean count, shape (C,). Half a count is added to avoid the log of zero."""
         return ((weights @ targets + 0.5) / weights.sum()).log()
 
     def score_weights(self, weights: Tensor) -> Tensor:

@@ -42,14 +42,14 @@ def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
 
 
 def centred(latent: LatentGaussian) -> LatentGaussian:
-    """The Gaussian over the logits minus their mean over the classes. The probabilities stay the same."""
+    """The Gaussian over the logits minus their class mean. The probabilities stay the same."""
     covariance = latent.covariance - latent.covariance.mean(-1, keepdim=True)
     covariance = covariance - covariance.mean(-2, keepdim=True)
     return LatentGaussian(latent.mean - latent.mean.mean(-1, keepdim=True), covariance)
 
 
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s), shape (S, n, C), for the samples of ``latent`` or else for draws. Covariances may be singular."""
+    """softmax(f_s) (S, n, C) of the samples in ``latent``, or of draws if it has none. Covariances may be singular."""
     if latent.samples is not None:
         return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)
@@ -73,6 +73,6 @@ def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
 
 
 def log_coupled(difference: Tensor, widening: Tensor) -> Tensor:
-    """log p of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)), shape (n, C)."""
+    """log p, shape (n, C), with p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj))."""
     moderated = difference / (1 + widening).sqrt()
     return (-(-moderated).logsumexp(-1)).log_softmax(-1)

@@ -1,7 +1,8 @@
-r"""Laplace bridge of a rescaled Gaussian over the logits, which keeps large variances within the bridge's valid range.
+r"""Laplace bridge of a rescaled Gaussian over logits, which keeps large variances within the valid range.
 
-With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is applied
-to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). c is at least one.
+With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of centred logits, the bridge is applied
+to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). A c below one is set to
+one.
 """
 
 from torch import Tensor

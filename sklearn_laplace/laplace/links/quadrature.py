@@ -1,4 +1,4 @@
-r"""Quadrature link: the integral of the softmax on a grid. With up to five classes, it is the reference for the others.
+r"""Quadrature link: the integral of the softmax on a grid. With up to five classes, other links are compared with it.
 
 With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M from :mod:`~sklearn_laplace.laplace.links.bridge`,
 

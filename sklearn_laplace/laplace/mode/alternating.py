@@ -4,7 +4,7 @@ The objective is the evidence at converged weights, :math:`E(\delta) = \max_\var
 \varphi), \delta, \varphi)`. The weights first settle (converge) by damped Gauss–Newton steps, and the dispersion is
 re-estimated along the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after
 the weights have settled again. The moves are MacKay's fixed point (for several groups, first without damping) and a
-common factor up or down. If no move helps, the factor shrinks. The search ends below ``LAST_RATIO``.
+common factor up or down. If no move helps, the factor shrinks. The search ends at ``LAST_RATIO``.
 
 MacKay's fixed point overshoots, because it ignores how the curvature changes with the weights. Only settled states are
 compared: at other weights, the formula of the evidence does not hold, and can exceed the value at the mode.
@@ -27,15 +27,15 @@ FIRST_RATIO, LAST_RATIO = 2.0, 1.3
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
 """Fraction of the way to MacKay's fixed point, and the longest step of a log precision or log dispersion."""
 LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
-"""Two limits for several prior groups. The first is the longest log step of the additional undamped move; it is large
-enough for irrelevant groups. Above the second, a Newton decrement, the weights settle again at the end.
+"""Two limits for several prior groups. The first is the longest log step of the additional undamped move. Above the
+second, a Newton decrement, the weights settle again at the end.
 """
 EVIDENCE_GAIN = 0.1
-"""Minimum gain of the evidence, in nats, for a move to be kept."""
+"""Minimum evidence gain, in nats, for a move to be kept."""
 NEAR, NEAR_DISPERSION = 0.7, 0.02
 """L-BFGS replaces Gauss–Newton once the Newton decrement and the change of log φ are below these values."""
 REST_ROUNDS, REST_STEPS = 3, 12
-"""Maximum rounds of L-BFGS, each followed by a dispersion update, and L-BFGS steps per round."""
+"""Maximum numbers of L-BFGS rounds, each followed by a dispersion update, and of steps per round."""
 SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL = 1, 8, 2
 """The same limits for a start near a mode, and the number of Gauss–Newton steps per dispersion update."""
 STEPS_FOR_ONE = 4

@@ -1,13 +1,12 @@
-r"""The MAP objective, and damped Gauss–Newton steps towards its mode at fixed hyperparameters.
+r"""The MAP objective, and two methods that minimise it at fixed hyperparameters.
 
 The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tfrac12 (\theta - \mu_0)^\top
-\mathrm{diag}(\delta) (\theta - \mu_0)`. Two methods minimise it in the metric of the posterior precision :math:`P`:
+\mathrm{diag}(\delta) (\theta - \mu_0)`. Both methods use the metric of the posterior precision :math:`P`:
 
 - :func:`gauss_newton_step`, :math:`(H/\varphi + (1+\mu)\,\mathrm{diag}(\delta))\,\Delta = -\nabla L` (Levenberg 1944;
   Marquardt 1963, with the damping scaled by the prior), far from the mode;
 - :func:`refine`, L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) with :math:`P^{-1}` as the initial
-  inverse Hessian, near the mode. It needs gradients only, and converges superlinearly where Gauss–Newton is slow
-  (large residuals).
+  inverse Hessian, near the mode. It needs gradients only, and is fast where Gauss–Newton is slow (large residuals).
 
 For a linear network, a Gaussian likelihood and an exact structure, the first undamped step of either method reaches the
 mode. The Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}` is the distance from the weights to the mode
@@ -34,7 +33,7 @@ from ..structures._base import Posterior
 
 
 class DataLoss:
-    """Loss Σ w·nll of the rows at unit dispersion, plus the quadratic model of the fit ``past``, for given weights."""
+    """Loss Σ w·nll of the rows at unit dispersion, plus the quadratic model of the fit ``past``, at given weights."""
 
     def __init__(
         self, network: Network, likelihood: Likelihood, batches: Sequence[Rows], past: LaplaceFit | None = None
@@ -118,11 +117,11 @@ class Problem:
     linearise: Callable[[Network], LaplaceFit]  # a pass over the data, with the curvature
     loss: Callable[[Network], DataLoss]
     is_over: Callable[[], bool] = bool  # True if the search must stop; never by default
-    advance: Callable[[float], object] = float  # gets the mean loss after each step; no effect by default
+    advance: Callable[[float], object] = float  # receives the mean loss after each step; no effect by default
 
 
 MAX_CORRECTION = 2.0
-"""Largest decrement d in the correction ½ d² of the evidence for weights that have not quite settled."""
+"""Largest decrement d in the correction ½ d² of the evidence for weights that have not quite converged."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Mode:
 
     @cached_property
     def evidence(self) -> float:
-        """Log evidence, corrected for weights that have not quite settled. Costs one factorisation."""
+        """Log evidence, corrected for weights that have not quite converged. Costs one factorisation."""
         gradient, posterior = self.fit.objective_gradient(self.hyper), _posterior(self.fit, self.hyper)
         squared = float(gradient @ posterior.solve(gradient))
         return log_evidence(self.fit, self.hyper, posterior) + 0.5 * min(squared, MAX_CORRECTION**2)
@@ -277,7 +276,7 @@ def refine(
 def _metric(
     objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
 ) -> tuple[Posterior, Tensor]:
-    """Posterior that serves as the metric, and P⁻¹ ∇L (P,). It is damped if the full step lowers L too little."""
+    """Posterior that serves as the metric, damped if the full step lowers L too little, and P⁻¹ ∇L (P,)."""
     exact = _posterior(fit, hyper)
     solved = exact.solve(gradient)
     if damping == 0.0:
@@ -292,7 +291,7 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """Weights (P,), objective and step size for the first of s, s/2, … that decreases it enough; or None."""
+    """Weights (P,), objective and step size for the first of s, s/2, … that lowers L enough; or None."""
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
         theta = objective.held(start + size * direction)

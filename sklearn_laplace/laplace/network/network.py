@@ -37,14 +37,14 @@ class Layout:
     blocks: tuple[ParameterBlock, ...]  # in the order of the module's parameters
     columns: Mapping[str, tuple[tuple[str, int], ...]]  # tensors of each block, with their numbers of columns
     shapes: Mapping[str, torch.Size]  # of each parameter of the module
-    aliases: Mapping[str, str]  # from each name of a parameter to its first (tied weights have several)
-    elements: Mapping[str, Tensor] = field(default_factory=dict)  # flat positions in partly random blocks
+    aliases: Mapping[str, str]  # from each name of a parameter to its first name; tied weights have several
+    elements: Mapping[str, Tensor] = field(default_factory=dict)  # flat positions of random elements, by block
 
     @property
     def random(self) -> tuple[ParameterBlock, ...]:
         """Blocks of the parameter vector.
 
-        A block in which :meth:`Network.restrict` fixes some elements is dense and contains only the others.
+        A block in which :meth:`Network.restrict` fixes elements is dense and contains only random elements.
         """
         if not self.elements:
             return self.blocks
@@ -286,7 +286,7 @@ class Network:
         return sum(block.size for block in self.blocks)
 
     def row_width(self, n_columns: int) -> int:
-        """Elements per row of a linearisation with K columns of the output factor."""
+        """Elements per row of a linearisation for an output factor with K columns."""
         of_blocks = sum(block.width(n_columns) for block in self.layout.blocks)
         of_selection = n_columns * self.n_parameters if self.layout.elements else 0
         return of_blocks + of_selection
@@ -298,7 +298,7 @@ class Network:
 
     @cached_property
     def theta(self) -> Tensor:
-        """Values of the selected weights (P,), float64."""
+        """Selected weights (P,), float64."""
         return self.vector(dict(self.module.named_parameters())).double()
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -306,7 +306,7 @@ class Network:
         return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
-        """Split θ (…, P) into the module's tensors (``(…, *shape)``). Fixed elements have the module's values."""
+        """Split θ (…, P) into tensors of shape ``(…, *shape)``. Fixed elements have the module's values."""
         tensors: dict[str, Tensor] = {}
         parts = self._filled(theta.split([b.size for b in self.blocks], -1))
         for block, part in zip(self.layout.blocks, parts, strict=True):

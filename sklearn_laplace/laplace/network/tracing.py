@@ -20,7 +20,7 @@ CHECKED_ROWS = 3
 def trace(
     module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
 ) -> Network:
-    """Record one forward pass on ``example`` (n, …) and choose the form of the Jacobian of each selected tensor.
+    """Network from one forward pass on ``example`` (n, …), with a form of Jacobian chosen for each selected tensor.
 
     A layer is factored if its type is supported, it is called once and it does not share its tensors. In addition, its
     Jacobian must agree with autodiff on a few rows. All other tensors are generic. If ``log_outputs``, the module
@@ -153,7 +153,7 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
 
 
 def _decide_batching(network: Network, example: Tensor) -> Network:
-    """Differentiate generic tensors in batches if the module supports this and the result is right, else row by row.
+    """Network that differentiates generic tensors in batches if this gives the right result, else row by row.
 
     ``torch.func`` fails for data-dependent control flow and in-place updates. For ``nn.PReLU`` its result is wrong.
     """

@@ -1,4 +1,4 @@
-"""Registry of predictives, which map a posterior over weights to one over outputs. The file name is the key."""
+"""Registry of predictives: maps from a weight posterior to a distribution of outputs. The file name is the key."""
 
 from ._base import PosteriorPredictive
 from .glm import GLM

@@ -30,7 +30,7 @@ class GLM(PosteriorPredictive):
     [[1.0]]
     """
 
-    outside: Extrapolation | None = None  # added variance; None for none
+    outside: Extrapolation | None = None  # added variance, or None
     takes_link: ClassVar[bool] = True
 
     @classmethod

@@ -92,7 +92,7 @@ def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
 
 
 def _runs_batched(network: Network, x: Tensor) -> bool:
-    """True if a batched pass gives the same outputs as separate passes, at two weight vectors far from θ*."""
+    """True if a batched pass gives the same outputs as separate passes, at two random weight vectors."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, network.n_parameters, generator=generator, dtype=torch.float64)
     thetas = network.theta + 0.1 * noise.to(network.theta.device)

@@ -1,8 +1,8 @@
 """Selection by evidence: Newton's method in the logarithms of the prior precisions and the noise variance.
 
 At fixed weights the log evidence is concave in these logarithms. Newton's method with a limited step therefore finds
-the unique optimum, usually in six to ten iterations. For many groups, a diagonal replaces the Hessian. A line search
-ensures that no step decreases the evidence.
+the unique optimum, usually in six to ten iterations. For many groups, a diagonal bound replaces the Hessian. A line
+search ensures that no step decreases the evidence.
 """
 
 import math
@@ -17,7 +17,7 @@ from ..evidence import PRECISION_BOUNDS, diagonal_derivatives, evidence_derivati
 from ..fit import Hyper, LaplaceFit
 
 MAX_STEP = 3.0
-"""Longest step of a logarithm in one Newton iteration, which is a factor of twenty."""
+"""Longest step of a logarithm in one Newton iteration: a factor of twenty."""
 MAX_ITERATIONS = 50
 TOLERANCE, DIAGONAL_TOLERANCE = 1e-9, 1e-4
 """Stop if the predicted gain is below this many nats, for the full and for the diagonal Hessian."""
@@ -85,7 +85,7 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Issue a BoundWarning for values at a bound. Prior precisions at the upper bound count only if all are there."""
+    """Issue a BoundWarning for values at a bound. Prior precisions at the upper bound count only if all are."""
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:
         n_more = len(at_bounds) - LISTED

@@ -55,7 +55,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density (nats) of held-out rows on a grid of m values of ρ; ``constants`` if there is no dispersion."""
+    """Log density (nats) of held-out rows on a grid of m values of ρ; equal to ``constants`` without a dispersion."""
 
     unit: Tensor  # prior precisions used in training, (G,)
     ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (m,)

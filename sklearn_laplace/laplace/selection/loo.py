@@ -4,14 +4,14 @@ r"""Selection by leave-one-out: the log density of each row under a fit without 
 
 For a Gaussian likelihood, the covariance at (δ, φ) is φ times the covariance at :math:`(\rho, 1)`, with :math:`\rho =
 \delta\varphi`. The residuals :math:`e_n` of the left-out means and the matrices :math:`V_n = I + q_{-n}/\varphi`
-therefore depend on ρ only. The best noise variance for each ρ has a closed form,
+therefore depend on ρ only. The best noise variance has a closed form,
 
 .. math:: \hat\varphi(\rho) = \frac{\sum_n w_n\, e_n^\top V_n^{-1} e_n}{C \sum_n w_n} .
 
 With the eigenvectors V and eigenvalues l of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n
-V)^\top`. The mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* -
-\nabla)`, where ∇ is the gradient of the loss. One pass over the rows and one matrix product serve any number of ρ
-(:func:`loo_path`). Without these eigenvectors, each point of the search needs its own mode and posterior.
+V)^\top`. For a zero prior mean, the mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l +
+\rho))\, V^\top (H\theta^* - \nabla)`, where ∇ is the loss gradient. One pass over the rows and one matrix product serve
+any number of ρ (:func:`loo_path`). Without these eigenvectors, each point needs its own mode and posterior.
 
 Unlike the evidence, this criterion needs no correct prior, so it stays reliable if the network interpolates. With
 :func:`loo_path`, the search starts with a grid over the whole range. Otherwise it climbs from the current values.
@@ -41,7 +41,7 @@ STRIDE, TOLERANCE = math.log(10), 0.15
 MAX_SWEEPS, GAIN = 5, 1e-3
 """Maximum number of sweeps over the coordinates, and the gain in nats below which a sweep is the last."""
 _Found = tuple[float, Hyper]
-"""Log density of a candidate and its hyperparameters. For (ρ, 1), these are the best φ and δ = ρ/φ."""
+"""Log density of a candidate and its hyperparameters. For candidates (ρ, 1), these are the best φ and δ = ρ/φ."""
 _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 
@@ -123,7 +123,8 @@ def select_loo(
     """Return the hyperparameters that maximise the leave-one-out log density. Fixed values are kept.
 
     ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. With :func:`loo_path`, three passes
-    over the rows suffice. Otherwise each of about twenty points takes a few. Several precisions are optimised in turn.
+    over the rows suffice. Otherwise each of about twenty points takes a few passes. Several precisions are optimised in
+    turn.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace import fit_laplace
@@ -243,7 +244,7 @@ def _point_score(
 def at_best_noise(
     fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
 ) -> tuple[float, Hyper]:
-    """Maximum over φ of the log density, from left-out outputs at (ρ, 1), with its hyperparameters φ and δ = ρ/φ."""
+    """Maximum over φ of the log density, from left-out outputs at (ρ, 1), with the maximising φ and δ = ρ/φ."""
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))

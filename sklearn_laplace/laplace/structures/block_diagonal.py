@@ -44,7 +44,7 @@ class BlockDiagonal(Curvature):
         return max(Full.row_width([block], n_columns) for block in blocks)
 
     def add_(self, batch: Batch) -> Self:
-        """Add each block's outer product, at most N Σ p² multiply-adds."""
+        """Add each block's outer product, at most N·K Σ p² multiply-adds."""
         parts, start = [], 0
         for part, factor, size in zip(self.parts, batch.jacobian.factors, self.sizes, strict=True):
             span = slice(start, start + size)

@@ -54,7 +54,7 @@ class Full(Curvature):
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
     def add_(self, batch: Batch) -> Self:
-        """Add the batch's outer product: N P²/4 to N P²/2 multiply-adds, whatever the number of outputs."""
+        """Add a batch's outer product. Linear layers need N P²/4 to N P²/2 multiply-adds for any number of outputs."""
         if batch.matrix is not None:
             self.lower.add_(batch.matrix)
             return replace(self, semidefinite=False)
@@ -155,7 +155,7 @@ class FullPosterior(Posterior):
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Elements of J, or with many outputs the larger of J R and R's product with all outputs of a layer."""
+        """Elements per row of J R. With many outputs, a layer's inputs times R can be larger."""
         widest = n_outputs if n_outputs < MANY_COLUMNS else max(n_outputs, *(block.outputs for block in blocks))
         return widest * self.n_parameters
 
@@ -177,7 +177,7 @@ class FullPosterior(Posterior):
         return projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Remove each row by Woodbury's formula, with a linear system of size K."""
+        """Remove each row by Woodbury's formula, with an eigendecomposition of size K."""
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:

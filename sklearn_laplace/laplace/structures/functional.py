@@ -6,8 +6,8 @@ D^{-1/2}` and :math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Willia
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-With one precision per input column, the Gram matrix of a linear layer is the elementwise product of those of its inputs
-and its cotangents. Otherwise it is a sum of such products over the outputs.
+With one precision per input column, the Gram matrix of a linear layer is the elementwise product of the Gram matrices
+of inputs and cotangents. Otherwise it is a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Functional(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of factors, Gram matrix and factorisation: 8 · M · (Σ (O + I) + 3 M), M = N·K; dense factors: O·I."""
+        """Bytes of factors, Gram matrix and factorisation: 8 M (Σ (O + I) + 3 M), M = N·K, or O·I for dense factors."""
         row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (row_size + 3 * n_dual)
 
@@ -92,7 +92,7 @@ class Functional(Curvature):
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
-        """J diag(1/ratios) Jᵀ for ratios (P,), cached because damped and exact posteriors use the same ratios."""
+        """J diag(1/ratios) Jᵀ for ratios (P,), cached because damped and undamped posteriors share them."""
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
             factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
             self._kept[:] = ratios, _gram(factors, factors, columns)

@@ -241,7 +241,7 @@ def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Facto
 
 
 def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead: str) -> Tensor:
-    """Prior precision (0-d) shared by a block's parameters. If they differ, the error suggests ``instead``."""
+    """Prior precision (0-d) shared by a block's parameters. For several precisions, the error suggests ``instead``."""
     first = values.reshape(-1)[0]
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(
@@ -297,7 +297,7 @@ class KronBlockPosterior:
 
         In the whitened basis, the covariance has one block for each eigenvector u_b of B. Let vᵢ be the rows of U,
         m_b row b of 1/m, and E_g = Σ_{i∈g} vᵢ vᵢᵀ. The second statistic is Σ_b m_bᵀ (E_g ∘ E_h) m_b. For many groups it
-        is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
+        is summed over all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
         """
         vectors = self.input_basis * self.precision.sqrt()[:, None]
         shrink = 1 / self.spectrum
@@ -358,7 +358,7 @@ class KronPosterior(Posterior):
         return total
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Same as :meth:`covariance`: a single row hardly changes the factors (docs/decisions.md)."""
+        """Same as :meth:`covariance`, with the factors of all rows (docs/decisions.md)."""
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:

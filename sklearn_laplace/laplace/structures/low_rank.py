@@ -22,7 +22,7 @@ from ._base import RANK, Curvature
 from .functional import FunctionalPosterior, padded
 
 SLACK, PIECE = 2, 256
-"""Rows are added in pieces of ``PIECE``, or of the rank if larger. More than ``SLACK`` · rank rows are truncated."""
+"""Rows are added in pieces of max(``PIECE``, rank). If more than ``SLACK`` · rank rows result, they are truncated."""
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class InfBlockPosterior(Posterior):
         return factor.weighted_inner(1 / self.total) - projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Same as :meth:`covariance`. A single row hardly changes the moments, which are sums over all rows."""
+        """Same as :meth:`covariance`, with the moments of all rows, including the row itself."""
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:

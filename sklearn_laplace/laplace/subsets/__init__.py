@@ -1,4 +1,4 @@
-"""Registry of weight subsets, which determine the random weights. One file per variant; the file name is the key."""
+"""Registry of weight subsets, which select the random weights. One file per variant; the file name is the key."""
 
 from ._base import Subset
 from .all import All

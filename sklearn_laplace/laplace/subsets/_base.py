@@ -1,4 +1,4 @@
-"""Base class of weight subsets. A subset depends on the traced network, and for scores also on marginal variances."""
+"""Base class of weight subsets. A subset depends on the traced network, and possibly on marginal variances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Subset(ABC):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Forms of the Jacobian available to a structure; "layers" requires tensors that are random as a whole."""
+        """Supported forms of a rule's contribution; "layers" requires tensors that are random as a whole."""
         return frozenset({"rows", "layers", "matrix"})
 
     @abstractmethod
@@ -24,7 +24,7 @@ class Subset(ABC):
         """Names of the tensors with random elements, in the network's order."""
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Restrict a network of all trained weights to the random ones. ``example`` (n, …) holds inputs for tracing."""
+        """Network restricted to the random weights. ``example`` (n, …) holds inputs for tracing."""
         return select(network, self.names(network), example)
 
     def chosen(self, network: Network, variance: Callable[[], Tensor]) -> Subset:

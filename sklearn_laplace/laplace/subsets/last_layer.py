@@ -10,7 +10,7 @@ from ._base import Subset
 
 
 class LastLayer(Subset):
-    """The module with parameters that is called last. It must be a linear layer or a convolution.
+    """Weights of the module with parameters that is called last, a linear layer or a convolution.
 
     No other layer may reach the outputs on a path that bypasses the last layer. In a network with several heads, the
     outputs of the other heads would have no variance.

@@ -41,7 +41,7 @@ class Subnetwork(Subset):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Forms of the Jacobian available to a structure: only "rows" if a tensor is partly random."""
+        """Supported forms of a rule's contribution: only "rows" if a tensor is partly random."""
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Scored(Subset):
     """The weights with the largest scores in the trained network. Before training, :meth:`of` selects stand-ins."""
 
     score: Score  # a value of ``SCORES``
-    size: int | float  # number of weights, or their share of all weights
+    size: int | float  # number of weights, or share of all weights
     seed: int = 0  # of random scores
 
     @property
@@ -133,7 +133,7 @@ class Scored(Subset):
 
 
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
-    """Masks of the ``n_weights`` weights with the largest scores over all tensors; among equal scores, the first."""
+    """Masks of the ``n_weights`` weights with the largest scores over all tensors. Earlier weights win ties."""
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):

@@ -1,4 +1,4 @@
-r"""Reference results for the tests: dense, slow and simple; autodiff, closed forms and quadrature in float64.
+r"""Dense, slow, simple reference results for the tests: autodiff, closed forms and quadrature in float64.
 
 Every function implements a definition literally: Jacobians row by row, dense matrices, sums as loops.
 Never import the package here: a reference must not share code with what it checks.
@@ -9,16 +9,17 @@ n rows with weights w_n (``None`` means 1 each), C outputs f = f_theta(x), P sel
 J_n = df(x_n)/dtheta (C x P), Lambda_n = second derivative of -log p(y_n | f) in f at unit
 dispersion, delta prior precision (a scalar, or a vector with one entry per parameter),
 noise_variance the dispersion of the gaussian likelihood (ignored by the categorical one), scale =
-1 / noise_variance (1 for categorical), H = sum_n w_n J_n^T Lambda_n J_n, P = scale H + diag(delta).
+1 / noise_variance (1 for categorical), H = sum_n w_n J_n^T Lambda_n J_n, posterior precision P = scale H +
+diag(delta).
 
 Conventions
 -----------
 * ``kind`` is "gaussian" (y is (n, C), float), "categorical" (y is (n,), integer class labels), "bernoulli" (one
   output, the logit of class 1; y is (n,), 0 or 1), "poisson" (log rates; y is (n, C), counts as floats) or
   "negative_binomial" (as "poisson", with log means).
-* ``names`` lists parameter names of the module; theta is each of them flattened row-major,
-  concatenated in that order. Parameters not named stay at the module's values.
-* Modules are copied, cast to float64 and put in eval mode; the argument is never changed.
+* ``names`` lists parameter names of the module; theta concatenates them in that order,
+  each flattened row-major. Parameters not named keep the module's values.
+* Modules are copied, cast to float64 and put in eval mode; the arguments are never changed.
 * A joint covariance over rows is ordered (row, output), row-major.
 """
 

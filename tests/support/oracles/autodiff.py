@@ -1,4 +1,4 @@
-"""Log-likelihoods and their derivatives in the outputs, by automatic differentiation."""
+"""Log-likelihoods and, by autodiff, their derivatives with respect to the outputs."""
 
 from __future__ import annotations
 

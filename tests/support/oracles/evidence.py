@@ -1,4 +1,4 @@
-"""Laplace evidence, its gradient by differences, and its numerical optimum."""
+"""Laplace evidence, its gradient by finite differences, and its numerical optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave-one-out predictions by refits."""
+"""Leave-one-out predictions by refitting."""
 
 from __future__ import annotations
 

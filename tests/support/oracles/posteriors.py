@@ -1,4 +1,4 @@
-"""Closed-form posteriors and modes by dense Newton steps."""
+"""Closed-form posteriors, and modes by dense Newton steps."""
 
 from __future__ import annotations
 
