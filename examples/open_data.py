@@ -1,11 +1,11 @@
-"""Data sets for examples and benchmarks that scikit-learn does not bundle, from a folder or from OpenML.
+"""Data sets that scikit-learn does not bundle, for examples and benchmarks, from a folder or OpenML.
 
 ``source`` is a folder or the word ``"openml"``. A folder holds ``uci_regression/NAME.npz`` and
-``uci_classification/NAME.npz`` (``X``, ``y``), ``tables/NAME.csv.gz`` and ``images/mnist_train_10k.npz``,
-``images/fashion_mnist_2k.npz`` (``X`` of grey values 0 … 255, ``y``). ``"openml"`` fetches the same sets with
-:func:`sklearn.datasets.fetch_openml`, by number instead of name. They are stored in scikit-learn's cache
-(``data_home``), so that a second run needs no network. Sets that OpenML stores in another form are converted to the
-form of the folder. Where the data differ, a comment next to the number states how.
+``uci_classification/NAME.npz`` (``X``, ``y``), and ``tables/NAME.csv.gz``. Its pictures are
+``images/mnist_train_10k.npz`` and ``images/fashion_mnist_2k.npz`` (``X`` of grey values 0 … 255, ``y``). ``"openml"``
+fetches the same sets with :func:`sklearn.datasets.fetch_openml`, by number instead of name. They are stored in
+scikit-learn's cache (``data_home``), so a second run needs no network. Sets that OpenML stores in another form are
+converted to the form of the folder. Where the data differ, a comment next to the number states how.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPENML = "openml"
 
 DIGITS, N_DIGITS = 554, 10_000
 """mnist_784, 70,000 rows, columns pixel1 … pixel784 and class "0" … "9". The first 10,000 rows are used, which belong
-to MNIST's training part. The folder has the same number of rows, mostly other pictures."""
+to MNIST's training part. The folder also has 10,000 rows, but most of its pictures differ."""
 CLOTHES, N_CLOTHES = 40996, 2_000
 """Fashion-MNIST, in the same form; the first 2,000 rows are used."""
 
@@ -39,9 +39,9 @@ order of rows with tied values, and splits by position depend on the order of al
 NOT_COLUMNS = "cooling_load", "y2"
 
 CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
-    # The folder has the first two sets as LIBSVM scales them, each column to [−1, 1]. There, breast_cancer has the
-    # number of the sample as its first column, and lacks the 16 rows with missing values. At OpenML,
-    # the sets are not scaled, and breast_cancer has no such number (9 columns).
+    # The folder has the first two sets as scaled by LIBSVM, each column to [−1, 1]. There, breast_cancer has the
+    # sample number as its first column, and lacks the 16 rows with missing values. At OpenML,
+    # the sets are not scaled, and breast_cancer has no sample number (9 columns).
     "australian": (40981, "A15", ("0", "1")),
     "breast_cancer": (15, "Class", ("benign", "malignant")),  # breast-w: Wisconsin, 1992, not the later wdbc (1510)
     "glass": (
@@ -50,8 +50,8 @@ CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
         ("build wind float", "build wind non-float", "vehic wind float", "containers", "tableware", "headlamps"),
     ),
     # The folder has 1,000 rows of 21 columns from Breiman's generator. waveform-5000 is another draw of this
-    # generator, with 19 more columns of pure noise: its first 1,000 rows and 21 columns have the same
-    # distribution, not the same values.
+    # generator, with 19 more columns of pure noise. Its first 1,000 rows and 21 columns have the same
+    # distribution, but other values.
     "waveform": (60, "class", ("0", "1", "2")),
 }
 """Number, target and classes (0 … K − 1) at OpenML. The order of the rows may differ from that in the folder."""
@@ -102,7 +102,7 @@ BIKE_WORDS: dict[str, dict[str, int]] = {
 BIKE_UNITS = {"temp": 41.0, "atemp": 50.0, "windspeed": 67.0}
 """Value that corresponds to 1 in the folder: temperature (°C), felt temperature (°C), wind speed (km/h)."""
 
-CREDIT_WORDS: dict[int, tuple[str, Sequence[str]]] = {  # column → prefix of its codes, and words in their order
+CREDIT_WORDS: dict[int, tuple[str, Sequence[str]]] = {  # column → prefix of its codes, and words in code order
     0: ("A1", ("<0", "0<=X<200", ">=200", "no checking")),
     2: (
         "A3",
@@ -128,7 +128,7 @@ CREDIT_WORDS: dict[int, tuple[str, Sequence[str]]] = {  # column → prefix of i
     19: ("A20", ("yes", "no")),
 }
 FROM_ZERO = 2, 3
-"""Columns of credit_g whose codes start at 0, A30 and A40; the others start at 1."""
+"""Columns of credit_g whose codes start at 0 (A30 and A40) instead of 1."""
 
 
 # ---------------------------------------------------------------------- public functions
@@ -174,7 +174,7 @@ def clothes(source: str | Path, *, data_home: str | Path | None = None) -> np.nd
 def uci_regression(
     name: str, source: str | Path, *, data_home: str | Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return X of shape (n, d) and y of shape (n,), float: boston, concrete, energy, wine or yacht."""
+    """Return float X (n, d) and y (n,) of boston, concrete, energy, wine or yacht."""
     number, target = _known(name, REGRESSION)
     if not _is_openml(source):
         with np.load(_file(source, f"uci_regression/{name}.npz")) as held:
@@ -199,9 +199,9 @@ def gap_masks(X: np.ndarray) -> np.ndarray:
     Notes
     -----
     The middle third consists of the 2 round(n / 6) rows around the middle of the sorted column. If values are tied, the
-    sorting determines which of these rows belong to it. The published splits used the quicksort of an older NumPy,
-    whose order of ties depends on the positions of the rows in the file. With this quicksort, all 46 masks of boston,
-    concrete, energy, wine and yacht equal the published masks. With a stable sort, 8 masks do.
+    sorting algorithm determines which of the tied rows belong to it. The published splits used the quicksort of an
+    older NumPy, whose order of ties depends on the positions of the rows in the file. With this quicksort, all 46 masks
+    of boston, concrete, energy, wine and yacht equal the published masks. With a stable sort, only 8 masks do.
     """
     X = np.asarray(X, dtype=float)
     n, half = len(X), round(len(X) / 6)
@@ -214,7 +214,7 @@ def gap_masks(X: np.ndarray) -> np.ndarray:
 def uci_classification(
     name: str, source: str | Path, *, data_home: str | Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return X of shape (n, d), float, and classes 0 … K − 1: australian, breast_cancer, glass or waveform."""
+    """Return float X (n, d) and classes 0 … K − 1 (n,) of australian, breast_cancer, glass or waveform."""
     number, target, classes = _known(name, CLASSIFICATION)
     if not _is_openml(source):
         with np.load(_file(source, f"uci_classification/{name}.npz")) as held:
@@ -232,11 +232,11 @@ def uci_classification(
 
 
 def table(name: str, source: str | Path, *, data_home: str | Path | None = None) -> pd.DataFrame:
-    """Return a table with target, text and missing values.
+    """Return a table including its target; columns may have text and missing values.
 
     The names are california_housing, diamonds, bike_sharing_hourly, credit_g and phoneme. Columns have the names and
-    values of the file in the folder. Columns that reveal the target are omitted (``GIVEN_AWAY``). Columns without names
-    in the file are called "0", "1" and so on.
+    values of the file in the folder. Columns in ``GIVEN_AWAY`` are omitted. Columns without names in the file are
+    called "0", "1" and so on.
     """
     number, columns = _known(name, TABLES)
     if not _is_openml(source):
@@ -288,10 +288,9 @@ def _file(source: str | Path, name: str) -> Path:
 
 
 def _fetched(number: int, data_home: str | Path | None, dtype: type, as_frame: bool) -> Any:
-    """Fetch a set with all values of one type.
+    """Return a fetched set, with all values of the type ``dtype``.
 
-    Without a type, scikit-learn up to 1.9 cannot read numeric categories with pandas 3.1 (scikit-learn's pull request
-    34902).
+    Without a type, scikit-learn up to 1.9 cannot read numeric categories with pandas 3.1 (its pull request 34902).
     """
     try:
         return fetch_openml(
@@ -321,7 +320,7 @@ def _pictures(number: int, n_rows: int, data_home: str | Path | None) -> tuple[n
 
 
 def _coded(column: pd.Series, codes: Mapping[str, Any]) -> pd.Series:
-    """Replace each word by its code."""
+    """Return the column with each word replaced by its code."""
     unknown = sorted(set(map(str, column)) - set(codes))
     if unknown:
         raise ValueError(
@@ -340,10 +339,10 @@ def _plain(column: pd.Series) -> pd.Series:
 
 
 def _quicksort_order(values: np.ndarray, short: int = 15) -> np.ndarray:
-    """Return the sorting positions, with ties in the order of the quicksort of an older NumPy.
+    """Return the positions that sort the values, with ties ordered as by an older NumPy's quicksort.
 
-    The pivot is the median of three values, the larger part is deferred, and parts of up to 16 values use insertion
-    sort.
+    The pivot is the median of three values, the larger part is deferred, and insertion sort is used for parts of up to
+    16 values.
     """
     x, order = values.tolist(), list(range(len(values)))
     parts = [(0, len(order) - 1)]

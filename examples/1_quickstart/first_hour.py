@@ -6,7 +6,7 @@ This script leads from two CSV files to intervals that can be trusted, step by s
 1. Bike rentals per hour. The date is text, and some cells hold "?". The first fit issues warnings that name the remedy;
    the second fit issues none. The next steps list how each column is read, report and draw held-out predictions,
    compute intervals, save the model, and cross-validate.
-2. Prices of diamonds, which are positive and skewed: a transformation keeps their intervals above zero.
+2. Prices of diamonds, which are positive and skewed. A transformation keeps their intervals above zero.
 
 Run ``python examples/1_quickstart/first_hour.py``. The tables are simulated, with the columns of two public tables
 (``stand_ins.py``), so that nothing is downloaded. With ``--data DIR`` the script reads samples of the public tables:
@@ -41,7 +41,7 @@ def step(text):
 
 
 def fitted(model, X, y):
-    """Fit the model, and print its warnings without their line in the code."""
+    """Return the fitted model, and print its warnings without their source lines."""
     with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always")
         model.fit(X, y)
@@ -72,7 +72,7 @@ def write_files(folder, data, n_rows):
 
 
 def bike_rentals(path, out, n_folds, settings):
-    """Walk through the first table."""
+    """Print the steps for the first table."""
     step("read the file as it is")
     table = pd.read_csv(path)
     print(table.iloc[:3, :12].to_string(index=False))
@@ -121,7 +121,7 @@ def bike_rentals(path, out, n_folds, settings):
 
 
 def prices_of_diamonds(path, out, settings):
-    """Walk through the second table."""
+    """Print the steps for the second table."""
     step("read the file as it is")
     table = pd.read_csv(path)
     print(table.head(3).to_string(index=False))

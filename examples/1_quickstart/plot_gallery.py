@@ -9,8 +9,8 @@ One picture for each display of ``sklearn_laplace.plotting``.
 4. ``UncertaintyDisplay``: on noisy moons, do errors coincide with uncertainty, and how large is its epistemic part?
 5. ``EntropyDisplay``: entropies of test digits 0 to 4, the training classes, and of digits 5 to 9, which are new.
 6. ``PriorPathDisplay``: evidence and leave-one-out density as functions of the prior precision.
-7. ``FeatureRelevanceDisplay``: the relevance of ten columns, from one prior precision for each; the function uses the
-   first five.
+7. ``FeatureRelevanceDisplay``: the relevance of ten columns, each with a separate prior precision. The target depends
+   on the first five.
 8. ``OverviewDisplay``, the result of ``LaplaceRegressor.plot``: intervals, calibration and relevance for diabetes.
 
 Run ``python examples/1_quickstart/plot_gallery.py``. With ``--quick`` it uses fewer rows; ``--out DIR`` sets the folder
@@ -46,14 +46,14 @@ KNOWN = 5  # digits below this are the training classes
 
 
 def curve_with_a_gap(n):
-    """Draw a noisy sine without inputs between −2 and 2."""
+    """Return X (n, 1) and y (n,) of a noisy sine without inputs between −2 and 2."""
     rng = np.random.default_rng(0)
     x = rng.uniform(2.0, 5.0, n) * np.where(np.arange(n) % 2, 1.0, -1.0)
     return x[:, None], np.sin(1.3 * x) + 0.2 * x + 0.25 * rng.normal(size=n)
 
 
 def digits(n_train):
-    """Return training and test rows of the training classes, and all rows of the other digits."""
+    """Return training and test rows of the training classes, and X of the other digits."""
     X, y = load_digits(return_X_y=True)
     known = y < KNOWN
     X_train, X_test, y_train, y_test = train_test_split(

@@ -55,7 +55,7 @@ BLUE, ORANGE, BLACK, GREY = "#0072B2", "#E69F00", "#000000", "#999999"  # Okabe 
 
 
 def boosted(X, y):
-    """Fit boosting. It predicts no standard deviation, so all rows get that of its cross-validated errors."""
+    """Return a predictor by boosting, whose std for all rows is the RMS of its cross-validated errors."""
     model = HistGradientBoostingRegressor(random_state=0)
     std = np.sqrt(np.mean((y - cross_val_predict(model, X, y, cv=5)) ** 2))
     model.fit(X, y)
@@ -63,7 +63,7 @@ def boosted(X, y):
 
 
 def with_std(model, X, y):
-    """Return a function that predicts mean and standard deviation of new rows."""
+    """Fit the model, and return a function that predicts mean and standard deviation."""
     model.fit(X, y)
     return lambda X_new: model.predict(X_new, return_std=True)
 
@@ -96,10 +96,10 @@ def coverage(y, mean, std):
 
 
 def customers(n):
-    """Draw n customers; a twentieth of the values of two columns is missing.
+    """Return X (n, 6) and y (n,) of n customers; a twentieth of the values in two columns is missing.
 
-    The columns are age, income, hours, plan, channel and town (30 levels). The array has the type object, because
-    pandas is optional. A data frame can be passed in the same way.
+    The columns are age, income, hours, plan, channel and town (30 levels). X has the type object, because pandas is
+    optional. A data frame works as well.
     """
     rng = np.random.default_rng(0)
     age, log_income, hours = rng.uniform(18, 80, n), rng.normal(10.0, 0.6, n), rng.uniform(0, 40, n)
@@ -151,7 +151,7 @@ def true_curve(x):
 
 
 def draw_curve(n, rng):
-    """Draw n noisy points on the curve, left and right of the gap."""
+    """Draw X (n, 1) and y (n,) on the noisy curve, left and right of the gap."""
     x = rng.uniform(GAP[1], 5.0, n) * np.where(np.arange(n) % 2, 1.0, -1.0)
     return x[:, None], true_curve(x) + NOISE * rng.normal(size=n)
 
@@ -251,7 +251,7 @@ def draw_moons(model, X, y, path):
 
 
 def search(n):
-    """Compare prior precisions by log-likelihood in two folds; report the coverage of the best on held-out rows."""
+    """Compare prior precisions by log-likelihood in two folds, and print the held-out coverage of the best one."""
     X, y = make_friedman1(n + N_NEW, noise=1.0, random_state=0)
     manual_seed(0)  # for the initial weights
     layers = nn.Sequential(nn.Linear(10, 50), nn.Tanh(), nn.Linear(50, 1))
@@ -285,7 +285,7 @@ def print_table(title, columns, rows):
 
 
 def print_gains(scores):
-    """Print the mean gain in log-likelihood of the first model over each other one, and its two standard errors."""
+    """Print the first model's mean gain in log-likelihood over each other model, ± two standard errors."""
     ours, *peers = scores
     said = []
     for peer in peers:

@@ -1,6 +1,6 @@
 """Simulated tables with the columns of two public tables, so that an example needs no download.
 
-- ``bike``: hours of a bike rental, as in *Bike Sharing* (Fanaee-T & Gama 2013; hour.csv of the UCI repository)
+- ``bike``: hourly bike rentals, as in *Bike Sharing* (Fanaee-T & Gama 2013; hour.csv of the UCI repository)
 - ``diamonds``: prices of diamonds, as in the R package ggplot2 (diamonds.csv)
 
 Names, units, ranges and main effects of the columns are those of the originals; every value is drawn at random.
@@ -20,7 +20,7 @@ CLARITIES = {"I1": -0.71, "SI2": -0.28, "SI1": -0.11, "VS2": 0.04, "VS1": 0.11, 
 
 
 def bike(n_rows, seed=0):
-    """Draw rows of hours, about two per day, sorted by time; ``dteday`` is text."""
+    """Return a table of n_rows random hours, sorted by time; ``dteday`` is text."""
     rng = np.random.default_rng(seed)
     instant = np.sort(rng.choice(min(HOURS, 12 * n_rows), n_rows, replace=False))
     time = pd.Series(pd.Timestamp("2011-01-01") + pd.to_timedelta(instant, unit="h"))
@@ -58,7 +58,7 @@ def bike(n_rows, seed=0):
 
 
 def diamonds(n_rows, seed=0):
-    """Draw rows of diamonds; ``price`` is skewed, and its standard deviation grows with its mean."""
+    """Return a table of n_rows diamonds; ``price`` is skewed, and its standard deviation grows with its mean."""
     rng = np.random.default_rng(seed)
     carat = np.exp(-0.39 + 0.58 * rng.normal(size=n_rows)).clip(0.2, 5).round(2)
     cut, colour, clarity = (

@@ -1,9 +1,9 @@
 """Shared code of the comparisons: real tables, measurements, printing and drawing.
 
 *MAP training* is the unit of all times. It trains one net with the same layers to the mode of its posterior, with prior
-and noise selected by the evidence. Its posterior is minimal: the diagonal of the last layer. On each split, MAP
-training runs first, followed by each choice in turn. A time is the median, over the splits, of the run time of the
-choice divided by that of MAP training.
+and noise selected by the evidence. The posterior is minimal: diagonal, and for the last layer only. On each split, MAP
+training runs first, followed by each choice in turn. A time is the run time of a choice divided by that of MAP
+training, as the median over the splits.
 
 *Gain* is the mean log-likelihood of a held-out row, minus that of the reference on the same rows. Its standard error is
 that of the paired differences, corrected for the overlap of the splits: √((1/J + n_test / n_train) s²), Nadeau & Bengio
@@ -84,7 +84,7 @@ class Table:
         return self.estimator is LaplaceClassifier
 
     def small(self) -> Table:
-        """Table with a fifth of the rows and a small net, for ``--quick``."""
+        """Return a table with a fifth of the rows and a small net, for ``--quick``."""
         options = {**self.options, "hidden_layer_sizes": (5,)}
         return replace(self, n_train=self.n_train // 5, n_test=self.n_test // 5, options=options)
 
@@ -144,7 +144,7 @@ def map_log_likelihood(model: Any, part: Part) -> float:
 
 
 def held_bytes(model: Any) -> int:
-    """Return the bytes of all tensors in the curvature and posterior of each member; shared memory counts once."""
+    """Return the bytes of all tensors in the members' curvatures and posteriors; shared memory counts once."""
     storages: dict[int, int] = {}
     seen: dict[int, Any] = {}  # keeps the values alive, so that their ids are not reused
 
@@ -169,7 +169,7 @@ def held_bytes(model: Any) -> int:
 
 
 class Allocated(TorchDispatchMode):
-    """Count the bytes of tensors created in its context: tensors alive now, and the peak."""
+    """Count the bytes of tensors created in its context: those alive now, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,16 +237,15 @@ Results = dict[str, Measured]
 
 
 def posteriors(table: Table, choices: Mapping[str, Mapping[str, Any]], n_splits: int) -> Results:
-    """Fit each choice on each split; all choices share one training run, cached by ``memory=``.
+    """Return the results of each choice on each split. Per split, all choices share a training run (``memory=``).
 
-    For "MAP alone", the fit time is 1, the unit. Its prediction time is the time to compute means or plugin
-    probabilities.
+    For "MAP alone", the fit time is 1, the unit. Its prediction time is that of means or plugin probabilities.
 
     Parameters
     ----------
     table : Table
     choices : dict from name to parameters of the estimator
-        Parameters that do not change the training.
+        They must not change the training.
     n_splits : int
     """
     results = {name: Measured() for name in (MAP, *choices)}
@@ -319,11 +318,11 @@ def dots(
     labels: Mapping[str, str],
     title: str,
 ) -> Figure:
-    """Draw a row of panels per table and a panel per column; the last column is the standard error of the gain.
+    """Return a figure with a row of panels per table, one panel for each label.
 
     Parameters
     ----------
-    tables : dict from title to the printed rows
+    tables : dict from title to the printed rows, whose last number is the standard error of the gain
     columns : sequence of str
         Names of the printed columns.
     labels : dict from column to axis label

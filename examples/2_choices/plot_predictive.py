@@ -22,7 +22,7 @@ How to read the tables: all rows of a table are the same fit with different opti
   "glm".
 
 Output of ``python examples/2_choices/plot_predictive.py`` on five splits. Of the closed forms, "moderated" is closest
-to the integral. With two and five classes, "moderated" is off by .0017 and .0036, and "probit" by .0017 and .0042. The
+to the integral. For two and five classes, "moderated" is off by .0017 and .0036, and "probit" by .0017 and .0042. The
 plugin is off by .006 and .009, and "bridge" by .006 and .029. The link "mc" is off by .0003 and .0004, at 1.3 to 1.5
 times the cost of the closed forms. The grid takes about 5 and 140 times as long as the closed forms. On diabetes,
 weight samples are .13 nats per row worse than the linearised net, with ten samples as well as with 1,000. With 1,000
@@ -56,7 +56,7 @@ def options(table):
 
 
 def predicted(model, X):
-    """Return probabilities (n, C), or standard deviations (n,)."""
+    """Return probabilities (n, C), or standard deviations (n,) of a regressor."""
     return model.predict_std(X) if isinstance(model, choice.LaplaceRegressor) else model.predict_proba(X)
 
 

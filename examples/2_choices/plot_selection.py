@@ -6,11 +6,11 @@ is a number or a rule:
 
 - ``evidence``: the log marginal likelihood of all rows.
 - ``loo``: the leave-one-out log density of the linearised net.
-- ``auto``, the default: in an ensemble, the value of largest evidence times a factor. The factor is chosen on held-out
-  rows, because each member is trained without a fold. "auto, one net" uses the evidence. In classification, held-out
-  rows of a copy of the net correct this value.
+- ``auto``, the default: in an ensemble, the value of largest evidence times a factor. The factor is chosen on the folds
+  that the members are trained without. "auto, one net" uses the evidence. In classification, held-out rows of a copy of
+  the net correct this value.
 
-In regression, "auto" and "loo" also choose the noise level by their own rule. The other choices use the evidence.
+In regression, "auto" and "loo" also choose the noise level by their own rule. For the others, the evidence chooses it.
 
 How to read the tables:
 
@@ -23,8 +23,8 @@ How to read the tables:
 
 Output of ``python examples/2_choices/plot_selection.py`` on three splits of breast cancer and diabetes, in a former
 version whose "auto" had four nets. "auto" takes 2.1 and 2.2 times as long as MAP training. "loo" takes 1.8 and 1.0
-times as long, and a number .25 and .34 times. No rule differs from the evidence by two standard errors. The number 1 is
-.015 nats per row worse on breast cancer, with a standard error of .006.
+times as long, and a number takes .25 and .34 times as long. No rule differs from the evidence by two standard errors.
+The number 1 is .015 nats per row worse on breast cancer, with a standard error of .006.
 """
 
 import choice

@@ -19,17 +19,17 @@ How to read the tables: times are fractions of the training time of one net.
 - *fit* is the time to compute the posterior of the trained net, which is read from the cache of ``memory=``.
 - *predict* is the prediction time for the held-out rows.
 - *kB held* is the size of all tensors in curvature and posterior.
-- *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior; the error is that
-  of this paired difference. Without a posterior ("MAP alone"), the net's own probabilities are used. For regression,
-  its mean is used with the standard deviation of the training residuals.
+- *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior, with the standard
+  error of this paired difference. "MAP alone" has no posterior and uses the net's own probabilities. For regression, it
+  uses the net's mean with the standard deviation of the training residuals.
 
 The fit of "MAP alone" is the training itself, which the other fits do not include.
 
 Output of ``python examples/2_choices/plot_structure.py`` on five splits. On diabetes and breast cancer, the exact
-posterior in its dual form ("functional") takes .06 and .09 of a training. Training has already computed that curvature.
-"diag" takes .05 and .04. All gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten
-digits, "full" takes 7.6 trainings and 55 MB, and "kron" takes .17 of a training and .1 MB. There, all structures are
-about .008 nats per row worse than MAP alone.
+posterior in its dual form ("functional") takes .06 and .09 of the training time. Training has already computed that
+curvature. "diag" takes .05 and .04. All gains are within .001 and .003 of each other, with standard errors of .006 and
+.02. On ten digits, "full" takes 7.6 times the training time and 55 MB, and "kron" takes .17 of it and .1 MB. There, all
+structures are about .008 nats per row worse than MAP alone.
 """
 
 import choice

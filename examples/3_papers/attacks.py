@@ -52,7 +52,7 @@ class Ways:
 
 
 def ways(source: str | None, seed: int, quick: bool, confident: bool = False) -> Ways:
-    """Train a net of experiment 5 on its data, and build all ways to predict with it.
+    """Return a net of experiment 5 trained on its data, with all ways to predict.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def style(name: str) -> dict[str, str]:
 def untargeted(
     method: Ensemble, X: np.ndarray, y: np.ndarray, spread: np.ndarray, steps: Sequence[float]
 ) -> np.ndarray:
-    """Return mean entropy and accuracy, (len(steps), 2), after one step away from the predicted class.
+    """Return mean entropy and accuracy, (len(steps), 2), after one step of each size away from the predicted class.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_step
 
 
 def steps_to(share: float, curve: np.ndarray) -> int:
-    """Return the first step after which more than this share is classified as 0; number of steps + 1 if none."""
+    """Return the first step after which more than this share is classified as 0, or else the number of steps + 1."""
     reached = np.flatnonzero(curve[:, 2] > share)
     return int(reached[0]) if len(reached) else len(curve)
 

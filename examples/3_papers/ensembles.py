@@ -1,9 +1,9 @@
 r"""Ways to predict with one trained net (Ritter et al. 2018, section 5.2), and scores of their probabilities.
 
 Each way is an average over nets of one architecture, :math:`p(y \mid x) = \frac1S \sum_s \mathrm{softmax}(f_s(x))_y`.
-The nets are one net, nets with dropped units, or nets with weights drawn from a Laplace approximation. A dropped unit
-is a zero column in the weights of the next layer. So all three ways are sets of weights, which are the same for all
-rows and for the gradient of an attack.
+The nets are a single net, nets with dropped units, or nets with weights drawn from a Laplace approximation. A dropped
+unit is a zero column in the weights of the next layer. So each way is a set of weights, which is the same for all rows
+and for the gradient of an attack.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def laplace(
     sample_weight: np.ndarray | None = None,
     **options: object,
 ):
-    """Return a Laplace approximation of a trained net; Kronecker factors use the damping of eq. 9.
+    """Return a Laplace approximation of a trained net; Kronecker factors have the damping of the source's equation 9.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def laplace(
         Weight samples of the predictive.
     sample_weight : ndarray of shape (n,), optional
     **options
-        Of ``LaplaceClassifier``.
+        Parameters of ``LaplaceClassifier``.
     """
     model = LaplaceClassifier(
         FrozenEstimator(net),
@@ -129,7 +129,7 @@ def laplace(
         random_state=seed,
         **options,
     )
-    with warnings.catch_warnings():  # an optimum with dropout is no mode without dropout: every fit would warn
+    with warnings.catch_warnings():  # an optimum with dropout is not a mode without dropout: every fit would warn
         warnings.simplefilter("ignore", UserWarning)
         return model.fit(X, y, sample_weight)
 
@@ -162,7 +162,7 @@ def choose_scale(
     pretended: Sequence[float] = PRETENDED,
     precisions: Sequence[float] = PRIOR_PRECISIONS,
 ) -> Choice:
-    """Choose the N and τ of smallest cross-entropy on held-out rows, and refit the model with them.
+    """Return the N and τ of smallest cross-entropy on held-out rows, and refit the model with them.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def loosest(
     n_samples: int,
     precisions: Sequence[float] = LOOSE_PRECISIONS,
 ) -> float:
-    """Refit the model with N = n and the smallest τ that loses at most one point of accuracy against the net.
+    """Refit the model with N = n and the smallest τ that costs at most one point of accuracy; return this τ.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def loosest(
 
 
 def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) -> LaplaceClassifier:
-    """Refit the model with N and τ: N rows instead of n correspond to a temperature of n/N."""
+    """Return the model refitted with N and τ: N rows instead of n correspond to a temperature of n/N."""
     with warnings.catch_warnings():  # a prior precision selected on validation rows may be very small or large
         warnings.simplefilter("ignore", UserWarning)
         return model.refit_laplace(prior_precision=prior_precision, temperature=1 / pretended)
@@ -249,7 +249,7 @@ def sharpening(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def draw_inverse_ecdf(axis: Axes, entropies: dict[str, np.ndarray], title: str, n_classes: int = 10) -> None:
-    """Draw the share of rows above each entropy, one curve per method; dashed with N and τ of the training."""
+    """Draw the share of rows above each entropy, one curve per method (dashed for N and τ of the training)."""
     for name, values in entropies.items():
         ordered = np.concatenate([[0.0], np.sort(values), [math.log(n_classes)]])
         above = np.concatenate([[1.0], 1 - np.arange(1, len(values) + 1) / len(values), [0.0]])

@@ -1,8 +1,8 @@
 """Shared code of the experiments: options, evaluation of the claims, printing and storage.
 
-The *claims* of an experiment are conditions on its measured numbers, fixed before its first run. They are a dict from a
-sentence to a function of the measured numbers. If all claims hold, the experiment is reproduced; if some claims hold,
-it is reproduced in part; otherwise it is not reproduced. The script explains the claims that do not hold (``why``).
+The *claims* of an experiment are conditions on its measured numbers, fixed before its first run. A dict maps each
+sentence to a function of the numbers. If all claims hold, the experiment is reproduced; if some claims hold, it is
+reproduced in part; otherwise it is not reproduced. The script explains the claims that do not hold (``why``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Experiment:
         print(f"seed {self.seed}" + (", quick run: no conclusions" if self.quick else ""))
 
     def choose(self, *sentences: str) -> None:
-        """Print the choices that the source does not specify."""
+        """Print and store choices that the source does not specify."""
         for sentence in sentences:
             self.choices.append(sentence)
             print(f"choice: {sentence}")

@@ -50,14 +50,14 @@ def sample(
     target: float = 0.8,
     step_size: float = 0.01,
 ) -> Draws:
-    """Run the chains; this takes (n_warmup + n_draws) · path_length / ε gradients of all chains together.
+    """Run the chains and return their draws, with about (n_warmup + n_draws) · path_length / ε gradients per chain.
 
     Parameters
     ----------
     density : callable
     start : ndarray of shape (C, P)
     n_draws, n_warmup : int
-        Draws of each chain, and preceding iterations that choose ε: a few hundred.
+        Draws of each chain, and preceding iterations that adapt ε (a few hundred).
     path_length : float
         Mean length of a trajectory, in units of θ.
     rng : numpy.random.Generator
@@ -93,7 +93,7 @@ def sample(
 def leapfrog(
     density: Density, theta: np.ndarray, momentum: np.ndarray, gradient: np.ndarray, step: np.ndarray, n_steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return θ, p, log density and gradient after n_steps of size (C,) or (1,), given the gradient at the start."""
+    """Return θ, p, log density and gradient after n_steps steps of sizes (C,) or (1,), given the initial gradient."""
     step = step[:, None]
     momentum = momentum + step / 2 * gradient
     for taken in range(1, n_steps + 1):

@@ -72,7 +72,7 @@ def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
 
 
 def letters() -> np.ndarray:
-    """Return letters A to J in matplotlib's fonts, as 8 × 8 pictures in [0, 1]: a small notMNIST.
+    """Return letters A to J in matplotlib's fonts, as pictures in [0, 1] of shape (m, 8, 8), like a small notMNIST.
 
     Each glyph fills a bitmap of 32 × 32, which is averaged over blocks of 4 × 4 pixels, as for the digits.
     """
@@ -131,7 +131,7 @@ def plain_net(n_pixels: int, width: int) -> nn.Sequential:
 
 
 def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay: float = 1e-3, **options: object):
-    """Train the module as a skorch net, by SGD with the source's rate 10⁻² and momentum .9; call ``seeded`` first.
+    """Return a skorch net trained by SGD with the source's rate 10⁻² and momentum .9; call ``seeded`` first.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay:
     decay : float
         Factor of ½‖θ‖², added to the mean loss.
     **options
-        Further options of skorch.
+        Further parameters of the skorch net.
     """
     settings = {"lr": 1e-2, "optimizer__momentum": 0.9, "optimizer__weight_decay": decay, "batch_size": 50}
     net = NeuralNetClassifier(
@@ -160,6 +160,6 @@ def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay:
 
 
 def seeded(module_of, seed: int, *arguments: int) -> nn.Module:
-    """Create a module; the seed determines its initial weights and the subsequent training."""
+    """Return a new module; the seed determines its initial weights and the subsequent training."""
     torch.manual_seed(seed)
     return module_of(*arguments)

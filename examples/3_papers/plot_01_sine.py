@@ -10,10 +10,10 @@ Gauss–Newton matrix of all weights,
 
 with prior precision λ and noise chosen by the evidence at these weights. The source predicts from −10 to 13. Its
 figures show a band that is narrow on the data and wide outside. With scaled inputs, the bands "become more concise and
-do not pan out as much". The first observation is the claim. The second observation depends on the seed, so this script
-repeats it for several seeds.
+do not pan out as much". The claims test the first observation. The second one depends on the seed, so this script uses
+several seeds.
 
-The source does not specify the number of epochs, or what is scaled and how.
+The source specifies neither the number of epochs nor the scaling.
 """
 
 import matplotlib.pyplot as plt
@@ -42,16 +42,16 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_laplace import LaplaceRegressor
 
 CLAIMS = {
-    "raw x: median epistemic std on the data below half the noise std (.15)": (
+    "raw x: the median epistemic std on the data is below half the noise std (.15)": (
         lambda m: m["raw x, std inside"] < NOISE / 2
     ),
-    "raw x: median epistemic std outside the data at least five times as large": (
+    "raw x: the median epistemic std outside the data is at least five times as large": (
         lambda m: m["raw x, outside / inside"] >= 5.0
     ),
-    "standardised x: median epistemic std on the data below half the noise std (.15)": (
+    "standardised x: the median epistemic std on the data is below half the noise std (.15)": (
         lambda m: m["standardised x, std inside"] < NOISE / 2
     ),
-    "standardised x: median epistemic std outside the data at least five times as large": (
+    "standardised x: the median epistemic std outside the data is at least five times as large": (
         lambda m: m["standardised x, outside / inside"] >= 5.0
     ),
 }
@@ -67,7 +67,7 @@ def fitted(X, y, seed, epochs):
 
 
 def numbers(model, X_test):
-    """Return a row of the table (see COLUMNS); the last number is the RMS distance of mean and sine on the data."""
+    """Return the ``COLUMNS`` of the table; the last one is the RMS distance between mean and sine on the data."""
     inside, outside = inside_and_outside(model.predict_std(X_test, kind="epistemic"))
     error = model.predict(X_test[INSIDE]) - np.sin(X_TEST[INSIDE, 0])
     precision = np.log10(model.prior_precision_)
@@ -75,7 +75,7 @@ def numbers(model, X_test):
 
 
 def draw(run, X, y, models, spreads):
-    """Top: bands of the first seed. Bottom: epistemic std of all seeds."""
+    """Draw bands of the first seed (top) and epistemic stds of all seeds (bottom)."""
     figure, axes = plt.subplots(2, 2, figsize=(10, 6), layout="constrained", sharex=True, sharey="row")
     for (above, below), (name, (model, X_test)) in zip(axes.T, models.items(), strict=True):
         mean, total = model.predict(X_test, return_std=True)

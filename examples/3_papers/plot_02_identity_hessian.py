@@ -8,8 +8,8 @@ The source of experiment 1 writes the Gauss–Newton matrix as
 
 and computes the middle factor from its criterion, the *mean* squared error, whose second derivative is :math:`2 / N`.
 With this factor, the bands are useless. So a line of the code replaces the factor by the identity. The author remarks
-that the results are much better, for an unknown reason. The text notes that its bands "in some sense" look better than
-those of the library. Two errors produce these bands:
+that the results are much better, for an unknown reason. The text notes that these bands "in some sense" look better
+than those of an existing library. Two errors produce them:
 
 1. **The loss is not the likelihood.** :math:`\tfrac1N \sum_n (y_n - f_n)^2` is the negative log-likelihood of N rows
    only if :math:`\sigma^2 = N / 2`. For N = 150 this is a noise std of 8.7, but that of the data is .3. :math:`H_n = 1`
@@ -47,13 +47,13 @@ from sine import (
 from sklearn_laplace import LaplaceRegressor
 
 CLAIMS = {
-    "correct (likelihood's Hessian, drawn with the root): std on the data .06 to .08": (
+    "correct (likelihood's Hessian, drawn with the root): the std on the data is .06 to .08": (
         lambda m: 0.06 <= m["1/noise², root, inside"] <= 0.08
     ),
-    "as coded (Hessian of the mean loss, drawn with the root): std on the data 1.1 to 1.3": (
+    "as coded (Hessian of the mean loss, drawn with the root): the std on the data is 1.1 to 1.3": (
         lambda m: 1.1 <= m["mean loss, root, inside"] <= 1.3
     ),
-    "both errors (identity, drawn with the covariance): std on the data .05 to .08": (
+    "both errors (identity, drawn with the covariance): the std on the data is .05 to .08": (
         lambda m: 0.05 <= m["identity, covariance, inside"] <= 0.08
     ),
 }
@@ -63,7 +63,7 @@ N_SAMPLES = 100
 
 
 def frozen_fits(seed, epochs, noise=NOISE):
-    """Return the net of experiment 1 after each of the given numbers of epochs, with its curvature."""
+    """Return Laplace fits of experiment 1's net after each of the given numbers of epochs."""
     X, y = sine_data(seed, noise=noise)
     options = {"hessian_structure": "full", "likelihood": "gaussian", "random_state": seed}
     options |= {"prior_precision": 1.0, "sigma_noise": noise}
@@ -76,9 +76,9 @@ def hessians(n=150, noise=NOISE):
 
 
 def spreads(model, X=X_TEST):
-    """Return the std of the linearised outputs for weights drawn with the root of the covariance, and with Σ itself.
+    """Return the std of the linearised outputs for weights drawn with the root of the covariance Σ, and with Σ itself.
 
-    Both have closed forms: diag(J Σ Jᵀ)^½ with the root, which is ``predict_std``, and diag(J Σ² Jᵀ)^½.
+    Both have closed forms: diag(J Σ Jᵀ)^½ with the root, which is ``predict_std``, and diag(J Σ² Jᵀ)^½ with Σ.
     """
     _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
     projected = torch.stack([model.posterior_.solve(row) for row in jacobian.rows()[:, 0].double()])  # Σ Jᵀ, row by row
@@ -86,7 +86,7 @@ def spreads(model, X=X_TEST):
 
 
 def sampled(model, X=X_TEST):
-    """Return sampled versions of both, with as many draws as the source (its ``linear_sampling``)."""
+    """Return sampled versions of both stds, with the 100 draws of the source's ``linear_sampling``."""
     _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
     dense = jacobian.rows()[:, 0].double()
     generator = torch.Generator().manual_seed(0)
@@ -97,7 +97,7 @@ def sampled(model, X=X_TEST):
 
 
 def combinations(run, fits):
-    """Return median stds inside and outside for each Hessian and way to draw, closed form and sampled."""
+    """Return median stds inside and outside for each Hessian and way to draw; also print sampled ones."""
     rows = {}
     for name, noise in hessians().items():
         for how in DRAWS:
@@ -113,7 +113,7 @@ def combinations(run, fits):
 
 
 def elsewhere(run, fits, n_seeds, epochs):
-    """Compare the correct std with that under both errors, for other prior precisions and noise levels."""
+    """Return the ratio of the std under both errors to the correct std, for other prior precisions and noise levels."""
     rows = {}
 
     def add(name, models, precision, noise):
@@ -137,7 +137,7 @@ def elsewhere(run, fits, n_seeds, epochs):
 
 
 def less_trained(run, fits):
-    """Return the numbers used by the claims, for nets trained for fewer epochs; ``fits`` maps epochs to models.
+    """Return measured numbers, table rows, and the epochs for which all claims hold; ``fits`` maps epochs to models.
 
     Over the training rows, the mean epistemic variance is exactly σ² γ / N, with γ effective parameters.
     """
@@ -187,7 +187,7 @@ def draw(run, model):
 
 
 def reason(rows, within):
-    """Explain the missed ranges: the unspecified number of epochs determines the number of effective parameters."""
+    """Return why the ranges are missed: the unspecified number of epochs determines γ."""
     first, last = (list(rows.values())[k] for k in (0, -1))
     ratios = [row[3] for row in rows.values()]
     where = (
@@ -198,7 +198,7 @@ def reason(rows, within):
         "variance is the noise variance times γ / N, with γ effective parameters. So .06 to .08 correspond to γ = "
         f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f}. γ grows from {first[4]:.1f} after the "
         f"fewest epochs to {last[4]:.1f} after the most (as coded: {first[5]:.1f} to {last[5]:.1f}). The two errors "
-        "cancel after any number of epochs: the median ratio to the correct std is between "
+        "cancel after any number of epochs: the median ratio of their std to the correct one is between "
         f"{min(ratios):.2f} and {max(ratios):.2f}."
     )
 

@@ -10,12 +10,12 @@ noise std σ,
 The source (section 3.3) maximises the evidence over both, instead of guessing. The noise std of the data is .3, so the
 correct σ is known. Four ways are compared:
 
-- *frozen net, evidence*: the way of the source. Adam on the mean squared error without weight decay, then the evidence;
+- *frozen net, evidence*: Adam on the mean squared error without weight decay, then the evidence, as in the source;
 - *evidence afterwards*: training by this library under a small fixed prior precision, then the evidence;
-- *evidence in training* ("online"): both are updated while the net trains, so that weights, λ and σ are jointly
+- *evidence in training* ("online"): updates of λ and σ while the net trains, so that weights, λ and σ are jointly
   optimal;
-- *leave-one-out*: λ and σ maximise the density of each row under the linearised net fitted without this row, in closed
-  form.
+- *leave-one-out*: λ and σ that maximise the log density of all rows, each under the linearised net fitted without it,
+  in closed form.
 
 The residuals alone (the last line of the table) underestimate the noise, because the net has fitted part of it.
 """
@@ -43,13 +43,13 @@ from sklearn_laplace import LaplaceRegressor
 
 JUDGED = "frozen net, evidence", "evidence afterwards", "evidence in training", "leave-one-out"
 CLAIMS = {
-    f"{name}: mean sigma of ten data sets between .28 and .32": (
+    f"{name}: the mean of ten sigmas is between .28 and .32": (
         lambda m, name=name: 0.28 <= m[f"{name}, mean sigma"] <= 0.32
     )
     for name in JUDGED
 } | {
     # The standard error of a noise std of .3 from 150 rows is .3 / √300 = .017; the range is ± 3.5 standard errors.
-    f"{name}: sigma of each data set between .24 and .36": (
+    f"{name}: each sigma is between .24 and .36": (
         lambda m, name=name: m[f"{name}, smallest sigma"] >= 0.24 and m[f"{name}, largest sigma"] <= 0.36
     )
     for name in JUDGED
@@ -74,7 +74,7 @@ def models(X, y, seed, epochs):
 
 
 def draw(run, X, y, fitted):
-    """Left: evidence of the frozen net as a function of both numbers. Right: bands of two of the fits."""
+    """Draw the evidence of the frozen net as a function of λ and σ (left), and bands of two fits (right)."""
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     frozen = fitted["frozen net, evidence"]
     side = 8 if run.quick else 60

@@ -30,7 +30,7 @@ SOURCE = {
     "diag": {"hessian_structure": "diag", "curvature": "mc_fisher"},
     "full": {"hessian_structure": "full", "curvature": "mc_fisher"},
 }
-"""Options of the source: for diag and full, the Fisher matrix from one draw per row."""
+"""Options of the source. For diag and full, the Fisher matrix is that of one draw per row."""
 GGN = {"diag, GGN": {"hessian_structure": "diag"}, "full, GGN": {"hessian_structure": "full"}}
 GLM = ("kron", *GGN)
 FACTOR = 3.0
@@ -38,7 +38,7 @@ FACTOR = 3.0
 
 
 def sane(m, name):
-    """True if the median std is within FACTOR of HMC's, and the error of the mean is below the noise std."""
+    """Return whether the median std is within FACTOR of HMC's, and the error of the mean below the noise std."""
     ratio = m[f"{name}: std / HMC, median"]
     return 1 / FACTOR < ratio < FACTOR and m[f"{name}: error of the mean"] < NOISE
 
@@ -61,17 +61,17 @@ CLAIMS = {
             > 1
         )
     ),
-    "tuned, weight samples: std within a factor of 3 of HMC's and mean within the noise": (
+    "tuned, weight samples: the std is within a factor of 3 of HMC's, and the mean errs by less than the noise std": (
         lambda m: all(sane(m, f"{name}, tuned mc") for name in SOURCE)
     ),
-    "tuned, weight samples: std 1 to 2 times that of HMC on the data, and a smaller ratio off the data": (
+    "tuned, weight samples: on the data the std is 1 to 2 times that of HMC; off the data the ratio is smaller": (
         lambda m: all(
             1 < m[f"{name}, tuned mc: std / HMC, on the data"] < 2
             and m[f"{name}, tuned mc: std / HMC, off the data"] < m[f"{name}, tuned mc: std / HMC, on the data"]
             for name in SOURCE
         )
     ),
-    "untuned, linearised: std within a factor of 3 of HMC's and mean within the noise": (
+    "untuned, linearised: the std is within a factor of 3 of HMC's, and the mean errs by less than the noise std": (
         lambda m: all(sane(m, f"{name}, untuned glm") for name in GLM)
     ),
 }
@@ -85,7 +85,7 @@ class Net(nn.Sequential):
 
 
 def split(theta):
-    """Split weights (C, 78), in the order of the net's parameters, into W₁, b₁, W₂ (C, 7, 7), b₂, W₃ and b₃ (C, 1)."""
+    """Return W₁, b₁, W₂ (C, 7, 7), b₂, W₃ and b₃ (C, 1) of weights (C, 78) in the order of the net's parameters."""
     w1, b1, w2, b2, w3, b3 = np.split(theta, [7, 14, 63, 70, 77], axis=1)
     return w1, b1, w2.reshape(-1, 7, 7), b2, w3, b3
 
@@ -104,7 +104,7 @@ def outputs(theta, x):
 
 
 def log_posterior(x, y, noise):
-    """Return log density (C,), up to a constant, and gradient (C, 78) of weights (C, 78), written out for speed."""
+    """Return a function from weights (C, 78) to log density (C,), up to a constant, and gradient (C, 78)."""
 
     def density(theta):
         _, _, w2, _, w3, _ = split(theta)
@@ -133,7 +133,7 @@ def weights_of(model):
 
 
 def trained(density, X, y, seed, n_starts):
-    """Train from several starts, and return the net of largest posterior density."""
+    """Return the fit of largest posterior density from several starts."""
 
     def fit(start):
         model = LaplaceRegressor(
@@ -151,7 +151,7 @@ def trained(density, X, y, seed, n_starts):
 
 
 def tuned(model, X, y, rows, precisions):
-    """Return the model with the N and τ of largest likelihood on the given rows, and this N and τ."""
+    """Refit the model with the N and τ of largest likelihood on the given rows, and return them."""
     likelihoods = {}
     for n in rows:
         for tau in precisions:
@@ -163,7 +163,7 @@ def tuned(model, X, y, rows, precisions):
 
 
 def compare(grid, x, mean, std, reference):
-    """Return the ``COLUMNS``: ratios of epistemic and total std to those of HMC, and the RMS error of the mean."""
+    """Return the ``COLUMNS``: ratios of epistemic and total std to HMC's, and the RMS error of the mean."""
     inside = (grid >= x.min()) & (grid <= x.max())
     ratio = std / reference[1]
     total = np.median(np.hypot(std, NOISE) / np.hypot(reference[1], NOISE))

@@ -16,9 +16,9 @@ Kronecker-factored precision of a layer has the damping of the source's equation
 N and τ minimise the cross-entropy on validation rows. The curvature and the training use binarised digits: each pixel
 is 0 or 1, with its intensity as the probability of 1.
 
-If the net is underconfident on validation rows, N and τ chosen on them leave almost no posterior. Therefore two more
-results are shown: the posterior with N and τ of the training ("untuned"), and more confident nets. These nets are
-trained without dropout and binarisation, and with hardly any weight decay.
+If the net is underconfident on validation rows, N and τ chosen on them leave almost no posterior variance. Therefore
+two more results are shown: the posterior with N and τ of the training ("untuned"), and more confident nets. These nets
+are trained without dropout and binarisation, and with hardly any weight decay.
 
 With ``--data DIR``, the experiment uses MNIST, clothes (Fashion-MNIST) and the source's net of 2 × 1024 hidden units.
 """
@@ -55,19 +55,19 @@ CLAIMS = {
     "out of distribution, Kronecker Laplace has the highest entropy": (
         lambda m: m[f"Kronecker Laplace, {OUT}"] > max(m[f"{name}, {OUT}"] for name in SHOWN if "Kron" not in name)
     ),
-    "the accuracy of Kronecker Laplace is within half a point of the deterministic pass": (
+    "the accuracy of Kronecker Laplace is within half a point of the deterministic accuracy": (
         lambda m: abs(m["Kronecker Laplace, accuracy"] - m["deterministic, accuracy"]) <= 0.005
     ),
-    "the accuracies of diagonal Laplace and MC dropout are within half a point, too": (
+    "the accuracies of diagonal Laplace and MC dropout are within half a point of the deterministic accuracy": (
         lambda m: all(
             abs(m[f"{name}, accuracy"] - m["deterministic, accuracy"]) <= 0.005
             for name in ("diagonal Laplace", "MC dropout")
         )
     ),
-    "out of distribution, every average has a higher entropy than the deterministic pass": (
+    "out of distribution, all other methods have a higher entropy than the deterministic pass": (
         lambda m: min(m[f"{name}, {OUT}"] for name in SHOWN if name != "deterministic") > m[f"deterministic, {OUT}"]
     ),
-    "out of distribution, the entropy of diagonal Laplace is closer to MC dropout than that of Kronecker Laplace": (
+    "out of distribution, diagonal Laplace has an entropy closer to that of MC dropout than Kronecker Laplace has": (
         lambda m: (
             abs(m[f"diagonal Laplace, {OUT}"] - m[f"MC dropout, {OUT}"])
             < abs(m[f"Kronecker Laplace, {OUT}"] - m[f"MC dropout, {OUT}"])
@@ -130,7 +130,7 @@ class Found:
 
 
 def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
-    """Train a net for each seed, and predict in all ways."""
+    """Return results of all ways to predict, with a net for each seed."""
     result, scale = Found(), {}
     for seed in seeds:
         data = load(run.data, seed, sizes)
@@ -224,19 +224,19 @@ def main():
 
 
 def why(m):
-    """Explain failed claims by the two extra measures and the extra training."""
+    """Return an explanation by two extra measures and an extra training."""
     factor, gap = (
         m[f"{name} on validation rows"] for name in ("best factor of the logits", "confidence minus accuracy")
     )
-    state = "underconfident" if factor > 1.1 else "overconfident" if factor < 0.9 else "as confident as accurate"
+    state = "underconfident" if factor > 1.1 else "overconfident" if factor < 0.9 else "as confident as it is accurate"
     text = (
         f"the trained net is {state} on validation digits (confidence minus accuracy: {100 * gap:+.1f} points, best "
         f"factor of the logits: {factor:.2f}). "
     )
     if factor > 0.9:
         text += (
-            "An average over weights reduces confidence, so validation selects almost no posterior: the end of the "
-            "grid of N and τ. "
+            "An average over weights reduces confidence, so validation selects the end of the grid of N and τ, with "
+            "almost no posterior variance. "
         )
     kron, plain, dropout = (
         m[f"{name}, {OUT}"] for name in (f"Kronecker Laplace{UNTUNED}", "deterministic", "MC dropout")

@@ -81,7 +81,7 @@ def main():
 
 
 def why(m, chosen):
-    """Explain failed claims by N and τ, and by the posteriors with a small τ."""
+    """Return an explanation by N and τ, and by the posteriors with a small τ."""
     kron, diag, one, dropout = "Kronecker Laplace", "diagonal Laplace", "deterministic", "MC dropout"
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     gained, end, kept = (
@@ -96,7 +96,7 @@ def why(m, chosen):
         f"{gained[diag + LOOSE]:.3f}, MC dropout {gained[dropout]:.3f}, deterministic {gained[one]:.3f}). Its entropy "
         f"ends at {end[kron + LOOSE]:.3f} (diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, "
         f"deterministic {end[one]:.3f}), and its mean accuracy is {kept[kron + LOOSE]:.3f} (MC dropout "
-        f"{kept[dropout]:.3f}). For nets without dropout, which are overconfident, the tuned posteriors do differ: the "
+        f"{kept[dropout]:.3f}). For overconfident nets without dropout, the tuned posteriors do differ: the "
         "entropies at the end are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, entropy at the end']:.3f} ({name})" for name in (kron, diag, one))
         + ", after gains of "

@@ -1,12 +1,12 @@
 r"""07 · Targeted attack: every picture a zero
 ==========================================
 
-Ritter et al. (2018, section 5.3, figure 4; after Li & Gal 2017) push the test pictures towards the class 0. Each step
-uses the gradient of the method's averaged prediction,
+Ritter et al. (2018, section 5.3, figure 4; after Li & Gal 2017) push the test pictures towards class 0. Each step uses
+the gradient of the averaged prediction of a method,
 
-.. math:: x^{(t+1)} = x^{(t)} + \eta\,\mathrm{sgn}\,\nabla_x \log p^{(M)}(y = 0 \mid x^{(t)}), \qquad \eta = 10^{-2},
+.. math:: x^{(t+1)} = x^{(t)} + \eta\,\mathrm{sgn}\,\nabla_x \log p^{(M)}(y = 0 \mid x^{(t)}), \qquad \eta = 10^{-2} .
 
-and the authors count the steps until the method is fooled. Pictures that a method already classifies as 0 are excluded.
+The authors count the steps until the method is fooled. Pictures that a method already classifies as 0 are excluded.
 In the source, half of the pictures fool the Kronecker-factored posterior after about 20 steps, and the other methods
 after about 10.
 """
@@ -22,7 +22,7 @@ from experiment import Experiment
 
 OTHERS = tuple(name for name in SHOWN if "Kron" not in name)
 CLAIMS = {
-    "half of the pictures fool Kronecker Laplace later than any other method": (
+    "half of the pictures fool Kronecker Laplace last of all methods": (
         lambda m: m["Kronecker Laplace, steps to half"] > max(m[f"{name}, steps to half"] for name in OTHERS)
     ),
     "Kronecker Laplace takes at least 1.5 times as many steps as any other method": (
@@ -31,7 +31,7 @@ CLAIMS = {
     "the peak entropy of Kronecker Laplace is no higher than that of any other method": (
         lambda m: m["Kronecker Laplace, peak entropy"] <= min(m[f"{name}, peak entropy"] for name in OTHERS)
     ),
-    "diagonal Laplace takes as many steps as MC dropout, within a quarter": (
+    "the numbers of steps of diagonal Laplace and MC dropout differ by at most a quarter": (
         lambda m: abs(m["diagonal Laplace, steps to half"] / m["MC dropout, steps to half"] - 1) <= 0.25
     ),
 }
@@ -81,7 +81,7 @@ def main():
 
 
 def why(m, chosen):
-    """Explain failed claims by N and τ, and by the posteriors with a small τ."""
+    """Return an explanation by N and τ, and by the posteriors with a small τ."""
     kron, loose = "Kronecker Laplace", f"Kronecker Laplace{LOOSE}"
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     half = {name: m[f"{name}, steps to half"] for name in (*SHOWN, loose, f"diagonal Laplace{LOOSE}")}
@@ -92,7 +92,7 @@ def why(m, chosen):
         f"that keeps the accuracy, the numbers of steps are {half[loose]:.0f} (Kronecker) and "
         f"{half[f'diagonal Laplace{LOOSE}']:.0f} (diagonal). The peaks of the entropy are "
         + ", ".join(f"{m[f'{name}, peak entropy']:.3f} ({name})" for name in SHOWN)
-        + ". For nets without dropout, which are overconfident, the numbers of steps with tuned posteriors are "
+        + ". For overconfident nets without dropout, the numbers of steps with tuned posteriors are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, steps to half']:.0f} ({name})" for name in SHOWN if name != "MC dropout")
         + "."
     )

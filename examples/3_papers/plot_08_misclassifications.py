@@ -85,7 +85,7 @@ class Shifted(nn.Module):
 
 
 def shifted(X, random_state):
-    """Shift rows (n, s²) at random."""
+    """Return rows (n, s²), each shifted at random by up to a pixel."""
     side = math.isqrt(X.shape[1])
     padded = np.pad(X.reshape(-1, side, side), ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), (1, 2))
@@ -214,17 +214,17 @@ def main():
 
 
 def why(m):
-    """Explain failed claims by the accuracy with running moments not affected by dropout."""
+    """Return an explanation by the accuracy with running moments without dropout."""
     points = {pair: 100 * gained(m, *pair, "accuracy") for pair in AVERAGED}
     collected, fresh = (
         m[f"with dropout: {ONE}, {what}"] for what in ("accuracy", "accuracy with moments of no dropout")
     )
     return (
-        "the accuracies minus that of the deterministic pass are "
+        "relative to the deterministic pass, the accuracies change by "
         + ", ".join(f"{gain:+.2f} points ({name}, net {net})" for (net, name), gain in points.items())
         + f". The outlier is the deterministic pass of the net with dropout: its accuracy is {collected:.3f}, against "
         f"{m[f'without dropout: {ONE}, accuracy']:.3f} without dropout. The moments of its batch norms were collected "
-        "under dropout, but a deterministic pass has no dropout. With moments of the same rows without dropout, its "
+        "under dropout. With moments of the same rows without dropout, its "
         f"accuracy is {fresh:.3f} ({100 * (fresh - collected):+.2f} points)."
     )
 

@@ -32,7 +32,7 @@ from pictures import binarised, copied, load, relu_net, seeded, trained
 WITH, WITHOUT, DRAWN = "augmented", "not augmented", "not augmented, Fisher by one draw"
 FULL, EXACT, BLOCK, EXACT_BLOCK, KRON = "GGN, full", "Hessian, full", "GGN, layers", "Hessian, layers", "GGN, Kronecker"
 CLAIMS = {
-    "without augmentation, a much stronger prior is needed: at least ten times the τ": (
+    "without augmentation, the needed τ is at least ten times as large": (
         lambda m: m[f"{WITHOUT}, needed τ"] >= 10 * m[f"{WITH}, needed τ"]
     ),
     "with augmentation, the untargeted attack yields a higher mean entropy": (
@@ -41,7 +41,7 @@ CLAIMS = {
     "with augmentation, the targeted attack takes more steps": (
         lambda m: m[f"{WITH}, steps to half"] > m[f"{WITHOUT}, steps to half"]
     ),
-    "approximating the expectation changes the entropy by less than .1 nats, and the steps by less than a tenth": (
+    "approximate expectations change the entropy by less than .1 nats, and the number of steps by less than a tenth": (
         lambda m: (
             abs(m[f"{DRAWN}, mean entropy"] - m[f"{WITHOUT}, mean entropy"]) < 0.1
             and abs(m[f"{DRAWN}, steps to half"] / m[f"{WITHOUT}, steps to half"] - 1) < 0.1
@@ -59,7 +59,7 @@ COLOURS = {WITH: "tab:blue", WITHOUT: "tab:red", DRAWN: "black"}
 def attacked(net, model, data, seed, budget):
     """Return both curves of a model with its needed τ, this τ, the τ of least cross-entropy, and a share.
 
-    The share counts the eigenvalues of the curvature above the needed prior precision.
+    The share is that of the curvature's eigenvalues above the needed τ.
     """
     samples, to_choose, n_steps, n_rows, precisions = budget
     best = choose_scale(model, *data.validation, to_choose, (1.0,), precisions[::2]).prior_precision
@@ -72,7 +72,7 @@ def attacked(net, model, data, seed, budget):
 
 
 def row_of(curves):
-    """Return six measures of one curvature, over the seeds."""
+    """Return the six ``MEASURES`` of one curvature, over the seeds."""
     first, second, needed, best, known = zip(*curves, strict=True)
     first, second = np.mean(first, axis=0), np.mean(second, axis=0)
     taus = (float(np.exp(np.log(values).mean())) for values in (needed, best))
@@ -86,7 +86,7 @@ def difference_of_blocks(one, other):
 
 
 def exact_part(run, data, budget):
-    """Return curves of a small net for five curvatures, the difference of blocks, and the Hessian's negative share."""
+    """Return results for five curvatures, the difference of blocks, and the share of negative Hessian eigenvalues."""
     width, epochs, rows = (4, 20, 60) if run.quick else (16, 100, 500)
     X, y = (values[:rows] for values in data.train)
     net = trained(seeded(relu_net, run.seed, X.shape[1], width), X, y, epochs)
@@ -166,15 +166,15 @@ def main():
 
 
 def why(m):
-    """Explain failed claims by the effect of augmentation on the curvature."""
+    """Return an explanation by the effect of augmentation on the curvature."""
     tau, known, heights = (
         {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
     )
     return (
         f"the needed prior determines the posterior, both with augmentation (τ = {tau[WITH]:.0f}) and without "
         f"({tau[WITHOUT]:.0f}). The data dominate this prior in {100 * known[WITH]:.2f} % of all directions with "
-        f"augmentation, and in {100 * known[WITHOUT]:.2f} % without. In the source, copies of 784 pixels add orders of "
-        "magnitude of data; copies of 64 grey pixels do not. So the mean entropies are "
+        f"augmentation, and in {100 * known[WITHOUT]:.2f} % without. In the source, copies of 784 pixels are orders "
+        "of magnitude more data; copies of 64 grey pixels are not. So the mean entropies are "
         f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats, and the targeted attacks take "
         f"{m[f'{WITH}, steps to half']:.0f} and {m[f'{WITHOUT}, steps to half']:.0f} steps."
     )

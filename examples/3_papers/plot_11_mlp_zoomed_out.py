@@ -147,7 +147,7 @@ def main():
             "two clouds: Laplace, median confidence on the border": rows["two clouds, Laplace"][2],
         },
         why=(
-            "sigmoid units saturate, so the logit of the net is bounded. Far away, the sums of units cancel in most "
+            "sigmoid units saturate, so the logit of the net is bounded. Far away, the units cancel in most "
             "directions (the stripes of the lower left picture). The median confidence of the plugin on the border is "
             f"{first[2]:.2f}. With ReLU units, whose logit grows with the distance, it is "
             f"{rows['ReLU units, plugin'][2]:.3f}. It is {rows['two clouds, plugin'][2]:.3f} with sigmoid units on two "

@@ -46,13 +46,13 @@ STRONG, WEAK = 1e5, 1e-5
 SIZES = 5, 10, 50
 CLAIMS = (
     {
-        f"{n} hidden, prior precision 1e5: median total std within 5 % of the noise std from -10 to 13": (
+        f"{n} hidden, prior precision 1e5: the median total std from -10 to 13 is within 5 % of the noise std": (
             lambda m, n=n: m[f"{n} hidden, strong, largest total std / noise"] < 1.05
         )
         for n in SIZES
     }
     | {
-        f"{n} hidden, prior precision 1e-5: median epistemic std outside the data over ten times that of y": (
+        f"{n} hidden, prior precision 1e-5: the median epistemic std outside the data is over ten times that of y": (
             lambda m, n=n: m[f"{n} hidden, weak, std outside / std of y"] > 10.0
         )
         for n in SIZES
@@ -107,7 +107,7 @@ def draw(run, X, y, nets):
 
 
 def reason(table):
-    """Explain why the std of a small net stays small: undetermined directions, and the std without a prior."""
+    """Return why the std of a small net stays small: few undetermined directions, and the std without a prior."""
     small, large = ({s: table[f"{n} hidden, {s}"] for s in ("weak", "none at all")} for n in SIZES[:2])
     return (
         "the std is very large only in directions that the data do not determine. A net of "

@@ -12,8 +12,8 @@ against :math:`p_j`. It also prints the *sharpness*, the mean predictive varianc
 the sharper one is better.
 
 The tutorial prints distributions with standard deviations of .05 to .1, and a sharpness of .005. The noise alone has a
-variance of .09. They are distributions of the function, not of the targets with which they are compared. Here, a second
-line shows the distributions of the function. The third line is the net before prior and noise were tuned (both 1).
+variance of .09. So the distributions are those of the function, not of the targets with which they are compared. Here,
+a second line shows the distributions of the function. The third line is the net before tuning, with prior and noise 1.
 """
 
 import copy
@@ -50,12 +50,12 @@ def rows_of(seed, n):
 
 
 def below(quantiles, y):
-    """Return True for each target below each quantile, (n, 19)."""
+    """Return whether each target is below each quantile, (n, 19)."""
     return y[:, None] <= quantiles
 
 
 def judged(model, X, y):
-    """Return, by name, targets below quantiles, PIT, predictive variance, and the model's largest evidence."""
+    """Return, by name, targets below quantiles (n, 19), PIT (n,) and predictive variance (n,)."""
     mean, total = model.predict(X, return_std=True)
     alone = norm(mean, model.predict_std(X, kind="epistemic"))
     untuned = copy.deepcopy(model).refit_laplace(prior_precision=1.0, sigma_noise=1.0)

@@ -3,16 +3,16 @@ r"""15 · Calibration of a classifier, and a tuning that ends at the MAP
 
 A net trained on few rows is overconfident. The source is the blog and the tutorial of the library *curvature*. It draws
 a reliability diagram with the expected calibration error, and histograms of confidence and predictive entropy. The
-entropy is shown for pictures of the training classes and of other classes. The source's Kronecker-factored posterior
-has two hyperparameters, found by a search on a log scale on validation rows: N, which multiplies the curvature H of a
-row, and τ, which is added,
+entropy is shown for pictures of the training classes and of other classes. The source searches two hyperparameters of
+its Kronecker-factored posterior on validation rows, on a log scale. N multiplies the curvature H of a row, and τ is
+added,
 
 .. math:: P = N\,H + \tau I .
 
 If both are large, the posterior collapses to the MAP, and a search by accuracy alone cannot distinguish posterior and
-MAP. In the tutorial of that library, the accuracy is 94.11 % both before and after. Here, the temperature is n / N, the
-prior precision is τ, and the search uses the log density of the validation rows. Even so, the search ends at the MAP if
-the MAP is underconfident, because an average over nets is even less confident (the second table).
+MAP. In the library's tutorial, both have an accuracy of 94.11 %. Here, the temperature is n / N, the prior precision is
+τ, and the search uses the log density of the validation rows. Even so, the search ends at the MAP if the MAP is
+underconfident, because an average over nets is even less confident (the second table).
 """
 
 import copy
@@ -48,8 +48,8 @@ CLAIMS = {
 }
 """Conditions on the means over the splits."""
 DECAYS = {"": 1e-3, "strong decay: ": 0.1}
-"""Prior precisions of the training: a very weak one, as is common, for the claims; and one that gives an underconfident
-MAP."""
+"""Prior precisions of the training. The claims use the first one, which is very weak, as is common. The second one
+gives an underconfident MAP."""
 N_OVER_ROWS = np.logspace(-2, 4, 7)
 TAU = np.logspace(-2, 4, 7)
 COLLAPSED, AT_THE_MAP = 1e8, 0.01
@@ -60,7 +60,7 @@ COLUMNS = ["accuracy", "NLL", "ECE equal width", "ECE equal count", "AUROC", "me
 
 
 def bundled(seed):
-    """Return digits of 8 × 8 pixels, and as many patches of two photographs with the same range of grey values."""
+    """Return digits of 8 × 8 pixels, their classes, and 1,000 patches of two photographs, scaled to [0, 1] as well."""
     X, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     patches = []
@@ -74,7 +74,7 @@ def bundled(seed):
 
 
 def larger(source):
-    """Return MNIST and clothes of 28 × 28 pixels."""
+    """Return MNIST digits of 28 × 28 pixels, their classes, and pictures of clothes."""
     sys.path.append(str(Path(__file__).parents[1]))
     import open_data
 

@@ -9,9 +9,9 @@ nets from different initial weights, each with its own Laplace approximation, fo
     w_k \propto e^{\log p(D \mid k)} \quad\text{or}\quad w = \arg\max \sum_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
 
 with weights by evidence or by stacking on leave-one-out densities (Yao et al. 2018). The mixture is compared with one
-net on held-out rows. Second: "A challenging application would be active learning". Starting with 20 labels, the next
-labels are requested where the epistemic standard deviation is largest. Within a batch, rows already chosen are treated
-as labelled with their prediction (``partial_fit``), so that the next rows lie elsewhere. Random choices from the same
+net on held-out rows. Second: "A challenging application would be active learning". After 20 random labels, the next
+labels are requested where the epistemic standard deviation is largest. Within a batch, rows already chosen are added
+with their prediction as the label (``partial_fit``), so that the next rows lie elsewhere. Random choices from the same
 pool are the baseline.
 """
 
@@ -58,13 +58,13 @@ CLAIMS = {
     for task in TASKS
     for weighting in WEIGHTINGS
 } | {
-    f"active learning: {better} than with random choices, on average over the curve": clearly(f"active, {score}: gain")
+    f"active learning has {better} than random choices, on average over the curve": clearly(f"active, {score}: gain")
     for score, better in zip(SCORES, ("a smaller log RMSE", "a larger log-likelihood"), strict=True)
 }
 
 
 def net(quick, n_members=1, **options):
-    """Return a net with prior and noise chosen by the evidence, as the source suggests."""
+    """Return an unfitted estimator with prior and noise chosen by the evidence, as the source suggests."""
     return LaplaceRegressor(
         hidden_layer_sizes=(3 if quick else 20,),
         likelihood="gaussian",
@@ -246,7 +246,7 @@ def main():
 
 
 def why(m):
-    """Explain by measured numbers why the mixtures have no clear gain."""
+    """Return an explanation of failed claims by measured numbers."""
 
     def gain(kind):
         return f"{m[f'{kind}: gain, mean']:.3f} ± {m[f'{kind}: gain, standard error']:.3f}"

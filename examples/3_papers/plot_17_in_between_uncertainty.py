@@ -36,9 +36,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 import open_data
 
 PUBLISHED_ENERGY, STD_ENERGY = -5.42, 10.08
-"""Published mean over the splits of the best method on the worst data set: the ensemble on energy, in nats per row (the
-other methods have −8.10 and −9.09 there). Second value: standard deviation of y on energy. For standardised y, the mean
-is −3.11."""
+"""Published mean log density (nats per row) of the ensemble on energy, the best method on the worst data set; the other
+methods have −8.10 and −9.09. Second value: standard deviation of y on energy. For standardised y, the mean is −3.11."""
 OPENING = "error bar in the gap / on the data"
 THRESHOLD = PUBLISHED_ENERGY + np.log(STD_ENERGY)
 CLAIMS = {
@@ -49,7 +48,7 @@ CLAIMS = {
     "Laplace: the worst split is better than that of the net with sigma from its residuals": (
         lambda m: m["Laplace, worst split"] > m["MAP, worst split"]
     ),
-    "between two clusters, the epistemic error bar widens more than that of factorised VI (gap / data)": (
+    "Laplace: between two clusters, the epistemic error bar widens more than that of factorised VI (gap / data)": (
         lambda m: (
             m["Laplace, error bar in the gap / on the data"] > m["mean-field VI, error bar in the gap / on the data"]
         )
@@ -77,7 +76,7 @@ def fits(X, y, X_new, seed, steps):
 
 
 def laplace(X, y, X_new, seed):
-    """Fit one net, with prior precision and noise chosen by the evidence."""
+    """Return mean and epistemic variance (1, n) and noise variance of a net with prior and noise by the evidence."""
     options = {"prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian", "n_members": 1}
     with warnings.catch_warnings(action="ignore"):
         model = LaplaceRegressor(hidden_layer_sizes=(N_HIDDEN,), random_state=seed, **options).fit(X, y)
@@ -86,7 +85,7 @@ def laplace(X, y, X_new, seed):
 
 
 def chosen_nets(X, y, X_new, seed, steps):
-    """Train nets with the weight decay that is best on a fifth of the rows: outputs (nets, n), residual variances."""
+    """Return outputs (nets, n) and residual variances of nets; a held-out fifth of the rows selects the decay."""
     held = np.random.default_rng(seed).permutation(len(y)) < len(y) // 5
     outputs, _ = nets(X[~held], y[~held], X[held], seed, steps, DECAYS)
     best = DECAYS[((outputs - y[held]) ** 2).mean(1).argmin()]
@@ -122,7 +121,7 @@ def nets(X, y, X_new, seed, steps, decays):
 
 
 def mean_field(X, y, X_new, seed, steps):
-    """Fit a factorised Gaussian posterior and the noise, with prior variance 1 / fan-in; return draws of the net."""
+    """Return outputs (draws, n) under a factorised posterior with prior 1 / fan-in, zeros, and the noise variance."""
     generator = torch.Generator().manual_seed(seed)
     n, d = X.shape
     sizes = (d, N_HIDDEN, 1)
@@ -177,7 +176,7 @@ def mean_field(X, y, X_new, seed, steps):
 
 
 def standardised(X, y, mask):
-    """Standardise training and test rows by the moments of the training rows; return also the std of y."""
+    """Return training and test rows, standardised by the moments of the training rows."""
     centre, spread = X[~mask].mean(0), X[~mask].std(0)
     spread = np.where(spread > 0, spread, 1.0)
     X, scaled = (X - centre) / spread, (y - y[~mask].mean()) / y[~mask].std()
@@ -185,7 +184,7 @@ def standardised(X, y, mask):
 
 
 def split_scores(fitted, y):
-    """Return log density per row (nats, standardised y), squared error, and coverage of central 95 % intervals."""
+    """Return log density per row (nats, standardised y), RMSE, and coverage of central 95 % intervals."""
     means, epistemic, noise = fitted
     std = np.sqrt(epistemic + noise)
     density = logsumexp(norm(means, std).logpdf(y), axis=0) - np.log(len(means))
@@ -212,14 +211,14 @@ def sets(source, quick):
 
 
 def two_clusters(seed, n):
-    """Draw two clusters of x, as in the figures of the source, on a smooth curve with noise std .1."""
+    """Draw rows in two clusters of x, as in the source's figures, on a smooth curve with noise std .1."""
     rng = np.random.default_rng(seed)
     x = np.concatenate([rng.uniform(-2.0, -1.2, n // 2), rng.uniform(1.2, 2.0, n - n // 2)])
     return x[:, None], np.sin(2.5 * x) + 0.1 * rng.normal(size=n)
 
 
 def toy(run, steps):
-    """Return mean and epistemic std of Laplace and mean-field VI on a line, and the ratio of std, gap / data."""
+    """Return X, y, a line, mean and epistemic std on it for all methods but MAP, and their std ratios, gap / data."""
     X, y = two_clusters(run.seed, 40 if run.quick else 100)
     line = np.linspace(-3, 3, 241)
     on_data, in_gap = (np.abs(line) > 1.2) & (np.abs(line) < 2.0), np.abs(line) < 0.5

@@ -1,9 +1,8 @@
-"""Sine data of four experiments, their small tanh net trained as in the source, and drawing of bands.
+"""Sine data of four experiments, the small tanh net of the source with its training, and drawing of bands.
 
 The source is a blog that implements the Laplace approximation from scratch. It draws x uniformly from 0 to 10 and y =
-sin x + 0.3 ε, and predicts on a grid from −10 to 13. The blog trains a 1-10-1 tanh net by Adam with rate .01 on the
-mean squared error, with all rows in each step. The source does not state the number of epochs, and calls the result
-overfitted.
+sin x + 0.3 ε, and predicts on a grid from −10 to 13. It trains a 1-10-1 tanh net by full-batch Adam with rate .01 on
+the mean squared error. The source does not state the number of epochs, and calls the result overfitted.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ def sine_data(seed: int, n: int = 150, noise: float = NOISE) -> tuple[np.ndarray
 
 
 def adam_net(X: np.ndarray, y: np.ndarray, *, seed: int, epochs: int, n_hidden: int = 10) -> FrozenEstimator:
-    """Train the source's net by the source's loop, as a frozen skorch net: float64, torch's default initial weights."""
+    """Return the source's net, trained with its loop in float64, as a frozen skorch net (torch's initial weights)."""
     return adam_nets(X, y, seed=seed, epochs=[epochs], n_hidden=n_hidden)[0]
 
 
 def adam_nets(
     X: np.ndarray, y: np.ndarray, *, seed: int, epochs: Sequence[int], n_hidden: int = 10
 ) -> list[FrozenEstimator]:
-    """Return copies of a net after the given numbers of epochs of one training run (ascending).
+    """Return copies of a net after the given numbers of epochs (ascending) of one training run.
 
-    The loop is written out, because skorch's own loop takes ten times as long for a net this small.
+    The loop is written out, because skorch's own loop takes ten times as long for such a small net.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -64,12 +63,12 @@ def adam_nets(
 
 
 def inside_and_outside(std: np.ndarray) -> tuple[float, float]:
-    """Return the mean of a standard deviation over test inputs inside and outside the range of the data."""
+    """Return the mean standard deviation over the test inputs inside and outside the range of the data."""
     return float(std[INSIDE].mean()), float(std[~INSIDE].mean())
 
 
 def draw_data(axis: Axes, X: np.ndarray, y: np.ndarray) -> None:
-    """Draw the rows, and the sine beneath."""
+    """Draw the rows and the sine."""
     axis.plot(X_TEST[:, 0], np.sin(X_TEST[:, 0]), color="k", lw=1, ls="--", label="sin x")
     axis.scatter(X[:, 0], y, s=8, color=ORANGE, edgecolor="k", linewidth=0.2, zorder=3, label="data")
 

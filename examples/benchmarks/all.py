@@ -1,8 +1,8 @@
 """Run every benchmark of this folder, one after the other, and write a page with their output.
 
-``python examples/benchmarks/all.py --quick --out OUT`` runs each script in its quick form and writes ``OUT/page.md``:
-how each script ended, its processor time, and its output. Each script writes its own files to a subfolder of OUT.
-``--data DIR`` is the folder of the tables; without this folder, scripts that need it are skipped.
+``python examples/benchmarks/all.py --quick --out OUT`` runs each script in its quick form and writes ``OUT/page.md``,
+with the status, processor time and output of each script. The files of a script are in a subfolder of OUT.
+``--data DIR`` is the folder of the tables; without it, scripts with the options of ``uci_sets.py`` are skipped.
 ``--only speed,price`` selects scripts. The exit status is 1 if a script has failed.
 
 Without ``--quick`` the scripts run in full, which takes days. They never run with ``--test``: test parts are scored
@@ -56,7 +56,7 @@ class Script:
 
     @property
     def needs_data(self) -> bool:
-        """True if it has no table of its own, even in its quick form."""
+        """True if it has the options of ``uci_sets.py``, and therefore needs tables even in its quick form."""
         return "uci_sets.parser(" in self.text
 
     def arguments(self, quick: bool, data: Path | None, out: Path) -> list[str]:
@@ -70,7 +70,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Result:
-    """How a script has ended.
+    """Result of a script.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ class Result:
     status : str
         "fine", "failed" or "left out".
     command : str
-        As it was run, from the folder above ``examples``.
+        Command line, from the folder above ``examples``.
     seconds : float
-        Of the processor.
+        Processor time.
     output : str
     """
 
@@ -92,12 +92,12 @@ class Result:
 
 
 def scripts(folder: Path, only: Sequence[str]) -> list[Script]:
-    """Scripts with a command line, apart from this one.
+    """Scripts with a command line except this one, or those named in ``only``.
 
     Raises
     ------
     SystemExit
-        For a name in ``only`` that is none of them.
+        For an unknown name in ``only``.
     """
     found = [path for path in sorted(folder.glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
     names = [path.stem for path in found if path.name != Path(__file__).name]
@@ -107,7 +107,7 @@ def scripts(folder: Path, only: Sequence[str]) -> list[Script]:
 
 
 def run(script: Script, quick: bool, data: Path | None, out: Path) -> Result:
-    """Run a script in a process of its own."""
+    """Result of a script, run in a separate process."""
     if script.needs_data and data is None:
         return Result(script, "left out")
     arguments = script.arguments(quick, data, out)
@@ -134,13 +134,13 @@ def run(script: Script, quick: bool, data: Path | None, out: Path) -> Result:
 
 
 def _of_children() -> float:
-    """Seconds of the processor that ended child processes have taken."""
+    """Processor seconds of all child processes that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def page(results: Sequence[Result], quick: bool) -> str:
-    """Markdown text: a table of all scripts, then the output of each."""
+    """Markdown text with a table of all scripts, followed by the output of each."""
     form = "in their quick forms, whose numbers compare nothing" if quick else "in full"
     versions = f"sklearn_laplace {sklearn_laplace.__version__}, torch {torch.__version__}"
     machine = f"Python {platform.python_version()}, {datetime.date.today().isoformat()}"

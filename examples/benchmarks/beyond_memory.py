@@ -1,13 +1,13 @@
-"""Default fits of more rows than are held in memory: peak memory, seconds and log-likelihood.
+"""Default fits of tables larger than memory: peak memory, seconds and log-likelihood.
 
 python examples/benchmarks/beyond_memory.py --out OUT --rows 200000 2000000 20000000 --max-time 600
 python examples/benchmarks/beyond_memory.py --out OUT --rows 220000 --classes
 
 The rows are Parquet files in ``OUT/rows``, written by ``examples/scaling/rows.py``; 20,000,000 rows take 1.8 GB. Each
-fit runs in its own process. Peak memory is measured relative to the memory of the process just before the fit, after
-the package is imported. The log-likelihood is that of new rows; "of the truth" is their log-likelihood under the
-distribution they are drawn from. ``--quick`` fits 220,000 rows for 10 seconds. ``--classes`` fits a classifier with
-three classes, once to the files and once to the same rows in memory.
+fit runs in its own process. Peak memory is measured relative to that of the process just before the fit, after the
+package is imported. The log-likelihood is that of new rows; "of the truth" is their log-likelihood under the
+distribution that generates them. ``--quick`` fits 220,000 rows for 10 seconds. ``--classes`` fits a classifier with
+three classes, once to rows in memory and once to the files.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fit_classes_and_print(folder: str, in_memory: bool, max_time: float | None) 
 
 
 def of_classes(folder: Path, n: int, max_time: float | None, *, in_memory: bool) -> list[str]:
-    """Row of the table of classes."""
+    """Row of the table of classes, for a number of rows."""
     from rows import written
 
     here = written(folder / str(n), n, classes=True)
@@ -73,7 +73,7 @@ def of_classes(folder: Path, n: int, max_time: float | None, *, in_memory: bool)
 
 
 def _result(options: list[str], max_time: float | None) -> dict[str, float]:
-    """Last line that a process of its own prints."""
+    """Last line of JSON printed by a separate process."""
     command = [sys.executable, __file__, *options, *([] if max_time is None else ["--max-time", str(max_time)])]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     sys.stdout.write(output)

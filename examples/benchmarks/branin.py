@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def line(name: str, cells: Iterable[float]) -> str:
-    """Row of the table: a value, evaluations and seconds of each model."""
+    """Row of the table: best value, evaluations and seconds of each model."""
     return f"| {name} | " + " | ".join(f"{v:.0f}" if k % 3 else f"{v:.4f}" for k, v in enumerate(cells)) + " |"
 
 

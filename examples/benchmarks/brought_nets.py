@@ -1,20 +1,21 @@
-r"""Nets of users: LaplaceRegressor(net) and LaplaceClassifier(net) against skorch alone and laplace-torch 0.3.
+r"""Users' nets: LaplaceRegressor(net) and LaplaceClassifier(net) against skorch alone and laplace-torch 0.3.
 
 ``--part cells``, the default, has ten tables, three skorch nets, three seeds and six posteriors. The nets have one
-hidden layer of 50 units, two layers of 32 units, or BatchNorm and Dropout. Each cell compares, on the same scored rows,
+hidden layer of 50 units, two layers of 32 units, or these two layers with BatchNorm and Dropout. A cell compares three
+methods on the same rows:
 
-- *ours*: the estimator around the net, ``prior_precision="auto"``;
+- *ours*: the estimator around the net, with ``prior_precision="auto"``;
 - *alone*: the same net trained by skorch with the same seed, epochs and validation rows. For regression, the standard
   deviation is that of the validation residuals. For classification, the probabilities are those of the net;
-- *laplace-torch*: laplace-torch at the weights of *ours*, with prior by its evidence, if it has the structure.
+- *laplace-torch*: laplace-torch at the weights of *ours*, with the prior of largest evidence, for four posteriors.
 
 ``--part priors`` prints the fits of one net on Friedman's function for prior precisions from .01 to 100 under each
-structure. ``--part search`` prints the time and the warnings of searches. ``--part time`` prints the time of a fit over
-that of skorch.
+posterior. ``--part search`` prints the time and the warnings of searches. ``--part time`` prints the time of a fit
+relative to skorch.
 
-``python examples/benchmarks/brought_nets.py --data DIR`` prints a table; the format of DIR is in ``uci_sets.py``.
-Targets and columns are standardised for all methods. The scored rows are a ninth of a training part, at most 500; at
-most 1,500 rows are fitted. If laplace-torch is not installed, its column is empty.
+``python examples/benchmarks/brought_nets.py --data DIR`` prints a table; ``uci_sets.py`` describes DIR. Numeric targets
+and columns are standardised. At most 500 rows are scored: a ninth of a training part, or a fifth for classes. At most
+1,500 rows are fitted. If laplace-torch is not installed, its column is empty.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ TRAINING = {"max_epochs": 60, "lr": 0.01, "optimizer": torch.optim.Adam, "verbos
 
 
 class Net(nn.Module):
-    """Net of one or two hidden layers, the first one optionally with BatchNorm and Dropout."""
+    """Net with one or two hidden layers, the first one optionally with BatchNorm and Dropout."""
 
     def __init__(self, n_in: int, n_out: int, widths: tuple[int, ...], norm: bool = False) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ def torch_seed(random_state: int) -> int:
 
 
 def rows_of(folder: Path, table: str, seed: int) -> tuple[np.ndarray, ...]:
-    """Standardised rows to fit and to score; the targets of numbers too."""
+    """Standardised rows to fit and to score: X, y of each; numeric targets are standardised, too."""
     if table in CLASSES:
         with np.load(folder / "uci_classification" / f"{table}.npz") as data:
             X, y = data["X"], np.unique(data["y"].ravel(), return_inverse=True)[1]
@@ -270,7 +271,7 @@ def maximise_evidence_of_peer(model: Any, steps: int = 100) -> None:
 
 
 def priors() -> None:
-    """Fits of one net on Friedman's function under given priors."""
+    """Print fits of one net on Friedman's function under given priors."""
     X, y = make_friedman1(700, n_features=8, noise=1.0, random_state=0)
     X, y, X_new, y_new = X[:500], y[:500], X[500:], y[500:]
     print(
@@ -292,7 +293,7 @@ def priors() -> None:
 
 
 def search() -> None:
-    """Time of searches on diabetes, over that of the skorch trainings that they make, and their warnings."""
+    """Print the time of searches on diabetes relative to their training runs in skorch, and their warnings."""
     X, y = load_diabetes(return_X_y=True)
     for epochs in (60, 100):
         for label, n_trainings, prior in (("each prior", 25, "same"), ("trainings once", 5, 1.0)):
@@ -307,7 +308,7 @@ def search() -> None:
 def search_once(
     X: np.ndarray, y: np.ndarray, epochs: int, n_trainings: int, prior: Any, seed: int
 ) -> tuple[float, list[str]]:
-    """Time of a search over that of trainings by skorch, and the texts of its warnings."""
+    """Time of a search relative to training runs in skorch, and the texts of its warnings."""
     grid = {
         "laplaceregressor__prior_precision": [0.1, 1.0, 10.0, 100.0, 1000.0],
         "laplaceregressor__hessian_structure": ["full", "kron", "diag"],
@@ -326,7 +327,7 @@ def search_once(
 
 
 def fit_time() -> None:
-    """Median ratio of a fit's time to that of skorch, interleaved."""
+    """Print the median ratio of the times of a fit and of skorch, measured in turn."""
     for n, repeats in ((442, 9), (5000, 5), (20000, 3)):
         X, y = make_friedman1(n, n_features=8, noise=1.0, random_state=0)
         X = X.astype(np.float32)

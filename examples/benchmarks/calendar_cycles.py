@@ -1,4 +1,4 @@
-"""Dates read as cycles, as day numbers, and omitted: R² and log-likelihood of new rows, default fits.
+"""Dates encoded as cycles, as day numbers, or omitted: R² and log-likelihood of default fits on new rows.
 
 Usage::
 
@@ -22,7 +22,7 @@ SPAN = 800
 
 
 def table(rng: np.random.Generator, n: int, *, has_pattern: bool) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows with a time and a number, and their targets."""
+    """Rows with a time and a number, and their targets (n,)."""
     when = pd.Timestamp("2023-01-01") + pd.to_timedelta(rng.uniform(0, SPAN, n), unit="D")
     number = rng.normal(size=n)
     pattern = 2 * np.sin(2 * np.pi * when.hour / 24) + 1.5 * (when.day_of_week >= 5)

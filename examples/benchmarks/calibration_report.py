@@ -6,7 +6,7 @@ defaults, with 500 training rows and 1,000 held-out rows. If the variance check 
 further rows. Models of packages that are not installed are omitted. Nothing is selected on the held-out rows.
 
 ``python examples/benchmarks/calibration_report.py`` takes three minutes on one core and prints both tables.
-``--quick`` has 20 reports, and the models of scikit-learn only. ``--out DIR`` writes ``calibration_checks.csv`` and
+``--quick`` uses 20 reports and only models of scikit-learn. ``--out DIR`` writes ``calibration_checks.csv`` and
 ``calibration_models.csv``. ``--figure FILE`` draws the report of the Gaussian process. ``--models`` skips the first
 table.
 """
@@ -45,11 +45,11 @@ FAULTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "bias of 0.15 std": lambda z, X: z + 0.15,
     "skewed errors": lambda z, X: (stats.gamma(8).ppf(stats.norm.cdf(z)) - 8) / 8**0.5,
 }
-"""Errors in predicted standard deviations, from standard normal ones."""
+"""Errors in predicted standard deviations, as functions of standard normal errors and X."""
 
 
 def failures(fault: Callable[[np.ndarray, np.ndarray], np.ndarray], n_reports: int) -> dict[str, float]:
-    """Share of the reports in which each check fails."""
+    """Share of the reports in which each check fails, by name."""
     failed: list[dict[str, bool]] = []
     for seed in range(n_reports):
         rng = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ def models(quick: bool) -> dict[str, Any]:
 
 
 def friedman(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """Friedman's function of five columns; the standard deviation of the noise is 1 to 3, by a sixth column."""
+    """Rows of Friedman's function and targets; the noise std of 1 to 3 depends on a sixth column."""
     X, y = make_friedman1(n, noise=0.0, random_state=seed)
     noise = (1 + 2 * X[:, 5]) * np.random.default_rng(seed).normal(size=n)
     return pd.DataFrame(X, columns=[f"x{k}" for k in range(10)]), y + noise
@@ -126,7 +126,7 @@ def written(rows: Iterable[dict[str, object]], path: Path | None) -> None:
 
 
 def checks(n_reports: int, path: Path | None) -> None:
-    """Table of the planted faults."""
+    """Print and write the table of the planted faults."""
     most, judged_rows.MOST_DRAWN = judged_rows.MOST_DRAWN, 0  # no check uses the simulated miscalibration
     rows = ({"planted fault": name} | failures(fault, n_reports) for name, fault in FAULTS.items())
     written(({key: f"{v:.2f}" if isinstance(v, float) else v for key, v in row.items()} for row in rows), path)

@@ -3,7 +3,7 @@
 ``python examples/benchmarks/class_peers.py --data DIR --out OUT`` writes ``class_peers.csv``. It prints a table and the
 share of tables on which the default is at least as good. ``uci_sets.py`` and ``quality_sets.py`` describe DIR.
 
-In addition to classification tables, the targets of three regression tables are cut at quantiles into 2, 3 or 7
+In addition to classification tables, there are three regression tables with targets cut at quantiles into 2, 3 or 7
 classes. The last class of two tables is thinned to 1:50. Large tables are reduced to a random part. Three tenths of the
 rows are the test part, which is scored only with ``--test``. Without ``--test``, a quarter of the other rows is scored.
 All models are fitted on the same rows, on one thread. CatBoost uses a tenth of these rows as ``eval_set``, 1,000
@@ -36,7 +36,7 @@ CASES = (
     *(("phoneme 1:50", 0), ("magic 1:50", 1500)),
     *(("australian", 110), ("satellite", 300), ("credit_g", 200), ("magic", 150), ("diamonds 2", 400), ("bike 7", 600)),
 )
-"""Table and number of rows, 0 for all. A number behind a name is that of the classes."""
+"""Table and number of rows, 0 for all. A number after a name is the number of classes; "1:50" thins the last class."""
 QUICK = (("breast_cancer", 0), ("credit_g", 200))
 NUMBERS = {"california": "california_housing", "diamonds": "diamonds", "bike": "bike_sharing_hourly"}
 TEST_SHARE, SCORED_SHARE, MOST_SCORED, RARE = 0.3, 0.25, 3000, 50
@@ -45,7 +45,7 @@ Proba = Callable[[pd.DataFrame], np.ndarray]
 
 
 def table(folder: Path, name: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """All rows of a case, and its classes 0, 1, …"""
+    """All rows of a case, and their classes 0, 1, …"""
     base, _, kind = name.partition(" ")
     if base in NUMBERS:
         X, y = quality_sets.table(folder / "tables" / f"{NUMBERS[base]}.csv.gz")

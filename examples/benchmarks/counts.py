@@ -1,10 +1,9 @@
 """Counts: mean log probability, coverage of 90 % intervals and overdispersion of "poisson" and "negative_binomial".
 
 The counts are generated from three uniform inputs, with gamma-distributed rates of overdispersion α; 1,000 new rows are
-scored. With ``--bike PATH``, the counts are the hourly rentals in that CSV file: random training rows and 2,000 other
-rows, mean of three seeds.
+scored. ``--bike PATH`` adds fits of hourly rentals in a CSV file, scored on 2,000 other rows (means over three seeds).
 
-``python examples/benchmarks/counts.py [--bike PATH]`` prints the tables; ``--quick`` has fewer rows.
+``python examples/benchmarks/counts.py [--bike PATH]`` prints the table; ``--quick`` has fewer rows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def generated(n_rows: int, alpha: float, seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def line(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Log probability, coverage and seconds of both likelihoods, and the overdispersion."""
+    """Log probability, coverage and seconds of both likelihoods, and the overdispersion, (7,)."""
     found: list[float] = []
     for likelihood in LIKELIHOODS:
         begun = time.process_time()

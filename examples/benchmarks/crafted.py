@@ -1,7 +1,7 @@
 """Manipulated files of ``sklearn_laplace.save`` with correct checksums.
 
-:class:`Crafted` is the content of a file, which can be changed and written again. :func:`fuzzed` changes the content at
-random: names, references, kinds, numbers, shapes, whole branches. :class:`Watch` records the actions of the interpreter
+:class:`Crafted` is the content of a file, which can be changed and written again. :func:`fuzzed` randomly changes
+names, references, kinds, numbers, shapes and whole branches. :class:`Watch` records the actions of the interpreter
 while a file is loaded.
 """
 
@@ -45,14 +45,14 @@ class Crafted:
 
     @property
     def objects(self) -> list[Any]:
-        """Objects of the tree; each refers to objects before it."""
+        """Objects of the tree; each refers only to objects before it."""
         objects: list[Any] = self.tree["objects"]
         return objects
 
     def add(self, node: list[Any], place: int = -1) -> list[Any]:
-        """Put an object before the one at a place, and return the node that refers to it.
+        """Insert an object before the one at a place, and return the node that refers to it.
 
-        The default is the place of the estimator. References in the new object are those of the tree before.
+        The default is the place of the estimator. References in ``node`` are to places before the insertion.
         """
         place = place % len(self.objects)
         node = copy.deepcopy(node)
@@ -63,7 +63,7 @@ class Crafted:
         return ["ref", place]
 
     def add_array(self, values: np.ndarray, *of_tensor: Any) -> list[Any]:
-        """A new array, or a tensor of a dtype, a device and a requires_grad, as the node that refers to it."""
+        """Add an array, or a tensor with dtype, device and requires_grad, and return the node that refers to it."""
         values = np.ascontiguousarray(values).reshape(values.shape)
         self.arrays.append(values if values.dtype.str[1:] in NATIVE else np.frombuffer(values.tobytes(), np.uint8))
         self.tree["arrays"].append([values.dtype.str, list(values.shape), 0])
@@ -85,7 +85,7 @@ class Crafted:
         return node
 
     def carry(self, node: Any) -> None:
-        """Make a node the value of a parameter that takes plain data."""
+        """Set a parameter that takes plain data to a node."""
         put(self.parameters(), "map_prior_precision", node)
 
     def write(self, path: Any, **metadata: str) -> None:
@@ -160,7 +160,7 @@ GADGETS: list[Any] = [
 
 
 def places(entry: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place of a tree: its container, and its index or key there."""
+    """Every place of a tree, as its container and its index or key in it."""
     items = enumerate(entry) if isinstance(entry, list) else entry.items() if isinstance(entry, dict) else ()
     for place, value in list(items):
         yield entry, place
@@ -307,7 +307,7 @@ class Watch:
         sys.addaudithook(self._hear)
 
     def __call__(self, path: Any, function: Callable[[Any], Any]) -> Any:
-        """Call a function of a path and record its events."""
+        """Result of a function for a path; its events are recorded."""
         self.seen = []
         try:
             with self._watched(path, is_first=True):

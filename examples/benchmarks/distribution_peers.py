@@ -7,8 +7,8 @@ one thread, with the defaults of their packages unless a docstring states otherw
 
 A normal distribution is a mixture of one component. If a peer predicts points (draws of treeffuser, quantiles of a
 forest), normal kernels give a density (:class:`Smoothed`). The kernel width :math:`h_i = \\sqrt{(c s_i)^2 + b^2}` has
-two parameters: a multiple c of the standard deviation :math:`s_i` of the points of a row, and a width b common to all
-rows. Both maximise the log-likelihood of training rows outside the fit (out of bag, or held out).
+two parameters: a multiple c of the standard deviation :math:`s_i` of a row's points, and a width b common to all rows.
+Both maximise the log-likelihood of out-of-bag or held-out training rows.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ POINTS, DRAWS = 100, 50
 """Quantiles of a forest and draws of treeffuser for each row."""
 MULTIPLES = 0.0, 0.2, 0.4, 0.7, 1.0, 1.5
 WIDTHS = 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0
-"""Candidates for the kernel: c, and b in units of the root-mean-square error of the rows that choose."""
+"""Candidates for the kernel: c, and b in units of the root-mean-square error of the rows used for the choice."""
 HELD_OUT, MOST_HELD_OUT = 0.1, 100
-"""Share of the training rows that choose the kernels of treeffuser, and their maximum number."""
+"""Share and maximum number of the training rows used to choose the kernels of treeffuser."""
 VALIDATION = 0.2
 """Share of the rows for early stopping and for the residual σ of RealMLP and TabM: the default of pytabkit."""
 MEMBERS, EPOCHS, BATCH, RATE, UNITS = 5, 40, 100, 0.01, 50
@@ -51,7 +51,7 @@ BDE = {"n_members": 8, "hidden_layers": [16, 16], "epochs": 1000, "validation_sp
 
 
 class Smoothed:
-    """Distribution of equally likely points a row: kernels for density and intervals, the points for the rest.
+    """Equally likely points for each row: kernels give density and intervals; the points give mean and CRPS.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Smoothed:
 
 
 def chosen_kernel(points: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Widths of kernels as a function of the points, with the highest log-likelihood of the rows given."""
+    """Function from points (n, K) to kernel widths (n,), chosen by the log-likelihood of the given rows."""
     unit = np.sqrt(np.mean((points.mean(1) - y) ** 2)) or 1.0
 
     def of(multiple: float, width: float) -> Callable[[np.ndarray], np.ndarray]:
@@ -97,7 +97,7 @@ def _mixture(means: np.ndarray, stds: np.ndarray) -> NormalMixture:
 
 
 def normal(moments: Callable[[Any], tuple[np.ndarray, np.ndarray]]) -> Predictive:
-    """Normal distribution with the mean and standard deviation that a function of the rows returns."""
+    """Predictive normal distribution, given a function from rows to mean and standard deviation."""
 
     def predictive(X: pd.DataFrame) -> NormalMixture:
         mean, std = moments(X)
@@ -132,7 +132,7 @@ def default(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
 
 
 def one_net(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
-    """Cheapest fit of ours: one net, whose prior precision and noise are those of the largest evidence."""
+    """Cheapest fit of this package: one net with the prior precision and noise of largest evidence."""
     start = time.process_time()
     options = {"n_members": 1, "prior_precision": "evidence", "sigma_noise": "evidence"}
     model = LaplaceRegressor(random_state=seed, **options).fit(X, y)
@@ -146,7 +146,7 @@ def catboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
 
 
 def of_quality(family: Callable[..., peers.Fitted], *, numbers: bool = True) -> Callable[..., Fitted]:
-    """Family of ``quality_peers``, with one column of numbers for each category unless it takes data frames."""
+    """Family of ``quality_peers`` with normal distributions; ``numbers``: one-hot columns instead of data frames."""
 
     def fitted(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
         coder = peers.numeric_columns().fit(X) if numbers else None
@@ -174,7 +174,7 @@ def pgbm(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
 
 
 def quantile_forest(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
-    """Quantiles at the middles of 100 equal levels; predictions out of bag choose the kernel."""
+    """Quantiles at the midpoints of 100 equal levels; out-of-bag predictions determine the kernel."""
     from quantile_forest import RandomForestQuantileRegressor
 
     start = time.process_time()
@@ -193,7 +193,7 @@ def quantile_forest(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
 
 
 def treeffuser(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
-    """50 draws a row. A first fit without a tenth of the rows chooses the kernel; its seconds count."""
+    """50 draws per row. A first fit without a tenth of the rows determines the kernel; its seconds count."""
     from treeffuser import Treeffuser
 
     start = time.process_time()
@@ -281,7 +281,7 @@ def pytabkit(name: str, estimator: str) -> Callable[..., Fitted]:
 
 
 def bde(X: pd.DataFrame, y: np.ndarray, seed: int) -> Fitted:
-    """Bayesian deep ensemble; columns and targets are standardised, as its guide asks for."""
+    """Bayesian deep ensemble, with standardised columns and targets as recommended by its guide."""
     import os
 
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
@@ -325,6 +325,6 @@ FAMILIES: dict[Callable[..., Fitted], tuple[str, ...]] = {
 }
 """Families and the names that they yield, cheap ones first."""
 SLOW = "TabM", "treeffuser", "bde"
-"""Peers for which loading and compiling is a small part of a fit."""
+"""Peers that need no warm-up: loading and compiling is a small part of a fit."""
 UNLISTED = ("one net",)
-"""Models that are no peers: they are fitted only if they are named, and the report omits them."""
+"""Models that are not peers: they are fitted only if named, and the report omits them."""

@@ -1,35 +1,35 @@
 r"""Exact references: predictions of Laplace approximations against those of the exact posterior, on small data sets.
 
-The model is the built-in net with one hidden layer of tanh. A fit of one member selects its prior precision δ and noise
-level σ by the evidence; both are then fixed. NUTS (Hoffman & Gelman 2014) draws from the posterior
+The model is the built-in net with one hidden layer of tanh units. A fit of one member selects its prior precision δ and
+noise level σ by the evidence; both are then fixed. NUTS (Hoffman & Gelman 2014) draws from the posterior
 
 .. math:: -\log p(\theta \mid y) = \tfrac1{2\varphi} \sum_n (t_n - f_\theta(z_n))^2 + \tfrac{\delta}{2}
     \lVert\theta\rVert^2 + \text{const}, \qquad f_\theta(z) = c + \tfrac1{\sqrt H} v^\top \tanh(W z / \sqrt d + b),
 
-with standardised columns z, standardised targets t and φ = σ² in their units. At the mode and at draws of the prior,
-value and gradient of this density have to agree with the package; otherwise the script ends. Four chains start from
-draws of the prior. The starts are far apart, so that separate modes would be visible.
+with standardised columns z, standardised targets t and φ = σ² in the units of t. At the mode and at draws from the
+prior, value and gradient of this density have to agree with the package; otherwise the script ends. Four chains start
+from prior draws, which are far apart, so that separate modes would be visible.
 
 The reference has to meet the standard of posteriordb: rank-normalised split R-hat below 1.01, bulk and tail ESS above
 1,000, no divergence. The weights are identified only up to permutations and signs of the units. The diagnostics are
-therefore computed for the function at the judged rows, and for the log density. Energy, with σ set to a fifth of the
-standard deviation of y, does not meet the standard. It is used only with ``--only energy``.
+therefore computed for the function at the scored rows, and for the log density. The table energy, with σ set to a fifth
+of the standard deviation of y, does not meet the standard. It is used only with ``--only energy``.
 
-The judged rows are held out of the fit; the test parts are not used. On the sine, the judged rows are a grid, whose
-middle is a gap without training rows. For each row:
+The scored rows are held out of the fit; the test parts are not used. On the sine, the scored rows are a grid, whose
+middle is a gap without training rows. The scores of a row are:
 
 - *ratio*: epistemic standard deviation over that of the reference; *total* includes the noise in both;
 - *error*: distance of the means, in epistemic standard deviations of the reference;
 - *W₁*: Wasserstein distance of the distributions of the function, in the same unit. The package's distribution is
   normal or, for an ensemble, a mixture of normals.
 
-*bend* compares the net with its linearisation, from −1 to 1 posterior standard deviation along the direction of weights
-that changes the function at a row most. It is the change of the net over that of the linearised net (median over the
-rows). The table also has its rank correlation with the ratio of *full*.
+*bend* is the change of the net over that of the linearised net (median over the rows). The weights move from −1 to 1
+posterior standard deviation along the direction that changes the function at a row most. The table also has the rank
+correlation of *bend* with the ratio of *full*.
 
 ``python examples/benchmarks/exact_posteriors.py --data DIR --out OUT`` needs numpyro and arviz, and 7 minutes on one
-core. The references are cached in OUT, so that later runs need neither package. DIR is described in ``uci_sets.py``;
-without DIR, three data sets remain. Further options: ``--only``; ``--quick`` has short chains for two data sets.
+core. The references are cached in OUT, so that later runs need neither package. ``uci_sets.py`` describes DIR; without
+DIR, three data sets remain. Further options: ``--only``; ``--quick`` has short chains for two data sets.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ CHAINS, WARMUP, DRAWS, KEPT = 4, 1000, 2000, 4000
 R_HAT, ESS = 1.01, 1000
 NARROW, WIDE = 0.8, 1.25
 AGREES = 1e-8
-"""Largest relative difference of value and gradient of the log density from the package's."""
+"""Maximum relative difference of value and gradient of the log density from those of the package."""
 FIXED_NOISE = {"energy": 0.2}
 """Noise levels that are not chosen by the evidence, in standard deviations of y."""
 EXTRA = ("energy",)
 """Tables whose reference does not meet the standard."""
 CAREFUL = {"sine": 0.95, "friedman": 0.95}
-"""Target acceptance of tables that have a divergence at .9."""
+"""Target acceptance of NUTS for tables that have a divergence at .9."""
 COMMON: dict[str, Any] = {
     "hidden_layer_sizes": (UNITS,),
     "activation": "tanh",
@@ -88,7 +88,7 @@ PREDICTIVES = {"glm": "glm", "mc": MonteCarlo(n_samples=1000)}
 
 @dataclass(frozen=True)
 class Table:
-    """Training rows, judged rows, and groups of judged rows that are reported separately."""
+    """Training rows, scored rows, and groups of scored rows that are reported separately."""
 
     X: np.ndarray
     y: np.ndarray
@@ -107,7 +107,7 @@ def sine() -> Table:
 
 
 def split(X: np.ndarray, y: np.ndarray, X_new: np.ndarray | None = None) -> Table:
-    """Draw the training rows and, unless further rows are given, the judged rows from the same table."""
+    """Table of random training rows, and of scored rows from ``X_new`` or else from the other rows."""
     order = np.random.default_rng(0).permutation(len(y))
     rest = X[order[ROWS:]] if X_new is None else X_new
     return Table(X[order[:ROWS]], y[order[:ROWS]], rest[:JUDGED])
@@ -129,7 +129,7 @@ def tables(folder: Path | None) -> dict[str, Callable[[], Table]]:
 
 
 def outputs(theta: Any, rows: Any, units: int, tanh: Callable[[Any], Any]) -> Any:
-    """Outputs (n,) of the net for standardised rows (n, d), in arrays of any library."""
+    """Outputs (n,) of the net for standardised rows (n, d), as arrays of NumPy, torch or JAX."""
     d = rows.shape[1]
     first, last = theta[: units * (d + 1)].reshape(units, d + 1), theta[units * (d + 1) :]
     hidden = tanh(rows @ first[:, :d].T / d**0.5 + first[:, d])
@@ -138,7 +138,7 @@ def outputs(theta: Any, rows: Any, units: int, tanh: Callable[[Any], Any]) -> An
 
 @dataclass(frozen=True)
 class Problem:
-    """The model as numbers: standardised rows and targets, prior precision, noise variance in standardised units."""
+    """Standardised training and scored rows, targets, prior precision, and noise variance in standardised units."""
 
     rows: np.ndarray
     targets: np.ndarray
@@ -162,7 +162,7 @@ class Problem:
 
 
 def problem(table: Table, model: LaplaceRegressor) -> Problem:
-    """Numbers of a fitted model."""
+    """The :class:`Problem` of a fitted model."""
     encode, scale = model.laplace_.network.module[0], model._scale
     rows, judged = (encode(torch.tensor(X)).numpy() for X in (table.X, table.judged))
     mean, std = float(scale.mean[0]), float(scale.scale[0])
@@ -170,7 +170,7 @@ def problem(table: Table, model: LaplaceRegressor) -> Problem:
 
 
 def disagreement(given: Problem, model: LaplaceRegressor, table: Table, seed: int = 0) -> float:
-    """Largest relative difference of value and gradient from the package's, at the mode and at draws of the prior."""
+    """Largest relative difference of value and gradient from the package's, at the mode and draws from the prior."""
     fit, rng = model.laplace_, np.random.default_rng(seed)
     batch = torch.tensor(table.X), torch.tensor(given.targets)[:, None], torch.ones(len(table.X), dtype=torch.float64)
     draws = rng.normal(size=(4, given.n_weights)) / given.precision**0.5
@@ -189,7 +189,7 @@ def disagreement(given: Problem, model: LaplaceRegressor, table: Table, seed: in
 
 @dataclass(frozen=True)
 class Reference:
-    """Draws (s, n) of the function at the judged rows, in units of y, and the diagnostics of the chains."""
+    """Draws (s, n) of the function at the scored rows, in units of y, and the diagnostics of the chains."""
 
     draws: np.ndarray
     diagnostics: dict[str, float]
@@ -203,7 +203,7 @@ class Reference:
 
 
 def sampled(given: Problem, acceptance: float, n_draws: int, seed: int = 0) -> Reference:
-    """Draw from the posterior by NUTS, in float64 and one thread."""
+    """Draws from the posterior by NUTS, in float64 on one thread."""
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     try:  # imported here, so that --help and cached references need no package
         import arviz
@@ -250,7 +250,7 @@ def sampled(given: Problem, acceptance: float, n_draws: int, seed: int = 0) -> R
 
 
 def reference(name: str, given: Problem, out: Path, n_draws: int) -> Reference:
-    """Cached draws, if they are of the same problem, or new ones."""
+    """Cached draws if they belong to the same problem, otherwise new ones."""
     path = out / f"exact_{name}.npz"
     key = np.concatenate([given.rows.ravel(), given.targets, given.judged.ravel(), [given.precision, given.dispersion]])
     if path.exists():
@@ -277,7 +277,7 @@ def wasserstein(draws: np.ndarray, means: np.ndarray, stds: np.ndarray) -> np.nd
 
 
 def scores(model: LaplaceRegressor, X: np.ndarray, exact: Reference) -> dict[str, np.ndarray]:
-    """Scores (n,) of the judged rows. All members have the same weight."""
+    """Scores (n,) of the scored rows, by name. All members have the same weight."""
     members = model.members_
     means = np.stack([member.predict(X) for member in members])
     stds = np.stack([member.predict_std(X, kind="epistemic") for member in members])
@@ -293,7 +293,7 @@ def scores(model: LaplaceRegressor, X: np.ndarray, exact: Reference) -> dict[str
 
 
 def fitted(table: Table, precision: float, noise: float, n_members: int = 1, **options: Any) -> LaplaceRegressor:
-    """Fit under fixed prior and noise; the warnings about them are not of interest."""
+    """Fitted model with the given prior and noise; the warnings are of no interest."""
     model = LaplaceRegressor(prior_precision=precision, sigma_noise=noise, n_members=n_members, **COMMON, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -320,7 +320,7 @@ def judged(table: Table, precision: float, noise: float, exact: Reference) -> di
 
 
 def written(path: Path, columns: list[str], rows: list[list[str]]) -> None:
-    """CSV file and markdown table."""
+    """Write a CSV file, and print a markdown table."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
     print(
@@ -334,7 +334,7 @@ def spread(values: np.ndarray) -> str:
 
 
 def report(results: dict[str, dict], out: Path) -> None:
-    """Write the table of ratios, and that of errors and distances; one column for each group of judged rows."""
+    """Write the table of ratios, and that of errors and distances, with a column for each group of scored rows."""
     methods = list(next(iter(results.values())))
     head = ["posterior", "predictive", "members", *results]
 
@@ -364,9 +364,9 @@ DIAGNOSED = [
 
 
 def steepest(given: Problem, model: LaplaceRegressor, X: np.ndarray, row: int, steps: np.ndarray) -> np.ndarray:
-    """Function at a judged row, and rise of the potential, along the direction of weights that changes it most.
+    """Linearised net, net, and rise of the potential, (3, steps), along the direction that changes a row's output most.
 
-    One step is a posterior standard deviation. Returns the linearised net, the net itself, and the potential.
+    One step is a posterior standard deviation.
     """
     output, jacobian = model.laplace_.network.jacobian(torch.tensor(X[row : row + 1]))
     slope = jacobian.rows().flatten()
@@ -453,7 +453,7 @@ def draw_ratios(axis: Any, results: dict[str, dict]) -> None:
 
 
 def draw(path: Path, results: dict[str, dict], table: Table, settings: tuple[float, float], exact: Reference) -> None:
-    """Ratios on all tables, and on the sine the reasons why block-diagonal forms and the gap differ."""
+    """Draw ratios on all tables, and for the sine the reasons why block-diagonal forms and the gap differ."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,18 +1,18 @@
 """Uncertainty far from the training rows and in gaps, with and without the variance added outside the data's range.
 
-- **Distance.** Rows in 500 random directions, at 3, 10 and 100 standard deviations times the root of the number of
-  columns. Classification: mean of the largest probability. Regression: median of the epistemic standard deviation, in
-  units of that of y. ``glm`` is the linearised net alone, and ``auto`` is the default.
+- **Distance.** Rows in 500 random directions, at 3, 10 and 100 standard deviations times √(number of columns).
+  Classification: mean of the largest probability. Regression: median epistemic standard deviation, in standard
+  deviations of y. ``glm`` is the linearised net alone, and ``auto`` is the default.
 - **Later.** A classifier is trained on 1,000 rows of ten years, with the year as a column. The class does not depend on
   the year. The table has the log loss of 2,000 rows of a later year.
-- **Scores.** Log loss or negative log-likelihood of held-out rows of the development tables, for the default, and the
-  difference from ``glm``.
-- **Curves.** Five curves with a gap, 150 rows and noise std .1. The table has the share of the true curve within the 90
-  % epistemic band: on the data, in the gap, and up to half a unit beyond the data.
+- **Scores.** Log loss or negative log-likelihood of the default on held-out rows of the development tables, and its
+  difference from that of ``glm``.
+- **Curves.** Five curves with a gap, 150 rows and noise std .1. The table has the share of the true curve within the
+  90 % epistemic band: on the data, in the gap, and up to half a unit beyond the data.
 - **Shifted.** AUROC of ``score_samples`` and of an isolation forest for changed rows. One column is multiplied by ten,
-  two columns are swapped, or (in mixed tables) levels are unknown. Means over three choices of the columns.
-- **Pictures.** Nets of digits: AUROC of ``score_samples`` and of the epistemic entropy for 600 pictures of clothes
-  against 600 further digits.
+  two columns are swapped, or (in mixed tables) levels are unknown. The values are means over three choices of columns.
+- **Pictures.** AUROC of ``score_samples`` and of the epistemic entropy of a classifier of digits, for 600 pictures of
+  clothes against 600 further digits.
 
 ``python examples/benchmarks/far.py --data DIR --out OUT`` uses only inner parts of the tables, no test part. DIR holds
 the folders of ``quality.py`` and ``class_peers.py``. ``--quick`` runs only the part *distance*, which needs no data.
@@ -59,14 +59,14 @@ LEVEL = 1.6449
 
 
 def directions(X: np.ndarray, distance: float) -> np.ndarray:
-    """Rows around the mean of X, in random directions."""
+    """Rows (500, d) in random directions, at a distance from the mean of X."""
     drawn = np.random.default_rng(1).normal(size=(500, X.shape[1]))
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
     return X.mean(0) + distance * X.std(0) * np.sqrt(X.shape[1]) * drawn
 
 
 def own_net() -> NeuralNetClassifier:
-    """Classifier of skorch for two columns and two classes, as a user would bring it."""
+    """Unfitted skorch classifier for two columns and two classes, as a user might pass it."""
     layers = nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2)
     torch.manual_seed(0)
     options = {"criterion": nn.CrossEntropyLoss, "lr": 0.1, "max_epochs": 100, "verbose": 0}
@@ -74,7 +74,7 @@ def own_net() -> NeuralNetClassifier:
 
 
 def by_distance() -> Iterator[list[Any]]:
-    """Uncertainty at each distance, for both predictives; the last row is that of a net of one's own."""
+    """Uncertainty at each distance, for both predictives; the last table is fitted with a user's net."""
     tables = {
         "moons": make_moons(200, noise=0.2, random_state=0),
         "breast cancer": load_breast_cancer(return_X_y=True),
@@ -118,7 +118,7 @@ def later() -> Iterator[list[Any]]:
 
 
 def regression(data: Path, name: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows of a table of numbers without those of the test part of its first split."""
+    """Rows and targets of a regression table, without the test part of its first split."""
     for folder in ("uci_regression", "regression_folds"):
         if (path := data / folder / f"{name}.npz").exists():
             with np.load(path) as held:
@@ -161,7 +161,7 @@ def _both(model: Any, X_new: Any, loss: Any) -> list[float]:
 
 
 def curves() -> Iterator[list[Any]]:
-    """Shares of the true curve within the epistemic band."""
+    """Shares of the true curve within the 90 % epistemic band, for each curve."""
     for name, curve in CURVES.items():
         shares = []
         for seed in range(SEEDS):
@@ -211,7 +211,7 @@ def pictures(data: Path) -> Iterator[list[Any]]:
 
 
 def _changes(X: pd.DataFrame, kind: str) -> Iterator[pd.DataFrame]:
-    """Three changes of random columns; none if the table lacks columns of the kind."""
+    """Three tables with changed random columns; none if the table lacks columns of the kind."""
     rng, numbers = np.random.default_rng(0), [name for name in X.select_dtypes("number") if X[name].nunique() > 2]
     named = list(X.select_dtypes(exclude="number"))
     for _ in range(3):

@@ -1,14 +1,14 @@
 """Fault tests: damaged and crafted files, interrupts, forks, threads, a full disk, little memory and random tables.
 
-``python examples/benchmarks/faults.py`` takes an hour. It runs each part and prints a line for each: the number of
-tries, the number that passed, and the failures. ``--part NAME`` runs one part, and ``--csv PATH`` writes the table of
-``docs/benchmarks/faults.csv``. A try of each part passes under this condition:
+``python examples/benchmarks/faults.py`` takes an hour. It prints a line for each part: the number of tries, the number
+that passed, and the failures. ``--part NAME`` runs one part, and ``--csv PATH`` writes the table of
+``docs/benchmarks/faults.csv``. A try passes under these conditions:
 
 - **damage**: a file with flipped, removed or inserted bytes is refused, or loads as the model that was saved;
-- **structure**: a fuzzed file with correct checksums is refused, or loads as an estimator; the interpreter only opens
-  the file (``crafted.py``);
+- **structure**: a fuzzed file with correct checksums is refused, or loads as an estimator, and the interpreter does
+  nothing but read the file (``crafted.py``);
 - **interrupts**: after Ctrl-C at a random moment, the estimator, global generators, threads and folders are unchanged;
-- **forks**: after a fit with two threads, a fit in a forked process ends and equals that of the parent;
+- **forks**: after a fit with two threads, a fit in a forked process ends and equals the parent's fit;
 - **threads**: concurrent calls of one model from four threads return the same bits as sequential calls;
 - **disk**: ``save`` without room for the file raises an OSError, and keeps the old file;
 - **memory**: a fit without address space raises a MemoryError that names ``memory_budget``;

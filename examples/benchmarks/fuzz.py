@@ -9,7 +9,7 @@ of the arguments are wrong. The outcome is one of four:
 - a call that *hangs*, which takes more than ``--seconds``.
 
 ``python examples/benchmarks/fuzz.py --calls 100000`` prints the number of each outcome, and one example call for each
-kind of unclear error. The package hypothesis draws the arguments; the same seed draws the same arguments.
+kind of unclear error. The package hypothesis draws the arguments from a seed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CONVERTS = ("sklearn/utils/validation.py", "sklearn/utils/_array_api.py", "sklea
 SMALL = {"hidden_layer_sizes": (4,), "n_members": 1, "prior_precision": "evidence", "random_state": 0}
 ONE_NOISE = {"sigma_noise": "evidence", "likelihood": "gaussian"}
 Call = tuple[str, str, dict[str, Any]]
-"""The model, what is called of it, and with what."""
+"""Names of the model and of the method or function, and the arguments."""
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=40)
@@ -134,7 +134,7 @@ def rows(draw: Any) -> Any:
 
 @st.composite
 def targets(draw: Any) -> Any:
-    """Targets whose number may or may not match the rows."""
+    """Targets, whose number may differ from that of the rows."""
     n = draw(st.sampled_from([5, 5, 5, 5, 1, 2, 40]))
     return draw(st.sampled_from([Y[:n], Y[:n, None], np.c_[Y, Y][:n], Y[:n] > 0, np.array(["low", "mid"] * n)[:n]]))
 
@@ -209,17 +209,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
     "FeatureRelevanceDisplay": (lambda model, X: closed(plotting.FeatureRelevanceDisplay.from_estimator(model)), False),
     "PriorPathDisplay": (lambda model, X: closed(plotting.PriorPathDisplay.from_estimator(model)), False),
 }
-"""Functions of an estimator and X; True if they need y as well."""
+"""Functions of an estimator and X, with True if they need y as well."""
 
 
 def closed(display: Any) -> None:
-    """Close the figures of displays."""
+    """Close the figure of a display."""
     plt.close(display.figure_)
 
 
 @st.composite
 def calls(draw: Any, names: tuple[str, ...], share_of_fits: float) -> Call:
-    """The model, what is called of it, and with what."""
+    """Random call of one of the models."""
     model = draw(st.sampled_from(names))
     if draw(st.floats(0, 1)) < share_of_fits:
         option = draw(st.sampled_from(PARAMETERS + TRAINED))

@@ -1,16 +1,16 @@
 """Noise that varies with the inputs: four ways to model it, including the default of the regressor.
 
 - one noise: ``LaplaceRegressor(likelihood="gaussian")``.
-- default: a second net for the log variance, trained on the held-out errors.
-- mean and log variance: one net with two heads, trained together to the mode of their posterior (Nix & Weigend 1994).
-  The evidence chooses the prior precision during training. The Laplace approximation covers both heads, and predictions
-  integrate over both.
+- default: a second net for the log variance, trained on held-out errors.
+- mean and log variance: one net with two heads, trained to the mode of its posterior (Nix & Weigend 1994). The evidence
+  chooses the prior precision during training. The Laplace approximation covers both heads, and predictions integrate
+  over both.
 - natural parameters: the same with the heads μ/σ² and log 1/σ². Immer et al. (2023) report that natural parameters
   train better with first-order optimisers. Here, Gauss–Newton steps with the Fisher information are used.
 
-The table has the log-likelihood per row in nats, and the RMSE in the units of y. The scored rows are a ninth of the
-training parts of the UCI tables. It also has the log evidence per row if the model has one.
-``python examples/benchmarks/heads.py --data DIR --splits 3``; the format of DIR is in ``uci_sets.py``.
+The table has the log-likelihood per row in nats, the RMSE in the units of y, and the log evidence per row if the model
+has one. The scored rows are a ninth of the training parts of the UCI tables. Run
+``python examples/benchmarks/heads.py --data DIR --splits 3``; ``uci_sets.py`` describes DIR.
 """
 
 from __future__ import annotations

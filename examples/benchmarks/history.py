@@ -5,9 +5,9 @@ processor time of the case over that of the counterpart. It depends little on th
 their counterparts are:
 
 - fits: 200 full-batch Adam steps of a 1 × 50 tanh net on the same rows;
-- predictions of 10,000 rows: a forward pass of such a net;
+- predictions for 10,000 rows: a forward pass of such a net;
 - curvatures of 20,000 rows: a forward and a backward pass;
-- ``save`` and ``load``: ``torch.save`` and ``torch.load`` of a tensor with as many bytes as the file.
+- ``save`` and ``load``: ``torch.save`` and ``torch.load`` of a tensor of the file's size.
 
 ``python examples/benchmarks/history.py`` prints the ratios, appends them to ``docs/benchmarks/history.csv`` (``--out``)
 with version and date, and ends with status 1 if a ratio exceeds its threshold. ``--quick`` measures each case once,
@@ -63,7 +63,7 @@ class Case:
     ----------
     ours, plain : callable
     n_runs : int
-        How many times each runs, after one warm-up.
+        Number of runs of each, after one warm-up.
     n_calls : int, default=1
         Calls of each in a run, for times of milliseconds.
     """
@@ -88,7 +88,7 @@ class Case:
 
 
 def table(n: int, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy smooth function of the first three of d columns."""
+    """Rows (n, d), and targets (n,) from a noisy smooth function of the first three columns."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d))
     return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.2 * rng.normal(size=n)
@@ -117,7 +117,7 @@ def plain_predictions(net: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def fits() -> dict[str, Case]:
-    """Default fits of two sizes, of classes, and a single net under the evidence."""
+    """Default fits of two sizes and of classes, and a single net with the evidence."""
     few, many = table(150), table(2000)
     labels = np.digitize(few[1], [-0.7, 0.7])
 
@@ -135,7 +135,7 @@ def fits() -> dict[str, Case]:
 
 
 def predictions_and_files(folder: Path) -> dict[str, Case]:
-    """Mean and standard deviation of the default fit, and its file."""
+    """Mean and standard deviation of a default fit, and its file."""
     model = LaplaceRegressor(random_state=0, n_jobs=1).fit(*table(150))
     X = table(PREDICTED)[0]
     forward = partial(plain_predictions, plain_net(), torch.tensor(X).float())
@@ -158,7 +158,7 @@ def predictions_and_files(folder: Path) -> dict[str, Case]:
 
 
 def curvatures() -> dict[str, Case]:
-    """Pass over the rows in three structures, as in ``speed.py``."""
+    """Passes over the rows in three structures, as in ``speed.py``."""
     work, found = WORKLOADS[0], {}
     rows, module = work.data(PASSED, torch.device("cpu")), work.module()
     for structure in ("diag", "kron", "full"):
@@ -180,7 +180,7 @@ def judged(ratios: dict[str, float]) -> list[str]:
 
 
 def append(path: Path, ratios: dict[str, float]) -> None:
-    """Add a line to the history, and its head to a new file.
+    """Append a line to the history, after a header if the file is new.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def cases(folder: Path) -> dict[str, Case]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, append and judge; return the exit status."""
+    """Measure the ratios, append them, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="each case once, without a line or a judgement")
     parser.add_argument("--out", type=Path, default=OUT, help="CSV of the history")

@@ -11,10 +11,10 @@ level .5 and .013 at .95.
 
 ``python examples/benchmarks/intervals.py --data DIR --out OUT --test`` scores the test parts; without ``--test``, a
 ninth of each training part is held out and scored. DIR holds the folders ``uci_regression``, ``regression_folds`` and
-``tables``. The script writes ``intervals.csv`` and ``intervals_rows.csv``, one line for each table and split. If it is
-started again, it computes only the missing splits. ``--noise 3`` multiplies the noise level of the fitted model by
-three, with ``refit_laplace``. ``--rows 3000`` fits at most this number of rows, and scores up to 4,000 others. Further
-options are ``--splits`` and ``--only``. ``--quick`` needs no data: it uses Friedman's function with 300 rows.
+``tables``. The script writes ``intervals.csv`` (a line for each table) and ``intervals_rows.csv`` (a line for each
+scored row). A later run computes only the missing splits. ``--noise 3`` multiplies the noise level of the fitted model
+by three, with ``refit_laplace``. ``--rows 3000`` fits at most this number of rows, and scores up to 4,000 others.
+Further options are ``--splits`` and ``--only``. ``--quick`` needs no data: it uses Friedman's function with 300 rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def parts(data: Path | None, name: str, split: int, most: int | None, *, test: b
 
 
 def judged(model: LaplaceRegressor, X: object, y: np.ndarray) -> Iterator[list[float | str]]:
-    """For each row: predicted standard deviation, hits of all levels, and width of the 90 % interval."""
+    """Predicted standard deviation, hits at all levels, and width of the 90 % interval, for each row."""
     std, ends = model.predict_std(X), model.predict_interval(X, LEVELS)[1]
     hits = (ends[:, 0] <= y[:, None]) & (y[:, None] <= ends[:, 1])
     widths = ends[:, 1, 2] - ends[:, 0, 2]

@@ -3,14 +3,14 @@ r"""Leave-one-out in closed form against refits of the net itself: five UCI tabl
 The training part of split 0 is fitted by the evidence. Under the chosen prior precision δ and noise variance φ, the
 weights are moved to an exact mode θ* of
 
-.. math:: L(\theta) = \tfrac1{2\varphi} \sum_n w_n (y_n - f(x_n, \theta))^2 + \tfrac{\delta}{2} \lVert\theta\rVert^2
+.. math:: L(\theta) = \tfrac1{2\varphi} \sum_n w_n (y_n - f(x_n, \theta))^2 + \tfrac{\delta}{2} \lVert\theta\rVert^2 .
 
-by Newton's method with the exact Hessian in a trust region, to a decrement of 1e-6 posterior standard deviations. Then
-20 rows, drawn with a seed, are left out one at a time (of equal rows only one). The same method trains the net from θ*
-to the mode without the row. Let :math:`\Delta_n = f_{-n}(x_n) - f(x_n)`, for the closed form and for the refit. The
-table has medians over the rows of three errors of the closed form. The first two are errors of Δ, relative to the
-refit's Δ and to the refit's left-out residual :math:`y_n - f_{-n}(x_n)`. The third is the error of the left-out
-prediction, in units of y. The table also has the correlation of the two Δ. The closed forms are:
+Newton's method with the exact Hessian in a trust region runs to a decrement of 1e-6 posterior standard deviations. Then
+20 random rows are left out one at a time; copies of a row stay. The same method trains the net from θ* to the mode
+without the row. Let :math:`\Delta_n = f_{-n}(x_n) - f(x_n)`, for the closed form and for the refit. The table has three
+errors of the closed form, as medians over the rows. The first two are errors of Δ, relative to the refit's Δ and to the
+refit's left-out residual :math:`y_n - f_{-n}(x_n)`. The third is the relative error of the left-out prediction. The
+table also has the correlation of the two Δ. The closed forms are:
 
 - *full*: the formula of the library, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure.
 - *kron* and *diag*: the same formula with the structure's own leverage q.
@@ -23,12 +23,12 @@ prediction, in units of y. The table also has the correlation of the two Δ. The
 
 A first table describes the distance of θ* from the fit. It has the steps of Newton's method, the directions of negative
 curvature at the fit, and the root mean square change of the outputs in units of the noise. *Other basin* counts refits
-that do not return to θ* when the row is added and the net is trained again; the medians include them. Network outputs,
-gradients and Hessians are implemented here for one hidden layer of tanh, so that the refits do not use the code under
-test.
+that do not return to θ* when the net is trained again with the row; the medians include them. Network outputs,
+gradients and Hessians are implemented here for one hidden layer of tanh units, so that the refits do not use the code
+under test.
 
-``python examples/benchmarks/leave_one_out.py --data DIR`` prints markdown tables; the format of DIR is in
-``uci_sets.py``. The test parts are not used. Further options: ``--only``; ``--quick`` uses 5 rows of two tables.
+``python examples/benchmarks/leave_one_out.py --data DIR`` prints markdown tables; ``uci_sets.py`` describes DIR. The
+test parts are not used. Further options: ``--only``; ``--quick`` uses 5 rows of two tables.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ COLUMNS = "table", "closed form", "error / Δ", "error / residual", "correlation
 
 @dataclass(frozen=True)
 class Objective:
-    """Objective L of a net with one hidden layer of tanh, and its first two derivatives.
+    """Objective L of a net with one hidden layer of tanh units, and its first two derivatives.
 
     Weights θ are [W | b] row by row, then [v | c]; outputs f = s Σ_j v_j tanh(w_j a + b_j) + c.
     """
@@ -118,7 +118,7 @@ class Objective:
 
 
 def mode(objective: Objective, theta: Tensor) -> tuple[Tensor, int]:
-    """Mode reached by Newton's method from a start, and the number of steps (Nocedal & Wright 2006, alg. 4.1)."""
+    """Mode reached by Newton's method from given weights, and the number of steps (Nocedal & Wright 2006, alg. 4.1)."""
     radius, value = RADIUS, objective.value(theta)
     for step in range(MAX_STEPS):
         gradient = objective.gradient(theta)
@@ -143,7 +143,7 @@ def mode(objective: Objective, theta: Tensor) -> tuple[Tensor, int]:
 
 
 def _within(values: Tensor, along: Tensor, radius: float) -> Tensor:
-    """Minimum of the quadratic model within a radius, in the eigenbasis: −(H + μI)⁻¹ g, μ by bisection.
+    """Minimiser of the quadratic model within a radius, in the eigenbasis: −(H + μI)⁻¹ g, μ by bisection.
 
     If the gradient has almost no component along the most negative curvature, the rest of the radius goes there.
     """

@@ -1,4 +1,4 @@
-"""Random legal tables, drawn with a seed: anything that a user may pass to a default fit.
+"""Random legal tables, drawn from a seed: anything that a user may pass to a default fit.
 
 ``python examples/benchmarks/faults.py --part tables`` fits 300 of these tables; ``tests/laws/test_hard_data.py`` fits a
 few.
@@ -18,12 +18,12 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
 LARGEST_SCALE = 250
 FEW_ROWS, SOME_ROWS, MANY_ROWS = (1, 61), (301, 950), (950, 1_501)
-"""Ranges of row counts, ends excluded, one for each of the three trainings of default fits."""
+"""Ranges of numbers of rows; the upper ends are excluded."""
 
 
 @dataclass(frozen=True)
 class LegalTable:
-    """Table, and new rows whose columns hold values of the training rows.
+    """Training table, and new rows with values of the training rows in each column.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class LegalTable:
     y : ndarray of shape (n,) or (n, C)
     sample_weight : ndarray of shape (n,) or None
     description : str
-        Components of the table.
+        Size, kind of target and weights, and kinds of columns.
     """
 
     seed: int
@@ -161,7 +161,7 @@ TARGETS = (noisy, noise_free, same, same_but_for_rounding, two_values, heavy_tai
 
 
 def labels(rng, signal):
-    """Two to six classes of any sizes, some of them of a single row."""
+    """Labels of at most six classes, which may have very different sizes."""
     n_classes = rng.integers(2, 7)
     shares = rng.dirichlet(np.ones(n_classes) * rng.choice([0.3, 3.0]))
     rank = (signal + rng.choice([0.0, 1.0]) * rng.normal(size=len(signal))).argsort().argsort() / len(signal)
@@ -200,7 +200,7 @@ WEIGHTS = (none, none, none, counts, counts, tiny, any_positive, large)
 
 
 def legal_table(seed, rows=FEW_ROWS):
-    """Table of a seed, with a number of rows from the given range; odd seeds are classifications."""
+    """Table of a seed, with a number of rows in the given range; odd seeds give classification."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(*rows)), int(rng.integers(1, 9))
     if rng.random() < 0.1:
@@ -235,14 +235,14 @@ def _rows(X, rows):
 
 
 def _mixed_rows(X, counted, rng):
-    """Permute each column over the rows with non-zero weight."""
+    """Rows with each column permuted over the rows with non-zero weight."""
     if isinstance(X, np.ndarray):
         return np.column_stack([column[rng.permutation(counted)] for column in X.T])
     return pd.DataFrame({name: X[name].to_numpy()[rng.permutation(counted)] for name in X.columns})
 
 
 def failure(table, **parameters):
-    """Failure of a default fit of a table: an exception or non-finite numbers; None if there is none."""
+    """Failure of a default fit of a table (an exception, non-finite numbers, or zero std), or None."""
     kind = LaplaceClassifier if table.is_classification else LaplaceRegressor
     model = kind(random_state=0, **parameters)
     with warnings.catch_warnings():
@@ -267,7 +267,7 @@ def failure(table, **parameters):
 
 
 def outcome(seed):
-    """Outcome of a default fit of a table: "ok", or the failure. Two tables in six have more rows."""
+    """Outcome of a default fit of the seed's table: "ok", or the failure. Two tables in six have more rows."""
     rows = {4: SOME_ROWS, 5: MANY_ROWS}.get(seed // 2 % 6, FEW_ROWS)
     found = failure(legal_table(seed, rows))
     return "ok" if found is None else f"{found.splitlines()[0][:100]} (seed {seed})"

@@ -1,22 +1,22 @@
 """Regression with a thousand rows or more: quality and time of a default fit, compared with boosted trees.
 
 The models are ``LaplaceRegressor(random_state=split)`` in one configuration, and ``HistGradientBoostingRegressor()``.
-The latter gets one standard deviation, from a tenth of its rows that is held out of a first fit. CatBoost with
-``loss_function="RMSEWithUncertainty"`` and NGBoost are added if they are installed. All models run in one process, one
-after the other, on ``--threads`` threads. RMSE and log-likelihood (nats per row) are in the units of y; coverage is
-that of central 90 % intervals.
+For the trees, a first fit holds out a tenth of the rows, whose errors give one standard deviation for all rows.
+CatBoost with ``loss_function="RMSEWithUncertainty"`` and NGBoost are added if they are installed. All models run in
+one process, one after the other, on ``--threads`` threads. RMSE and log-likelihood (nats per row) are in the units of
+y; coverage is that of central 90 % intervals.
 
 ``python examples/benchmarks/many_rows.py --data DIR --out OUT`` scores held-out rows of the training parts; with
 ``--test`` it scores the test parts. DIR holds the folders ``uci_regression``, ``regression_folds`` and ``tables``. The
 script writes ``many_rows.csv``, one line for each table, split and model, and prints the means.
 
-``--sizes 300,1000,3000`` fits these numbers of rows of a few tables instead: seconds and log-likelihood against rows,
-written to ``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model: a Python file with a function
+``--sizes 300,1000,3000`` fits these numbers of rows of a few tables instead. Seconds and log-likelihood are written to
+``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model: a Python file with a function
 ``fit_predict(X, y, X_new, seed)``, whose first two results are mean and standard deviation. Its options ``o.K``,
 ``o.h`` and ``o.epochs`` are members, hidden units and epochs. ``--option name=value`` replaces all models by a default
 fit with this option. ``--quick`` needs no data: it uses Friedman's function with 300 and 1,500 rows.
-``--memory 1000000`` fits this number of rows of Friedman's function. It prints the seconds, and the growth of the peak
-resident memory of the process during the fit.
+``--memory 1000000`` fits this number of rows of Friedman's function, and prints seconds and the growth of the peak
+resident memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MASKED = {
 }
 """Tables with masks of their test rows: the folder and the number of splits."""
 FOLDS = "autompg", "stock"
-"""Small tables that are not scored here, but in other scripts that use these parts."""
+"""Small tables for other scripts that use :func:`parts`."""
 CSV = {
     "california": ("california_housing", "median_house_value", ()),
     "diamonds": ("diamonds", "price", ()),
@@ -71,7 +71,7 @@ HELD_OUT = 9
 """Without ``--test``, one in this many training rows is held out and scored."""
 LEVEL = 0.9
 PROTOTYPE_ROWS, PROTOTYPE_SMALL, PROTOTYPE_LARGE = 2000, (8, 64, 400), (4, 128, 60)
-"""Number of rows up to which the prototype uses the first of two settings (members, hidden units, epochs)."""
+"""Maximum number of rows for the first of two settings of the prototype (members, hidden units, epochs)."""
 MOST_INDICATORS = 50
 """Maximum number of levels of a category for the prototype; larger categories are omitted."""
 MOST_LEVELS = 200
@@ -118,7 +118,7 @@ def parts(
 
 
 def ours(X: pd.DataFrame, y: np.ndarray, seed: int, **options: Any) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
-    """LaplaceRegressor with its defaults, or with other options."""
+    """Predictions of LaplaceRegressor with its defaults, or with other options."""
     model = LaplaceRegressor(random_state=seed, **options).fit(X, y)
 
     def answer(X: pd.DataFrame, y: np.ndarray) -> Prediction:
@@ -129,7 +129,7 @@ def ours(X: pd.DataFrame, y: np.ndarray, seed: int, **options: Any) -> Callable[
 
 
 def normal(mean: np.ndarray, std: Any, y: np.ndarray) -> Prediction:
-    """Log density and interval of y under a normal distribution."""
+    """Mean, log density of y, and interval under a normal distribution."""
     reach = norm.ppf((1 + LEVEL) / 2) * std
     return mean, norm.logpdf(y, mean, std), mean - reach, mean + reach
 
@@ -162,7 +162,7 @@ def ngboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFrame
 
 
 def boosting(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
-    """scikit-learn's trees, with the standard deviation of held-out residuals."""
+    """scikit-learn's boosted trees, with the standard deviation of held-out residuals."""
     few, coded = coding(X)
     held = np.random.default_rng(seed).permutation(len(y)) % 10 == 0
     forest = HistGradientBoostingRegressor(categorical_features=few, random_state=seed)
@@ -180,7 +180,7 @@ def catboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFram
 def catboost_moments(
     X: pd.DataFrame, y: np.ndarray, seed: int
 ) -> Callable[[pd.DataFrame], tuple[np.ndarray, np.ndarray]]:
-    """Mean and standard deviation of CatBoost with ``RMSEWithUncertainty``."""
+    """Function from rows to mean and standard deviation of CatBoost with ``RMSEWithUncertainty``."""
     named = list(X.select_dtypes(exclude="number"))
     unit = float(np.std(y)) or 1.0
 
@@ -207,7 +207,7 @@ def catboost_moments(
 def prototype(
     file: Path, X_new: pd.DataFrame, X: pd.DataFrame, y: np.ndarray, seed: int
 ) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
-    """Training in a separate file, which also predicts the new rows. Categories become indicators."""
+    """Model of a separate file, which trains and predicts the new rows. Categories become indicators."""
     both = pd.concat([X, X_new])
     numbers = both.select_dtypes("number")
     named = both.select_dtypes(exclude="number")
@@ -273,7 +273,7 @@ def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
 
 
 def of_memory(n_rows: int) -> None:
-    """Seconds, memory and RMSE of a default fit of Friedman's function."""
+    """Print seconds, memory, RMSE and log-likelihood of a default fit of Friedman's function."""
     frame, targets = friedman(n_rows + 10_000)
     rows = frame.to_numpy()
     scale = 2**20 if sys.platform != "darwin" else 2**30

@@ -1,10 +1,10 @@
 """Nothing to learn: predictions of the default estimators for targets that are independent of X.
 
 The best prediction is then a constant: the normal distribution with the mean and the standard deviation of the training
-targets, or the frequencies of the classes. The tables have the mean log-likelihood of the estimators on 2,000 new rows
-minus that of the constant, in nats per row, and its worst seed. The goal is at least −.02. The tables also have the
-median prior precision δ over the seeds and the number of effective parameters γ. Two ratios follow: the noise std over
-the std of the training targets, and the width of 95 % intervals over that of the constant.
+targets, or the frequencies of the classes. The gain is the log-likelihood of the estimators on 2,000 new rows minus
+that of the constant, in nats per row. The tables have its mean and worst value over the seeds; the goal is at least
+−.02. They also have the median prior precision δ and the mean number of effective parameters γ. Two ratios follow: the
+noise std and the mean predicted std, each over the std of the training targets.
 
 ``python examples/benchmarks/nothing_to_learn.py`` prints markdown tables; ``--quick`` uses 3 of the 10 seeds and omits
 the fits with 1,000 rows. ``--classes`` or ``--numbers`` prints one of the two tables.

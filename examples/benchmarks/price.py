@@ -1,16 +1,16 @@
-"""Time of a default fit, compared with a fit under a given prior and noise, and with plain training of the same nets.
+"""Time of a default fit, compared with fits under a given prior and noise, and with plain training of as many nets.
 
 The table has seconds of a fit on one core (medians over the splits), on the training parts of the UCI tables only.
 *Default* is ``LaplaceRegressor(random_state=split)``, a mixture of k nets. *One net* is the same with ``n_members=1``.
-*Evidence* chooses prior and noise by the evidence alone, without held-out rows. *Fixed* uses given values for both.
-*Adam* is k nets of the same inputs and layers, each trained by 2,000 full-batch steps in a plain float32 loop, without
-error bars.
+*Evidence* chooses prior and noise by the evidence alone, without held-out rows. *Fixed* is given the values of
+*evidence*. *Adam* is k tanh nets with 50 hidden units and the members' inputs, each trained by 2,000 full-batch steps
+in a plain float32 loop, without error bars.
 
 *Over Adam* is the time of the default over that of the k Adam nets (goal: below 3). For one net, it is the time over
 that of one Adam net.
 
-``python examples/benchmarks/price.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
-Further options are ``--splits`` and ``--only``. ``--quick`` runs one split of two tables.
+``python examples/benchmarks/price.py --data DIR`` prints a markdown table; ``uci_sets.py`` describes DIR. Further
+options are ``--splits`` and ``--only``. ``--quick`` runs one split of two tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ADAM_STEPS, HIDDEN = 2000, 50
 
 
 def price(path: Path, splits: int) -> list[float | str]:
-    """Medians over the splits of the seconds of each fit and of the ratios."""
+    """Row of the table: medians, over the splits, of the seconds of each fit and of the ratios."""
     found = []
     for split in range(splits):
         X, y, _, _ = uci_sets.parts(path, split, test=True)
@@ -60,7 +60,7 @@ def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 
 
 def inputs_of(member: LaplaceRegressor, X: np.ndarray) -> np.ndarray:
-    """Inputs of the first layer of a member: the columns, or pieces of them."""
+    """Inputs of a member's first layer: the columns, or their piecewise linear encoding."""
     if member.n_bins is None:
         return X
     found: np.ndarray = member.net_.module_.standardise(torch.from_numpy(X)).numpy()

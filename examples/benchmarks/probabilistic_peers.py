@@ -8,19 +8,19 @@ are omitted with a message.
 
 ``python examples/benchmarks/probabilistic_peers.py --data DIR --out OUT`` scores a ninth of each training part, held
 out of the fit; with ``--test`` it scores the test parts. DIR holds the folders ``uci_regression``, ``regression_folds``
-and ``tables``. ``--rows N`` limits the training rows, ``--judged N`` the scored rows, both drawn at random. The script
-writes ``peers_inner.csv`` or ``peers_test.csv``. As soon as a model is scored, a line for its table, split and name is
-added. The line has log-likelihood (nats per row), CRPS and RMSE (units of y), coverage of 90 % intervals, and processor
-seconds of the fit. Scores of single rows are in the folder ``rows``. A second call computes only missing lines, so that
-peers of another environment can be added.
+and ``tables``. ``--rows N`` limits the training rows and ``--judged N`` the scored rows; both are drawn at random. The
+script writes ``peers_inner.csv`` or ``peers_test.csv``, with one line for each table, split and model. A line has
+log-likelihood (nats per row), CRPS and RMSE (units of y), coverage of 90 % intervals, and processor seconds of the fit.
+Scores of single rows are in the folder ``rows``. A second call computes only missing lines, so that peers of another
+environment can be added.
 
 The script prints a line for each result, and then three tables. The tables are also written to
 ``probabilistic_peers.csv`` (all scores and seconds), ``probabilistic_wins.csv`` and ``probabilistic_losses.csv``.
 ``--report`` only prints and writes these tables. ``--quick`` runs two cheap models on 300 rows of Friedman's function,
 without data.
 
-``--models "CatBoost,one net"`` also fits a single net with the evidence, the cheapest fit of this package, which is in
-no table.
+``--models "CatBoost,one net"`` also fits a single net with the evidence, the cheapest fit of this package. The tables
+omit it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ SPLITS |= dict.fromkeys(["autompg", "stock", "sml", "elevators", "power", "naval
 """Number of splits of each table."""
 LEVEL, WARM = 0.9, 100
 SCORES = {"log-likelihood": 1, "CRPS": -1}
-"""Compared scores, with the sign of an improvement."""
+"""Compared scores, with 1 if larger values are better and −1 if smaller ones are."""
 COLUMNS = ("table", "split", "model", "rows", "judged", *SCORES, "RMSE", "coverage", "seconds")
 OURS, CLOCK = "default", "CatBoost"
 """Our model, and the one whose fit time is the unit of all others."""
 FACTOR = 3.0
-"""Largest fit time of a win, in fit times of CatBoost."""
+"""Maximum fit time of a win, in fit times of CatBoost."""
 
 
 def parts(data: Path | None, name: str, split: int, options: argparse.Namespace) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ def _frame(values: np.ndarray) -> pd.DataFrame:
 
 
 def judged(distribution: Any, y: np.ndarray) -> dict[str, np.ndarray]:
-    """Scores of each row."""
+    """Scores (n,) of each row, by name; "RMSE" has squared errors."""
     low, high = distribution.interval(LEVEL)
     return {
         "log-likelihood": distribution.logpdf(y),
@@ -97,7 +97,7 @@ def judged(distribution: Any, y: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def run(options: argparse.Namespace, tables: Sequence[str], path: Path) -> None:
-    """Append the missing results to the CSV: split by split, family by family, table by table."""
+    """Append the missing results to the CSV, in the order of splits, families and tables."""
     known = {(row["table"], int(row["split"]), row["model"]) for row in read(path)}
     warm = set(distribution_peers.SLOW)
     for split in range(options.first, max(count_of(name, options) for name in tables)):
@@ -155,7 +155,7 @@ def count_of(name: str, options: argparse.Namespace) -> int:
 
 
 def folder_of(path: Path) -> Path:
-    """Folder of the scores row by row."""
+    """Folder of the scores of single rows."""
     return path.parent / "rows" / path.stem
 
 
@@ -181,9 +181,9 @@ def write(path: Path, row: dict[str, Any]) -> None:
 
 
 def gain(frame: pd.DataFrame, path: Path, name: str, peer: str, score: str) -> tuple[float, float]:
-    """Mean improvement of ours over a peer, over the splits that both have, and its standard error.
+    """Mean improvement of the default over a peer, on the splits of both, and its standard error.
 
-    The error is that of Nadeau & Bengio (2003) for three splits or more, otherwise that of the rows.
+    For three splits or more, the error is that of Nadeau & Bengio (2003); otherwise it is computed over the rows.
     """
     both = frame[(frame.table == name) & frame.model.isin([OURS, peer])]
     both = both.pivot(index="split", columns="model", values=[score, "rows", "judged"]).dropna()
@@ -202,7 +202,7 @@ def gain(frame: pd.DataFrame, path: Path, name: str, peer: str, score: str) -> t
 
 
 def report(path: Path) -> dict[str, list[list[str]]]:
-    """Tables of the page: scores of all models, wins by peer, and all losses, the first line being the header."""
+    """Tables by name: scores of all models, wins by peer, and all losses. The first line of each is the header."""
     frame = pd.read_csv(path)
     tables = [name for name in [*TABLES, "friedman"] if name in set(frame.table[frame.model == OURS])]
     models = [model for model in listed() if model in set(frame.model)]

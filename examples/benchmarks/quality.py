@@ -11,7 +11,7 @@ all other models (``quality_report.py`` has the formula of the standard error). 
 - classification: four UCI tables, ten seeds. NLL, accuracy, calibration error (10 bins), Brier score. "default, plugin"
   is the softmax of the default's own net, without Laplace.
 - ood: nets trained on 8,000 digits; AUROC of the predictive entropy, digits against clothes.
-- tables: mixed types with missing values, as the CSV reader returns the tables; NLL and accuracy for two tables.
+- tables: mixed types with missing values, as returned by the CSV reader. Two tables have classes.
 
 ``python examples/benchmarks/quality.py --data DIR --out DIR --test`` writes one CSV for each part, with one row for
 each set, split and model. Existing rows are recomputed only with ``--fresh``. The script prints markdown tables and
@@ -52,7 +52,7 @@ PLUGIN = ", plugin"
 REGRESSION = {"log-likelihood": 1, "RMSE": -1, "CRPS": -1, "coverage": 0, "width": 0}
 CLASSIFICATION = {"NLL": -1, "accuracy": 1, "ECE": -1, "Brier": -1}
 OOD = {"NLL": -1, "accuracy": 1, "AUROC": 1}
-"""Metrics, with the sign of an improvement; the first is the main one, and those with a sign are compared."""
+"""Metrics, with 1 if larger is better, −1 if smaller is better, and 0 if not compared. The first is the main one."""
 COMPARED = 3
 SAMPLED = "ood", "tables", "class_tables"
 """Parts for which ``--rows`` limits the rows; the results get a separate CSV."""
@@ -166,7 +166,7 @@ def our_numbers(
 def our_classes(
     X: Any, y: np.ndarray, seed: int, name: str, options: dict[str, Any]
 ) -> Iterator[tuple[str, Any, float]]:
-    """The default, and the same fit without Laplace, which is scored second because it changes the link."""
+    """The default, then the same fit without Laplace; the order matters, because the second changes the link."""
     start = time.process_time()
     model = LaplaceClassifier(random_state=seed, **options).fit(X, y)
     seconds = time.process_time() - start
@@ -190,7 +190,7 @@ def judged_classes(model: Any, X: Any, y: np.ndarray) -> list[float]:
 
 
 def calibration_error(confidence: np.ndarray, correct: np.ndarray) -> float:
-    """Mean distance of confidence and accuracy over ten equal bins of confidence, weighted by their rows.
+    """Mean distance between confidence and accuracy over ten equal bins of confidence, weighted by rows.
 
     >>> round(calibration_error(np.array([0.75, 0.75, 0.95]), np.array([True, False, True])), 4)
     0.1833

@@ -5,12 +5,12 @@ the units of y. A classifier has ``predict_proba``. A *family* is a function tha
 ``family(X, y, seed)``, and yields ``(name, estimator, seconds)``. A net is trained once for all members of its family,
 and its seconds count for each member. Seconds are processor time.
 
-The nets are tanh nets with standardised columns and numeric targets, trained by full-batch Adam for 2,000 steps at a
-rate of .01. If several nets are needed, they are trained at once (:func:`trained_nets`).
+The nets are tanh nets with standardised columns and standardised numeric targets, trained by full-batch Adam for 2,000
+steps at a rate of .01. Several nets are trained at once (:func:`trained_nets`).
 
-- MAP: the net itself, with the std of the training residuals σ for regression, and the softmax for classification.
-- laplace-torch 0.3 on the same net: full GGN of all weights, and of the last layer. Prior precision and noise maximise
-  its marginal likelihood, and the link of classifiers is probit.
+- MAP: the net itself, with the std σ of the training residuals for regression, and the softmax for classification.
+- laplace-torch 0.3 on the same net: full GGN of all weights and, for regression, of the last layer. Prior precision and
+  noise maximise its marginal likelihood, and the link of classifiers is probit.
 - ensemble: five nets from different initial weights, the first of which is the MAP. The variance is that of their means
   plus σ².
 """
@@ -42,7 +42,7 @@ Fitted = Iterator[tuple[str, Any, float]]
 ADAM_STEPS, RATE, MEMBERS, WEIGHT_DECAY = 2000, 0.01, 5, 1e-4
 REGRESSION_LAYERS, CLASS_LAYERS = (50,), (50, 50)
 CLASS_PRECISIONS = 0.01, 0.1, 1.0, 10.0, 100.0
-"""Candidate prior precisions of the MAP of classes; the log-likelihood of held-out training rows chooses."""
+"""Candidate prior precisions of the MAP of classes, chosen by the log-likelihood of held-out training rows."""
 HELD_OUT = 0.2
 LARGEST_GP = 2000
 
@@ -80,7 +80,7 @@ class Probabilities(ClassifierMixin, BaseEstimator):
 def trained_nets(
     x: torch.Tensor, target: torch.Tensor, layers: Sequence[int], decays: Sequence[float], seed: int
 ) -> list[torch.nn.Sequential]:
-    """Train one net for each weight decay λ at once, minimising mean loss + λ/2 ‖θ‖²; torch's initial weights.
+    """Nets from torch's initial weights, one for each weight decay λ, which minimise mean loss + λ/2 ‖θ‖² jointly.
 
     The loss is the mean squared error for float targets (n, 1), and the cross-entropy for class indices (n,).
     """
@@ -161,7 +161,7 @@ def regression_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
 
 
 def class_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
-    """Choose the decay on held-out training rows, then train on all of them, with a sum of losses."""
+    """MAP and laplace-torch; held-out training rows choose the decay, and the net is trained on all of them."""
     classes, index = np.unique(y, return_inverse=True)
     scale = StandardScaler().fit(X)
     x, target = _tensor(scale.transform(X)), torch.from_numpy(index)
@@ -190,7 +190,7 @@ def class_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
 
 
 def laplace_torch(net: Any, x: torch.Tensor, target: torch.Tensor, likelihood: str, subset: str) -> Any:
-    """laplace-torch with full GGN; prior precision and, for numbers, noise by marginal likelihood."""
+    """Fit of laplace-torch with the full GGN; prior precision and, for numbers, noise by marginal likelihood."""
     from laplace import Laplace
     from laplace.curvature import AsdlGGN, BackPackGGN
 
@@ -198,7 +198,7 @@ def laplace_torch(net: Any, x: torch.Tensor, target: torch.Tensor, likelihood: s
     fitted = Laplace(net, likelihood, subset_of_weights=subset, hessian_structure="full", backend=backend)
     rows = torch.utils.data.TensorDataset(x, target)
     fitted.fit(torch.utils.data.DataLoader(rows, batch_size=len(x)))
-    # its log_marginal_likelihood(δ, σ), with eigenvalues computed once instead of a determinant at each step
+    # its log_marginal_likelihood(δ, σ), from eigenvalues computed once, instead of a determinant at each step
     eigenvalues = torch.linalg.eigvalsh(fitted.H.double()).clamp_min(0.0).numpy()
     squares = float((fitted.mean.double() ** 2).sum()) if subset == "all" else float(_last(net).pow(2).sum())
     loss, n, p = float(fitted.loss), len(x), len(eigenvalues)
@@ -272,7 +272,7 @@ def logistic(X: Any, y: np.ndarray, seed: int) -> Fitted:
 
 
 def boosting(X: Any, y: np.ndarray, seed: int) -> Fitted:
-    """Boosted trees with one σ for all rows, the RMS residual of five folds of the training rows."""
+    """Boosted trees with one σ for all rows: the RMS held-out residual of five folds of the training rows."""
     start = time.process_time()
     model = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=seed)
     X = _categories(X)
@@ -309,7 +309,7 @@ def _timed(name: str, model: Any, X: Any, y: np.ndarray) -> tuple[str, Any, floa
 
 
 def numeric_columns() -> Any:
-    """Standardised numbers, with medians for missing values, and one column for each category of text."""
+    """Transformer to standardised numbers, with medians for missing values, and one-hot columns for text."""
     numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
     text = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     by_type = make_column_transformer(

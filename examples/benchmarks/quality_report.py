@@ -1,4 +1,4 @@
-"""Report of the quality benchmarks: means, paired differences with an error, a figure.
+"""Report of the quality benchmarks: means, paired differences with standard errors, and a figure.
 
 A *row* is the score of one model on one split: ``{"set", "split", "model", "rows", "judged", metrics…}``. For two
 models, the difference d_j of their scores is computed for each split j = 1 … J. The training parts overlap, so the d_j
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 TIE = 0.005
 """Largest difference of two scores that counts as a tie, in nats a row."""
 SURE = 2.0
-"""Number of standard errors from which a set counts as won or lost."""
+"""Number of standard errors above which a set counts as won or lost."""
 
 
 def paired(first: Sequence[float], second: Sequence[float], share: float) -> tuple[float, float]:
@@ -45,7 +45,7 @@ def names(rows: Sequence[Row], key: str) -> list[str]:
 
 
 def means(rows: Sequence[Row], metrics: Sequence[str], main: str, main_summary: str = "± s.e.") -> Iterator[str]:
-    """Means over the splits, with the standard error of the main metric, or its median and its worst split."""
+    """Lines of means over the splits, with the standard error of the main metric, or its median and worst split."""
     extra = [main_summary] if main_summary == "± s.e." else ["median", "worst"]
     columns = [c for m in metrics for c in ([m, *extra] if m == main else [m])]
     yield uci_sets.header("Means over the splits", ["table", "model", "splits", *columns])
@@ -67,7 +67,7 @@ def _spread(values: np.ndarray, summary: str, worst: Callable[[Any], float]) -> 
 
 
 def differences(rows: Sequence[Row], base: str, metrics: dict[str, int]) -> Iterator[str]:
-    """Differences of the base from each other model: a positive gain favours the base, for any sign of the metric.
+    """Lines of the gains of the base over each other model: positive values favour the base for every metric.
 
     The first metric also has the numbers of splits won, tied and lost.
     """
@@ -100,7 +100,7 @@ def differences(rows: Sequence[Row], base: str, metrics: dict[str, int]) -> Iter
 def gain(
     rows: Sequence[Row], name: str, base: str, other: str, metric: str, sign: int
 ) -> tuple[float, float, np.ndarray]:
-    """Mean, corrected standard error and the differences of the splits; NaN if the two have no split in common."""
+    """Mean gain, its corrected standard error, and the gain of each split; NaN if the two have no split in common."""
     ours, theirs = (by_split(rows, name, model, metric) for model in (base, other))
     common = [split for split in ours if split in theirs]
     if not common:
@@ -111,7 +111,7 @@ def gain(
 
 
 def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, path: Path) -> None:
-    """One panel a set: gain over each other model with its standard error; a mark and the number beyond the axis."""
+    """Draw a panel per set: gains over the other models with standard errors, as text if beyond the axis."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,7 @@
 """Other data of the quality benchmarks: mixed tables as read from CSV, and pictures.
 
-``tables/*.csv.gz``: numbers, text and missing values, passed on as the reader returns them. Columns that reveal the
-target or identify the row are omitted. A split holds out a random fifth, seeded by its number. ``images/*.npz``: 10,000
+``tables/*.csv.gz`` have numbers, text and missing values, as returned by the reader. Columns that reveal the target or
+identify the row are omitted. A split holds out a random fifth, seeded by its number. ``images/*.npz`` have 10,000
 pictures of digits, of which a fifth is the test part, and pictures of clothes, on which a model of digits should be
 uncertain. Without ``test``, a ninth of the training part and the first half of the clothes are scored.
 """
@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 TARGETS = {"california_housing": "median_house_value", "diamonds": "price", "bike_sharing_hourly": "cnt"}
 CLASS_TARGETS = {"credit_g": -1, "phoneme": -1}
 DROPPED = {"bike_sharing_hourly": ["casual", "registered", "instant", "dteday"]}
-"""Omitted columns: two are parts of the target, one is the row number; the day is given by year, month and weekday."""
+"""Omitted columns: two parts of the target, the row number, and the day (given by year, month and weekday)."""
 TEST_SHARE, HELD_OUT_SHARE = 0.2, 1 / 9
 
 
@@ -34,7 +34,7 @@ def table(path: Path) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def table_parts(path: Path, split: int, test: bool, n_rows: int | None) -> tuple[Any, ...]:
-    """Training rows and scored rows of a table, or of the first n rows of a shuffled table."""
+    """Training rows and scored rows of a table, or of n random rows of it (stratified for classes)."""
     X, y = table(path)
     labels = y if path.name.removesuffix(".csv.gz") in CLASS_TARGETS else None
     if n_rows is not None and n_rows < len(y):
@@ -52,7 +52,7 @@ def digits(folder: Path, split: int, test: bool, n_rows: int | None) -> tuple[An
 
 
 def clothes(folder: Path, test: bool) -> np.ndarray:
-    """Pictures of clothes, unfamiliar to a model of digits."""
+    """Pictures of clothes (n, 784), unfamiliar to a model of digits."""
     with np.load(folder / "fashion_mnist_2k.npz") as pictures:
         X = pictures["X"].reshape(len(pictures["X"]), -1) / 255
     half = len(X) // 2

@@ -2,11 +2,10 @@
 
 python examples/benchmarks/scaling_constants.py --out OUT
 
-The script measures, on one thread, the reading of rows from Parquet files, a training step of four members and the
-curvature pass of eight members. It also measures an all-reduce of the gradients between two local processes (gloo). The
-second table multiplies these constants; it is a projection, not a measurement. In the projection, the network has a
-given bandwidth and latency, and the all-reduce sends every gradient twice (ring). ``--quick`` uses fewer rows and
-repetitions.
+On one thread, the script times the reading of rows from Parquet files, a training step of four members, and the
+curvature pass of eight members. It also times an all-reduce of the gradients between two local processes (gloo). The
+second table is a projection from these constants, not a measurement. It assumes a network of given bandwidth and
+latency, and an all-reduce that sends every gradient twice (ring). ``--quick`` uses fewer rows and repetitions.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from sklearn_laplace.options.variants import expanded
 
 ROWS, COLUMNS, WORKERS = 10**9, 100, 64
 BATCHES = 16, 256
-"""Rows of the mini-batches whose steps are timed; other sizes are interpolated."""
+"""Rows of the mini-batches whose steps are timed; times for other sizes are linear in the rows."""
 BANDWIDTH, LATENCY = 1.25e9, 1e-4
 """Bytes and seconds of a network of 10 Gbit/s."""
 REDUCE = """
@@ -58,7 +57,7 @@ dist.destroy_process_group()
 
 
 def members(n_rows: int, n: int) -> tuple[list[TableMLP], int]:
-    """Nets of the recipe for a number of rows, and the number of their encoded columns."""
+    """n nets of the recipe for a number of rows, and the number of their encoded columns."""
     recipe = recipes_for(n_rows, COLUMNS)[0]
     edges = [np.linspace(0, 1, (recipe.n_bins or 0) + 1).tolist()] * COLUMNS
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation, "input_edges": edges}
@@ -67,7 +66,7 @@ def members(n_rows: int, n: int) -> tuple[list[TableMLP], int]:
 
 
 def reading(folder: Path, n: int) -> float:
-    """Seconds a row of reading Parquet."""
+    """Seconds per row to read Parquet files."""
     frame = pd.DataFrame(
         np.random.default_rng(0).random((n, COLUMNS + 1)), columns=[f"x{k}" for k in range(COLUMNS + 1)]
     )
@@ -79,7 +78,7 @@ def reading(folder: Path, n: int) -> float:
 
 
 def steps(n: int) -> tuple[list[float], int]:
-    """Seconds of a step of four members on 16 and on 256 rows, and the number of gradients."""
+    """Seconds of a step of four members on 16 and on 256 rows, and the number of gradient values."""
     nets, _ = members(ROWS, 4)
     stacked, rows, times = Stacked(nets), table(4096), []
     for batch_size in BATCHES:
@@ -94,7 +93,7 @@ def table(n: int) -> TrainingRows:
 
 
 def curvature(n: int) -> float:
-    """Seconds a row of the curvature pass of eight members, each of which sees three quarters of the rows."""
+    """Seconds per row of the curvature pass of eight members, each over three quarters of the rows."""
     nets, _ = members(ROWS, 1)
     rows, options = table(n), resolve("regressor", expanded(LaplaceRegressor().get_params(deep=False)))
     network = trace(nets[0].eval(), rows.inputs[:2])

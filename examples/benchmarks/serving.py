@@ -1,10 +1,10 @@
-"""Serving: seconds per million predictions, and milliseconds for one, from default fits and from their ONNX graphs.
+"""Serving: seconds per million rows, and milliseconds for one row, from default fits and their ONNX graphs.
 
 Each default fit has ten generated columns and predicts mean and standard deviation. *s* and *s of processor* are
-seconds per million rows, on the number of threads in the title. *ms* are milliseconds for a single row: the median and
-the smallest of many calls. They are processor time, which other programs on the machine affect less. *difference* is
-the largest difference of a mean or a standard deviation between the graph and the estimator, in standard deviations of
-the targets.
+wall-clock and processor seconds per million rows, on the threads in the title. *ms* are milliseconds for a single row:
+the median and the smallest of many calls. They are processor time, which other programs on the machine affect less.
+*difference* is the largest difference between graph and estimator in a mean or a standard deviation, in standard
+deviations of the targets.
 
 ``python examples/benchmarks/serving.py`` prints a markdown table. ``--rows`` is the number of predicted rows,
 ``--threads`` the number of threads (2). ``--quick`` fits 200 rows and predicts 2,000. The columns of ONNX need the
@@ -41,7 +41,7 @@ HEADER = (
 
 
 def data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Curves, an interaction, and noise that varies with a column."""
+    """Rows and targets with curves, an interaction, and noise that varies with a column."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, COLUMNS))
     mean = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * X[:, 3]
@@ -80,7 +80,7 @@ def row(n: int, parameters: dict[str, Any], n_rows: int, calls: int, threads: in
 
 
 def graph(model: LaplaceRegressor, X: np.ndarray, unit: float, calls: int) -> list[float]:
-    """Milliseconds of one row in the ONNX graph, and its largest difference from the estimator."""
+    """Median and smallest milliseconds of the ONNX graph for one row, and its largest difference from the estimator."""
     if onnxruntime is None:
         return [math.nan] * 3
     options = onnxruntime.SessionOptions()

@@ -5,10 +5,10 @@
 - **Weights.** The scored rows of a table have weights exp(1.5 u). Here u is the first principal component of the
   standardised numeric columns, standardised and limited to ±2. The table has the coverage of 90 % intervals. *Rows* is
   the effective number (Σw)² / Σw² of scored rows.
-- **Outside.** AUROC of separating rows that are unlike the training data from other held-out rows. Regression: the
-  middle third of a column is removed from the training part and detected by ``score_samples``; mean and smallest value
-  over the columns. Classification: the rows of a class are removed, and detected by ``score_samples`` and by the
-  entropy of the probabilities; mean and smallest value over the classes.
+- **Outside.** AUROC of rows unlike the training data against other held-out rows. Regression: the middle third of a
+  column is removed from the training part and detected by ``score_samples``. Classification: the rows of a class are
+  removed, and detected by ``score_samples`` and by the entropy of the probabilities. The table has the mean and the
+  smallest value over columns or classes.
 
 ``python examples/benchmarks/shift.py --data DIR --out OUT`` uses the training part of split 0 of each table, never test
 parts. DIR holds the folders ``uci_regression``, ``uci_classification``, ``regression_folds`` and ``tables``.
@@ -47,7 +47,7 @@ Line = list[float | str]
 
 
 def coverage(ends: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Share of targets inside their intervals."""
+    """Weighted share of targets (n,) inside their intervals (n, 2)."""
     return float(np.average((ends[:, 0] <= y) & (y <= ends[:, 1]), weights=weights))
 
 
@@ -70,7 +70,7 @@ def in_time(data: Path) -> Iterator[Line]:
 
 
 def direction(X: pd.DataFrame) -> Any:
-    """Function from rows to the standardised first principal component of their numbers."""
+    """Function from rows to u: the first principal component of their numbers, standardised and limited."""
     numbers = list(X.select_dtypes("number"))
     centre = X[numbers].median()
     scale = StandardScaler().fit(X[numbers].fillna(centre))
@@ -80,7 +80,7 @@ def direction(X: pd.DataFrame) -> Any:
 
 
 def by_weights(data: Path | None, name: str) -> Line:
-    """Coverage of one table under a tilt along its first principal component."""
+    """Coverage of one table with rows weighted along the first principal component."""
     if data is None:
         X, y = many_rows.friedman(1300)
         most = 300

@@ -1,4 +1,4 @@
-r"""Simulation-based calibration: are weights drawn from the prior typical of the posterior of a fit?
+r"""Simulation-based calibration: do weights drawn from the prior look like draws from the fitted posterior?
 
 Weights θ are drawn from the prior and targets y from the likelihood. The net is fitted to y under the same prior
 precision and noise level, which are fixed. If the posterior is exact, the rank of a quantity of θ among the same
@@ -7,12 +7,11 @@ target, and the log-likelihood of the training targets. The log-likelihood depen
 wrong width (Modrák et al. 2023). The ECDF of the ranks is compared with its simultaneous 95 % band (Säilynoja, Bürkner
 & Vehtari 2022).
 
-- *linear*: a linear net, whose posterior is exact. Fifty simulations with the same X are fitted jointly, as the targets
-  of one fit.
-- *net*: one hidden layer of tanh, whose posterior is not Gaussian. The weights of a net are not identified, so the
-  quantities are functions, targets and the log-likelihood. The row *far* is three times as far from the origin as
-  *new*. The table also has the mean square of :math:`z = (f - \mu) / s`, the error of the mean divided by the standard
-  deviation.
+- *linear*: a linear net, whose posterior is exact. Fifty simulations with the same X are the targets of one fit.
+- *net*: a net with one hidden layer of tanh units, whose posterior is not Gaussian. The weights of a net are not
+  identified, so the quantities are functions, targets and the log-likelihood. The row *far* is three times as far from
+  the origin as *new*. The table also has the mean square of :math:`z = (f - \mu) / s`, the error of the mean divided by
+  the standard deviation.
 
 ``python examples/benchmarks/simulation_based.py --out OUT`` writes ``simulation_based.csv`` and a figure in 4 minutes
 on one core; ``--quick`` uses a tenth of the simulations.
@@ -34,10 +33,10 @@ from scipy.stats import binom
 from sklearn_laplace import LaplaceRegressor
 
 RANKS = 100
-"""Number of possible ranks; one more than the posterior draws."""
+"""Number of possible ranks: one more than the number of posterior draws."""
 LINEAR = {"rows": 20, "columns": 5, "precision": 1.0, "noise": 1.0, "group": 50}
 NET = {"rows": 40, "columns": 2, "units": 10, "precision": 0.4, "noise": 0.3}
-"""The prior precision of the net is about what the evidence chooses for tables with a nonlinear function."""
+"""The evidence chooses a similar prior precision for tables with a nonlinear function."""
 METHODS: dict[str, dict[str, Any]] = {
     "full, glm": {"hessian_structure": "full"},
     "full, glm, 5 members": {"hessian_structure": "full", "n_members": 5},
@@ -91,7 +90,7 @@ def standardised(rng: np.random.Generator, rows: int, columns: int) -> np.ndarra
 
 
 def log_likelihood(y: np.ndarray, outputs: np.ndarray, noise: float) -> np.ndarray:
-    """Up to a constant, summed over the first axis, the rows."""
+    """Log-likelihood up to a constant, summed over the rows (the first axis)."""
     return -0.5 * ((y - outputs) ** 2).sum(0) / noise**2
 
 
@@ -143,7 +142,7 @@ def linear_ranks(
 
 
 def net_function(X: np.ndarray, theta: np.ndarray, units: int) -> np.ndarray:
-    """Outputs (n,) of a net with one hidden layer, weights in the package's order."""
+    """Outputs (n,) of a net with one hidden layer, with weights in the package's order."""
     columns = X.shape[1]
     first, last = theta[: units * (columns + 1)].reshape(units, columns + 1), theta[units * (columns + 1) :]
     hidden = np.tanh(X / columns**0.5 @ first[:, :columns].T + first[:, columns])
@@ -162,7 +161,7 @@ def net_simulations(n_simulations: int, seed: int) -> Iterator[tuple[np.ndarray,
 
 
 def net_ranks(n_simulations: int, seed: int = 0) -> dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Ranks of each quantity, and z of the function values, for each method."""
+    """Ranks of each quantity, and z of the function values, by method and quantity."""
     ranks: dict[str, dict[str, list[int]]] = {method: {} for method in METHODS}
     z: dict[str, dict[str, list[float]]] = {method: {} for method in METHODS}
     for k, (X, functions, targets) in enumerate(net_simulations(n_simulations, seed)):
@@ -209,7 +208,7 @@ def lines(name: str, method: str, ranks: dict[str, np.ndarray], z: dict[str, np.
 
 
 def draw(path: Path, panels: dict[str, dict[str, np.ndarray]]) -> None:
-    """ECDF of the ranks minus the uniform one, with the simultaneous band; one panel for each method."""
+    """Draw the ECDF of the ranks minus the uniform one, and the simultaneous band, in a panel for each method."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,18 +1,17 @@
 """Speed of curvature passes, training, predictions and evidence, against laplace-torch 0.3 and a plain epoch.
 
-Every figure is a ratio, measured in one process. Each case runs in turn with its peer and with a plain epoch (forward
-and backward pass over the same rows). This is repeated several times, and the medians are divided. All backends of the
-peer are tried for a case, and the fastest one counts. A backend that would take minutes gets a part of the rows. If
+Times without a unit are ratios, measured in one process. Each case runs in turn with its peer and a plain epoch
+(forward and backward pass over the same rows). A ratio is that of medians over several turns. All backends of the peer
+are tried for a case, and the fastest one counts. A backend that would take minutes gets a part of the rows. If
 laplace-torch is not installed, its columns are empty. The output also has the limits of the machine (matrix products,
-copies) and the additional peak memory. The *floor* is the number of multiply-adds that the method needs over that of
-the epoch.
+copies) and the additional peak memory. The *floor* is the number of multiply-adds of the method, relative to the epoch.
 
 ``python examples/benchmarks/speed.py`` prints markdown tables. It saves each table as a CSV with the name of the
 device, and a picture of the growth of the times (``--out DIR``, the working directory by default). ``--quick`` uses a
 tenth of the rows and fewer repetitions. ``--rows`` adds the runs over ten million generated rows. ``--only A,C``
 selects workloads. ``--tables passes,members`` selects tables and omits the picture. ``--device cuda`` runs on a GPU.
-The table ``members`` has the seconds of default regressions. To compare devices, run it with ``--device cpu`` on the
-same machine as well.
+The table ``members`` has the seconds of default regressions. To compare devices, also run it with ``--device cpu`` on
+the same machine.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Workload:
     classes: bool
     cases: tuple[tuple[str, str, str], ...]
     fewer_for_peer: dict[str, int]
-    """Share of the rows for a backend that would take minutes for all rows; its time is scaled accordingly."""
+    """Divisor of the rows for a backend that would take minutes for all rows; its time is scaled accordingly."""
 
     @property
     def title(self) -> str:
@@ -258,7 +257,7 @@ def multiply_adds(sizes: tuple[int, ...], columns: int, subset: str, structure: 
 
 
 def limits(device: torch.device) -> tuple[str, float]:
-    """Limits of the machine, in words and as GFLOP/s of single-precision products."""
+    """Limits of the machine as text, and the GFLOP/s of float32 products."""
     a = torch.randn(2048, 2048, device=device)
     product = min(timed(lambda: a @ a, device) for _ in range(10))
     wide = a.double()
@@ -287,7 +286,7 @@ def epoch(module: nn.Module, rows: TrainingRows, classes: bool) -> None:
 
 
 def ours(work: Workload, network: Network, structure: str, chunks: list[Rows]) -> LaplaceFit:
-    """Pass over the data as in the estimators: the gradient at the mode is known from the training."""
+    """Fit by a pass over the data, as in the estimators: the gradient at the mode is known from training."""
     known = torch.zeros_like(network.theta)
     prior = network.scalar_prior()
     return fit_laplace(network, work.likelihood, GGN(), STRUCTURES[structure], prior, chunks, gradient=known)
@@ -297,7 +296,7 @@ def peer(work: Workload, subset: str, structure: str, backend: type, rows: Train
     data = torch.utils.data.TensorDataset(rows.inputs, rows.targets)
     shapes = itertools.pairwise(work.sizes if subset == "all" else work.sizes[-2:])
     size = sum((i + 1) * o for i, o in shapes)
-    # Some backends hold a P × P matrix for each row of a batch, others its Jacobian several times: about 2 GB of them.
+    # Some backends hold a P × P matrix for each row of a batch, others several copies of its Jacobian: about 2 GB.
     held = size**2 if structure == "full" else 4 * size * work.sizes[-1]
     batch = min(1024, max(8, 2**29 // held))
     found = laplace.Laplace(
@@ -314,7 +313,7 @@ def peer(work: Workload, subset: str, structure: str, backend: type, rows: Train
 
 
 def passes(work: Workload, n: int, repeats: int, device: torch.device, limit: float) -> Iterator[dict[str, object]]:
-    """Measure the pass over the data of each case, and its predictions."""
+    """Rows of the table of passes over the data, one for each case."""
     rows = work.data(n, device)
     shorter = {name: work.data(n // work.fewer_for_peer.get(name, 1), device) for name in BACKENDS}
     module = work.module().to(device)
@@ -359,7 +358,7 @@ def covariances(network: Network, posterior: Posterior, x: Tensor, step: int) ->
 
 
 def predictions(work: Workload, repeats: int, device: torch.device) -> Iterator[dict[str, object]]:
-    """Time of the output covariances of 10,000 rows, in forward passes, and of the evidence given the eigenvalues."""
+    """Rows of the table of covariances: time for 10,000 rows, in forward passes, and for the evidence."""
     rows = work.data(4096, device)
     new = work.data(10_000, device).inputs
     goals = {"A": ("≤ 4", "≤ 9"), "B": ("≤ 4", "≤ 9"), "C": ("≤ 12", "≤ 28")}
@@ -393,7 +392,7 @@ def predictions(work: Workload, repeats: int, device: torch.device) -> Iterator[
 
 
 def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iterator[dict[str, object]]:
-    """Compare epochs of the MAP training inside skorch, and of skorch's own loop, with a plain tensor loop."""
+    """Rows of the table of training: epochs of MAP training in skorch, and of skorch's loop, over a plain loop."""
     rows = work.data(n, device)
 
     def plain(batch: int, epochs: int) -> None:
@@ -478,7 +477,7 @@ def members(quick: bool, device: torch.device) -> Iterator[dict[str, object]]:
 
 
 def growth(quick: bool, device: torch.device) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Seconds of the pass over rows, weights and classes, and of predictions: panel → structure → (size, seconds)."""
+    """Growth of the pass with rows, weights and classes, and of predictions: panel → structure → (size, seconds)."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
 
     def measure(panel: str, structure: str, size: float, work: Workload, n: int) -> None:
@@ -547,7 +546,7 @@ def many_rows(quick: bool) -> Iterator[dict[str, object]]:
 
 
 def generated(structure: str, n: int, step: int = 8192) -> None:
-    """Generate rows one chunk at a time."""
+    """Print the peak memory of a pass over rows that are generated one chunk at a time."""
     work = WORKLOADS[0]
     network = work.network("all", work.data(10, torch.device("cpu")))
 
@@ -565,7 +564,7 @@ def generated(structure: str, n: int, step: int = 8192) -> None:
 
 
 def import_time() -> str:
-    """Import time in addition to torch, scikit-learn and skorch."""
+    """Sentence with the import time in addition to torch, scikit-learn and skorch."""
     code = (
         "import time, torch, sklearn.base, sklearn.frozen, skorch; t = time.perf_counter(); import sklearn_laplace; "
         "print(time.perf_counter() - t)"

@@ -6,9 +6,8 @@ holds on 2,000 new rows:
 - its 90 % intervals contain less than 80 % of the targets;
 - their median width is more than 1.5 times that of the normal distribution of the training targets.
 
-The tables have, for each warning and for all of them, the precision and the recall. The precision is the share of fits
-with the warning that are really off. The recall is the share of really-off fits that have the warning. For all warnings
-together, any warning counts.
+The printed tables have the precision and the recall of each warning, and of any warning. The precision is the share of
+fits with the warning that are really off. The recall is the share of really-off fits that have the warning.
 
 ``python examples/benchmarks/true_warnings.py`` prints markdown tables in 2 minutes on one core. ``--fits`` also prints
 one line for each fit, ``--first`` uses only the first 100 tables, and ``--quick`` uses one table for each kind.
@@ -48,7 +47,7 @@ class Table:
 
 
 def table(seed: int) -> Table:
-    """Rows, columns, function, noise, scales of the columns and copies of rows, all drawn from the seed."""
+    """Table whose size, function, noise, column scales and copies of rows are drawn from the seed."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.choice([40, 60, 90, 150, 300])), int(rng.choice([2, 4, 8]))
     weights, function = (
@@ -80,7 +79,7 @@ ONE: dict[str, Any] = {"n_members": 1, "hidden_layer_sizes": (20,)}
 
 
 def own(width: int = 20, activation: type[nn.Module] = nn.Tanh) -> Callable[[Table], nn.Module]:
-    """Module of the user's with the columns of a table as inputs."""
+    """Function from a table to a user's module with its columns as inputs."""
 
     def build(data: Table) -> nn.Module:
         return nn.Sequential(nn.Linear(data.X.shape[1], width), activation(), nn.Linear(width, 1))
@@ -89,7 +88,7 @@ def own(width: int = 20, activation: type[nn.Module] = nn.Tanh) -> Callable[[Tab
 
 
 def frozen(data: Table) -> FrozenEstimator:
-    """Net of another training, without regularisation."""
+    """Frozen net trained by skorch without regularisation."""
     torch.manual_seed(0)
     net = NeuralNetRegressor(
         own(60)(data), max_epochs=1000, lr=0.02, optimizer=torch.optim.Adam, train_split=None, batch_size=-1, verbose=0
@@ -147,7 +146,7 @@ class Result:
 
 
 def fitted(kind: str, seed: int) -> tuple[LaplaceRegressor, Table, frozenset[str]]:
-    """A fit of a kind to the table of a seed, and the names of its warnings."""
+    """Model of a kind fitted to the seed's table, this table, and the names of the model's warnings."""
     data, (options, net) = table(seed), KINDS[kind]
     options = {name: value(data) if callable(value) else value for name, value in options.items()}
     torch.manual_seed(seed)
@@ -159,7 +158,7 @@ def fitted(kind: str, seed: int) -> tuple[LaplaceRegressor, Table, frozenset[str
 
 
 def measured(kind: str, seed: int) -> Result:
-    """A fit and its accuracy on fresh rows."""
+    """Warnings of a fit, and its accuracy on fresh rows."""
     model, data, issued = fitted(kind, seed)
     _, interval = model.predict_interval(data.X_new, confidence_level=[0.5, 0.9, 0.95])
     inside = (interval[:, 0] <= data.y_new[:, None]) & (data.y_new[:, None] <= interval[:, 1])
@@ -168,7 +167,7 @@ def measured(kind: str, seed: int) -> Result:
 
 
 def row(name: str, results: list[Result], issued: Callable[[Result], bool]) -> str:
-    """Precision and recall of a warning."""
+    """Row of a printed table: counts, precision and recall of a warning."""
     with_warning, off = [r for r in results if issued(r)], [r for r in results if r.is_off]
     true = sum(r.is_off for r in with_warning)
     shown = [f"{true / len(some):.2f}" if some else "–" for some in (with_warning, off)]

@@ -6,9 +6,9 @@ split is scored, or *inner rows*: a ninth of its training part, drawn with a sep
 rows for all choices, and the test parts only for final results.
 
 ``gap_test_masks`` (columns, rows) are the gap splits of Foong et al. (2019): the middle third of a column is the test
-part. Alternatively, the middle third of the next column is scored, among the remaining rows. Classification tables have
-only ``X`` and ``y``. They are split as in Immer et al. (2021): 70 % training, 15 % validation, 15 % test, stratified,
-with ten seeds.
+part. The inner rows are the middle third of the next column, among the remaining rows. Classification tables have only
+``X`` and ``y``. They are split as in Immer et al. (2021): 70 % training, 15 % validation, 15 % test, stratified, with
+ten seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sklearn.model_selection import train_test_split
 TABLES = ("yacht", "boston", "energy", "concrete", "wine")
 SMALL = TABLES[:2]
 HELD_OUT, SEED = 9, 100
-"""One in this many rows of a training part is held out, and the first seed for the draw."""
+"""One in ``HELD_OUT`` training rows is held out, drawn with the seed ``SEED`` + split."""
 
 
 def parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
@@ -62,7 +62,7 @@ def n_gap_splits(path: Path) -> int:
 
 
 def class_parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
-    """Same as :func:`parts`, for classes: either the validation or the test part is scored; the other is not used."""
+    """Same as :func:`parts`, for classes: the validation or the test part is scored, and the other one is not used."""
     with np.load(path) as table:
         X, y = table["X"], table["y"]
     seed = CLASS_SEEDS[split]
@@ -72,7 +72,7 @@ def class_parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
 
 
 def parser(description: str | None, splits: int | None = None) -> argparse.ArgumentParser:
-    """Parser for the options of a script over tables; ``splits`` is the default of ``--splits``, omitted if None."""
+    """Parser for the options of a script; with ``splits``, it has ``--test`` and ``--splits`` with this default."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", type=Path, required=True, help="folder of the tables")
     if splits is None:
@@ -98,7 +98,7 @@ def part_judged(test: bool) -> str:
 
 
 def header(title: str, columns: Sequence[str]) -> str:
-    """Head of a markdown table, with a separate line for the title."""
+    """Header of a markdown table, below a line with the title."""
     return "\n".join(["", title, "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"])
 
 

@@ -1,17 +1,19 @@
 """Protocols of two papers on local tables: IBUG (Brophy & Lowd 2022) and bde (Arvanitis et al. 2025).
 
-- ``ibug``: the first ten of ``ShuffleSplit(20, test_size=0.1, random_state=1)``, in the units of y. NLL, CRPS and RMSE,
-  mean ± standard error over the folds.
+- ``ibug``: the first ten splits of ``ShuffleSplit(20, test_size=0.1, random_state=1)``, in the units of y. Scores are
+  means ± standard errors over the folds.
 - ``bde``: ``train_test_split(test_size=0.2, random_state=0)``, with columns and targets standardised by the training
-  rows. ``--runs`` seeds of the estimator on this one split, mean ± standard deviation. The NLL is that of a normal
-  distribution with the predicted mean and standard deviation; *own NLL* is that of the predictive distribution.
+  rows. The estimator has ``--runs`` seeds on this one split; scores are means ± standard deviations.
+
+The NLL is that of a normal distribution with the predicted mean and standard deviation; *own NLL* is that of the
+predictive distribution.
 
 ``python examples/boards/protocols.py --data DIR --protocol ibug --only concrete,energy,yacht`` prints a line for each
 table and model (``--models default,CatBoost,NGBoost``), with processor seconds of a fit, and the published numbers. The
 published numbers come from the papers' repositories: ``extended_results`` of jjbrophy47/ibug, means over ten folds, and
-``paper/paper.md`` of scikit-learn-contrib/bde. The rows of the UCI tables may be in a different order there, so that
-the folds differ. Both protocols score rows that are test rows in other benchmarks, so use them for final results only.
-``--quick`` runs two fits of Friedman's function, without data.
+``paper/paper.md`` of scikit-learn-contrib/bde. The order of the UCI rows may differ there, and with it the folds. Both
+protocols score rows that are test rows in other benchmarks, so use them for final results only. ``--quick`` runs two
+fits of Friedman's function, without data.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ PUBLISHED = {
 
 
 def rows_of(data: Path | None, name: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return all rows of a table."""
+    """Return all rows and targets of a table."""
     if name == "friedman":
         return many_rows.friedman(400)
     if name == "bike":
@@ -69,7 +71,7 @@ def splits(protocol: str, n_rows: int, runs: int) -> Iterator[tuple[int, np.ndar
 
 
 def standardised(X: pd.DataFrame, y: np.ndarray, fit: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
-    """Scale columns and targets to mean 0 and standard deviation 1 over the training rows."""
+    """Return columns and targets with mean 0 and standard deviation 1 over the training rows."""
     spread = X.iloc[fit].std(ddof=0).replace(0.0, 1.0)
     return (X - X.iloc[fit].mean()) / spread, (y - y[fit].mean()) / y[fit].std()
 
@@ -86,7 +88,7 @@ def judged(distribution: Any, y: np.ndarray, std: np.ndarray) -> dict[str, float
 
 
 def std_of(distribution: Any) -> np.ndarray:
-    """Return the standard deviation of this package's distribution, or of a mixture."""
+    """Return the standard deviations (n,) of a distribution of this package or of a peer."""
     return distribution.distribution.std() if isinstance(distribution, distribution_peers.Ours) else distribution.std()
 
 

@@ -2,12 +2,12 @@
 
 The board (github.com/jonaslandsgesell/ScoringBench) scores probabilities of bins. Each row has its own bins, whose
 edges are quantiles of the predictive distribution at ``LEVELS``. The probability of a bin is the difference of the
-cumulative probabilities at its edges. These probabilities are normalised, because the two tails outside have a
-probability of 2e-6 together. The mean is that of the distribution, not of the bins.
+cumulative probabilities at its edges. These probabilities are normalised, because the two tails outside have a total
+probability of 2e-6. The mean is that of the distribution, not of the bins.
 
-The board is not on the package index. To run the board, clone it, put this file into
+The board is not on the package index. To run it, clone its repository, put this file into
 ``scoringbench/univariate/wrappers/``, and add ``"laplace_0_1": LaplaceWrapper`` to the models in
-``scoringbench/univariate/models.py``. Then ``python run_bench_regression.py``. Without the board,
+``scoringbench/univariate/models.py``. Then run ``python run_bench_regression.py``. Without the board,
 ``LaplaceWrapper().fit(X, y).bins(X_new)`` returns the edges and the probabilities.
 """
 
@@ -41,7 +41,7 @@ class LaplaceWrapper(ProbabilisticWrapper):
         self.random_state, self.options = random_state, options
 
     def fit(self, X: Any, y: Any) -> LaplaceWrapper:
-        """Fit the rows whose target is finite."""
+        """Fit the rows with a finite target, and return the wrapper."""
         from sklearn_laplace import LaplaceRegressor
 
         y = np.asarray(y, dtype=float).ravel()

@@ -1,15 +1,15 @@
 """Model class for TabArena, whose harness fits, bags, times and scores any AutoGluon model.
 
 :class:`LaplaceModel` implements AutoGluon's ``AbstractModel``, the interface that TabArena runs: ``_fit`` with a time
-limit, and predictions for regression and for two or more classes. A share of the time left after the preprocessing is
-passed on as ``max_time``; the rest is for the passes after the training. Validation rows of a bag are not used, because
-the fit holds out its own rows. ``gen_laplace`` generates the default configuration, and random configurations from
+limit, and predictions for regression and for two or more classes. A share of the time left after preprocessing is
+passed on as ``max_time``; the rest is for the passes after training. Validation rows of a bag are not used, because the
+fit holds out its own rows. ``gen_laplace`` generates the default configuration, and random configurations from
 ``SEARCH_SPACE``.
 
 ``python examples/boards/tab_arena.py --data DIR --out OUT`` runs the harness on local tables: DIR holds the folder
 ``uci_regression``. For each table and test part, it prints the harness's metric (RMSE) and seconds for this model.
-``--against CatBoost,LightGBM`` adds models of TabArena. Requires ``pip install tabarena``. ``--quick`` uses one small
-table, without bagging folds.
+``--against CatBoost,LightGBM`` adds models of TabArena. The script requires ``pip install tabarena``. ``--quick`` uses
+one small table and two bagging folds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autogluon.core.constants import REGRESSION
 from autogluon.core.models import AbstractModel
 
 TRAINING_SHARE, SHORTEST = 0.8, 1.0
-"""Share of the remaining time that the training gets, and the smallest limit, in seconds."""
+"""Share of the remaining time for training, and minimum time limit in seconds."""
 SEARCH_SPACE = {
     "activation": space.Categorical("auto", "tanh", "relu", "silu", "gelu"),
     "n_bins": space.Categorical("auto", None, 8, 32),
@@ -90,7 +90,7 @@ def gen_laplace() -> Any:
 
 
 def local_task(path: Path, splits: int, folder: Path) -> Any:
-    """Return a task of the harness for a table and masks of its test rows."""
+    """Return a task of the harness for a table, with the splits given by the masks in its file."""
     from tabarena.benchmark.task.user_task import UserTask
 
     with np.load(path) as table:

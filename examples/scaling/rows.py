@@ -1,7 +1,7 @@
-"""Rows for the scripts of this folder, as Parquet files, and the scores of a perfect model.
+"""Rows for the scripts of this folder, as Parquet files, and scores of a model and of the true distribution.
 
 The function is that of Friedman (1991) with ten columns. The noise has a standard deviation of .5 to 1.5, which depends
-on another column. With ``--classes`` the target is "low", "middle" or "high", and the rows are in a separate folder.
+on a sixth column. With ``--classes`` the target is "low", "middle" or "high", and the rows are in a separate folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_ROWS, GROUP_ROWS, NEW_ROWS = 1_000_000, 100_000, 5_000
 
 
 def made(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """Draw n rows with their target "y", and return also the mean and standard deviation of the target."""
+    """Return n random rows with their target "y", and the mean and standard deviation of the target."""
     rng = np.random.default_rng(seed)
     X = rng.random((n, 10))
     mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
@@ -38,7 +38,7 @@ def labelled(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def written(folder: Path, n: int, *, classes: bool = False) -> Path:
-    """Write n rows to Parquet files, unless they are there already."""
+    """Write n rows to Parquet files unless they exist, and return the folder."""
     folder = folder / "classes" if classes else folder
     folder.mkdir(parents=True, exist_ok=True)
     for place, start in enumerate(range(0, n, FILE_ROWS)):
@@ -51,7 +51,7 @@ def written(folder: Path, n: int, *, classes: bool = False) -> Path:
 
 
 def scores(model: LaplaceRegressor) -> dict[str, Any]:
-    """Return log-likelihood per new row, that of the truth, error of the mean, and a digest of the predictions."""
+    """Return log-likelihood per new row, that of the truth, RMSE of the mean, and a digest of the predictions."""
     rows, mean, std = made(NEW_ROWS, seed=1)
     X, y = rows[COLUMNS], rows["y"].to_numpy()
     predicted, total = model.predict(X, return_std=True)
@@ -84,7 +84,7 @@ def shown(model: LaplaceRegressor | LaplaceClassifier, **other: Any) -> None:
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the arguments that all scripts have."""
+    """Return a parser with the arguments of all scripts."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("rows"), help="folder of the Parquet files (default: rows)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of rows (default: 1,000,000)")

@@ -20,7 +20,7 @@ def main() -> None:
     with LocalCluster(n_workers=args.workers, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
         table = dd.read_parquet(folder, split_row_groups=True)
         model = estimator(args).fit(table, "y")
-        # Lazy, and computed on the workers.
+        # The predictions are lazy, and computed on the workers.
         mean = model.predict_proba(table)[:, 0] if args.classes else model.predict(table)
         shown(model, workers=args.workers, mean=float(mean.mean().compute()))
 

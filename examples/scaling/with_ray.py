@@ -15,7 +15,7 @@ from rows import arguments, estimator, shown, written
 
 
 def fit(config: dict[str, Any]) -> None:
-    """Fit on each worker, whose process group Ray has created; the first worker saves the model."""
+    """Fit on each worker, in the process group created by Ray; the first worker saves the model."""
     from ray.train import get_context
 
     model = estimator(config["args"]).fit(config["folder"], "y")

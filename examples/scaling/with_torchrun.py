@@ -3,8 +3,7 @@
 torchrun --nproc-per-node 2 examples/scaling/with_torchrun.py --rows 1000000
 
 Every rank passes the same folder and ends with the same model. The ranks divide the row groups of the folder among
-themselves. With ``--max-restarts 3 … --memory cache``, torchrun restarts the ranks if one of them dies, and the fit
-continues.
+themselves. With ``--max-restarts 3 … --memory cache``, torchrun restarts all ranks if one dies, and the fit continues.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ HEADER = """\
 
 The parameters are independent, and nearly all of their values can be combined. The other combinations raise an
 `UnsupportedCombinationError`, whose message names the values to use instead. The tables are generated from the
-registries of the package, which also decide what is refused. ✓ means supported, and – means refused.
+registries of the package, which also determine what is refused. ✓ means supported, and – means refused.
 """
 SUBSET_VALUES = {
     **{
@@ -88,9 +88,9 @@ TABLES = (
         STRUCTURES,
         SUBSET_VALUES,
         lambda a, b: STRUCTURES[a].accepts & SUBSET_VALUES[b][1].provides,
-        "Structures with factors per layer do not support single weights. For `last_layer`, the last module with "
-        "parameters must be linear or a convolution, and it must be called once. It must not share tensors, and no "
-        "other layer may bypass it.",
+        "Structures with factors per layer do not support subsets of single weights. For `last_layer`, the last module "
+        "with parameters must be linear or a convolution. It must be called once, without shared or frozen tensors, "
+        "and no layer may bypass it.",
     ),
     _table(
         "curvature",
@@ -106,8 +106,8 @@ TABLES = (
         STRUCTURES,
         PRIOR_STRUCTURES,
         lambda a, b: PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
-        "Kronecker factors need equal prior precisions for all weights of an input column of a layer. `ekfac` needs "
-        "equal prior precisions for all weights of a layer.",
+        "Kronecker factors need equal prior precisions within each column of a layer's weight matrix. `ekfac` needs "
+        "equal prior precisions within each layer.",
     ),
     _table(
         "hessian_structure",
@@ -117,7 +117,7 @@ TABLES = (
         _streams,
         "The curvatures of parts of the rows add up to the curvature of all rows. Exceptions are "
         f"{', '.join(f'`{name}`' for name, kind in STRUCTURES.items() if not kind.is_monoid)}, which keep the basis "
-        "or the rank of the first fit. For these, `partial_fit` gives only approximately the curvature of all "
+        "or the rank of the first fit. For these, the curvature after `partial_fit` is only approximately that of all "
         "rows.",
     ),
     _table(
@@ -126,8 +126,8 @@ TABLES = (
         PREDICTIVES_BY_NAME,
         LINKS,
         lambda a, b: PREDICTIVES_BY_NAME[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
-        "With weight samples (`mc`), probabilities are the average softmax of the samples. The default link stands for "
-        "this average.",
+        "With weight samples (`mc`), probabilities are the average softmax of the samples. The default link then "
+        "denotes this average.",
     ),
     _table(
         "likelihood",

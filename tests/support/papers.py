@@ -1,6 +1,6 @@
 """The page of reproduced experiments, generated from the results of full runs.
 
-Each script of ``examples/3_papers`` writes ``NAME.json`` and ``NAME.png`` (``--out docs/papers``);
+Each script of ``examples/3_papers`` writes ``NAME.json`` and ``NAME.png`` (``--out docs/papers``).
 ``python tests/support/papers.py > docs/papers.md`` generates the page from them.
 """
 
@@ -21,15 +21,14 @@ HEADER = """\
 
 # The papers, reproduced
 
-This page reproduces well-known experiments on the Laplace approximation, each by a script in `examples/3_papers`. The
-claims of a source are conditions on measured numbers, which were fixed before the first run. A claim that does not
-hold (✗) is kept and explained. *Kronecker Laplace* and *diagonal Laplace* name the structure of the precision.
+Each script in `examples/3_papers` reproduces a well-known experiment on the Laplace approximation. The claims are
+conditions on measured numbers, fixed before the first run. Claims that do not hold (✗) are explained. *Kronecker
+Laplace* and *diagonal Laplace* are named after the structure of the posterior precision.
 
-The command of an experiment prints all measured numbers and the choices that its source does not specify. It writes
-the numbers to `NAME.json`, and the picture to `NAME.png`, in the folder of `--out`. The files of the runs below are in
-`docs/papers`. `--quick` is a small run for tests only. Data are bundled with scikit-learn or generated, unless stated
-otherwise. Seconds are for one of two cores, with other work on the machine. Without the experiment on larger data, they
-add up to 31 minutes.
+Each command prints all measured numbers, and the choices that the source does not specify. It writes `NAME.json` and
+the picture `NAME.png` to the folder of `--out`. The files of the runs below are in `docs/papers`. Data are bundled with
+scikit-learn or generated, unless stated otherwise. Run times are for one of two cores, with other work on the machine.
+Without the larger data, they add up to 31 minutes.
 """
 
 # Numbers that explain failed claims, at most three per experiment: name in the results → label on the page.
@@ -40,9 +39,9 @@ DECISIVE = {
         "identity, covariance, inside": "with both errors",
     },
     "plot_16_mixture_and_active_learning": {
-        "Friedman, evidence: gain, mean": "gain in nats per row: mixture by evidence on Friedman",
+        "Friedman, evidence: gain, mean": "gain in nats per row of the mixture by evidence on Friedman",
         "diabetes, evidence: gain, mean": "on diabetes",
-        "active, log-likelihood: gain, mean": "active learning",
+        "active, log-likelihood: gain, mean": "of active learning",
     },
 }
 
