@@ -1,4 +1,4 @@
-"""Neural networks for tabular data with calibrated error bars: the Laplace approximation as scikit-learn estimators."""
+"""Neural networks with error bars for tabular data: scikit-learn estimators that use the Laplace approximation."""
 
 from . import metrics, plotting, recalibration
 from ._estimator.classifier import LaplaceClassifier

@@ -1,8 +1,8 @@
 """Write a file completely or not at all.
 
-A temporary file in the same folder is written and then renamed. The next write to the same path removes the temporary
-file of a killed process. On POSIX systems, a writer locks its temporary file, so an unlocked file with content is
-abandoned. Empty files, and all files on other systems, count as abandoned after an hour.
+A temporary file in the same folder is written and then renamed. The next write to the same path removes abandoned
+temporary files, which killed processes leave behind. On POSIX systems, a writer locks its file, so an unlocked file
+with content is abandoned. Empty files, and all files on other systems, count as abandoned after an hour.
 """
 
 import os

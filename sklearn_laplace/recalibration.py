@@ -1,9 +1,9 @@
-r"""Recalibration of a fitted regressor: one factor for its standard deviations, estimated on held-out rows.
+r"""Recalibration of a fitted regressor: one factor per output for its standard deviations, from held-out rows.
 
 .. math:: s^2 = \sum_n w_n \Big(\frac{y_n - \mu_n}{\sigma_n}\Big)^2 \Big/ \sum_n w_n
 
-maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)` (Laves et al. 2020, sec. 2.3). With
-:math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
+maximises the log density of an output's held-out targets under :math:`N(\mu, s^2 \sigma^2)` (Laves et al. 2020,
+sec. 2.3). With :math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
 :math:`\sum w z^2 / s^2 - \sum w`. The total, aleatoric and epistemic standard deviations are multiplied by s; the
 mean does not change. If the estimator transforms its targets, these statements hold for the transformed targets.
 """
@@ -34,7 +34,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     ----------
     estimator : fitted regressor
         A Laplace regressor or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines and
-        searches. It is not refitted. Wrap it in ``FrozenEstimator`` if this object will be cloned; a clone
+        searches. It is not refitted. Wrap it in ``FrozenEstimator`` before this object is cloned; a clone
         would otherwise contain an unfitted estimator.
 
     Attributes
@@ -174,7 +174,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return self._scaled(self._inner(X))
 
     def _scaled(self, distribution: Any) -> Any:
-        """Stretch a distribution around its mean, on the scale of transformed targets if there are any."""
+        """Return a distribution stretched around its mean, on the scale of transformed targets if there are any."""
         if isinstance(distribution, TransformedMixture):
             return replace(distribution, latent=self._scaled(distribution.latent))
         mean = distribution.mean()
@@ -185,7 +185,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return NormalMixture(means, scale * distribution.stds, distribution.weights)
 
     def predict_interval(self, X: Any, confidence_level: Any = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Central intervals of :meth:`predict_dist`.
+        """Central prediction intervals: quantiles of :meth:`predict_dist`.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return distribution.mean(), without_level_axis(intervals, confidence_level)
 
     def _inner(self, X: Any) -> Any:
-        """Predictive distribution of the estimator before scaling. Raises a TypeError if scaling does not apply."""
+        """Predictive distribution before scaling; ``TypeError`` if it cannot be scaled."""
         step, rows = final_step(self.estimator, X)
         check_is_fitted(step)
         if is_classifier(step):

@@ -198,7 +198,7 @@ def reason(rows, within):
         "variance is the noise variance times γ / N, with γ effective parameters. So .06 to .08 correspond to γ = "
         f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f}. γ grows from {first[4]:.1f} after the "
         f"fewest epochs to {last[4]:.1f} after the most (as coded: {first[5]:.1f} to {last[5]:.1f}). The two errors "
-        "cancel after any number of epochs: the median ratio of their std to the correct one is between "
+        "cancel after every tested number of epochs: the median ratio of their std to the correct one is between "
         f"{min(ratios):.2f} and {max(ratios):.2f}."
     )
 

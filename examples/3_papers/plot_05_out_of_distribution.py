@@ -235,8 +235,8 @@ def why(m):
     )
     if factor > 0.9:
         text += (
-            "An average over weights reduces confidence, so validation selects the end of the grid of N and τ, with "
-            "almost no posterior variance. "
+            "An average over weights reduces confidence. Validation therefore selects the end of the grid of N "
+            "(pseudo-rows) and τ (prior precision), with almost no posterior variance. "
         )
     kron, plain, dropout = (
         m[f"{name}, {OUT}"] for name in (f"Kronecker Laplace{UNTUNED}", "deterministic", "MC dropout")

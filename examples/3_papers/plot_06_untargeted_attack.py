@@ -89,14 +89,15 @@ def why(m, chosen):
         for what in ("entropy gained", "entropy at the end", "mean accuracy")
     )
     return (
-        f"validation selects N / n = {n:.0f} and τ = {tau:.0f} (explained in experiment 5). Kronecker Laplace then "
-        f"differs from the deterministic pass by {abs(gained[kron] - gained[one]):.4f} nats in gained entropy and "
+        f"for n rows, validation selects N / n = {n:.0f} and τ = {tau:.0f} (explained in experiment 5). Kronecker "
+        "Laplace then differs from the deterministic pass by "
+        f"{abs(gained[kron] - gained[one]):.4f} nats in gained entropy and "
         f"{abs(kept[kron] - kept[one]):.4f} in accuracy. With N = n and the smallest τ that keeps the accuracy, "
         f"Kronecker Laplace gains {gained[kron + LOOSE]:.3f} nats (diagonal "
         f"{gained[diag + LOOSE]:.3f}, MC dropout {gained[dropout]:.3f}, deterministic {gained[one]:.3f}). Its entropy "
         f"ends at {end[kron + LOOSE]:.3f} (diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, "
         f"deterministic {end[one]:.3f}), and its mean accuracy is {kept[kron + LOOSE]:.3f} (MC dropout "
-        f"{kept[dropout]:.3f}). For overconfident nets without dropout, the tuned posteriors do differ: the "
+        f"{kept[dropout]:.3f}). For overconfident nets without dropout, the tuned posteriors differ. The "
         "entropies at the end are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, entropy at the end']:.3f} ({name})" for name in (kron, diag, one))
         + ", after gains of "

@@ -86,8 +86,8 @@ def why(m, chosen):
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     half = {name: m[f"{name}, steps to half"] for name in (*SHOWN, loose, f"diagonal Laplace{LOOSE}")}
     return (
-        f"validation selects N / n = {n:.0f} and τ = {tau:.0f} (explained in experiment 5). Half of the pictures fool "
-        f"Kronecker Laplace after {half[kron]:.0f} steps, the deterministic pass after "
+        f"for n rows, validation selects N / n = {n:.0f} and τ = {tau:.0f} (explained in experiment 5). Half of the "
+        f"pictures fool Kronecker Laplace after {half[kron]:.0f} steps, the deterministic pass after "
         f"{half['deterministic']:.0f}, and MC dropout after {half['MC dropout']:.0f}. With N = n and the smallest τ "
         f"that keeps the accuracy, the numbers of steps are {half[loose]:.0f} (Kronecker) and "
         f"{half[f'diagonal Laplace{LOOSE}']:.0f} (diagonal). The peaks of the entropy are "

@@ -224,7 +224,7 @@ def why(m):
         + ", ".join(f"{gain:+.2f} points ({name}, net {net})" for (net, name), gain in points.items())
         + f". The outlier is the deterministic pass of the net with dropout: its accuracy is {collected:.3f}, against "
         f"{m[f'without dropout: {ONE}, accuracy']:.3f} without dropout. The moments of its batch norms were collected "
-        "under dropout. With moments of the same rows without dropout, its "
+        "under dropout. With moments from the same rows without dropout, its "
         f"accuracy is {fresh:.3f} ({100 * (fresh - collected):+.2f} points)."
     )
 

@@ -171,10 +171,11 @@ def why(m):
         {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
     )
     return (
-        f"the needed prior determines the posterior, both with augmentation (τ = {tau[WITH]:.0f}) and without "
-        f"({tau[WITHOUT]:.0f}). The data dominate this prior in {100 * known[WITH]:.2f} % of all directions with "
-        f"augmentation, and in {100 * known[WITHOUT]:.2f} % without. In the source, copies of 784 pixels are orders "
-        "of magnitude more data; copies of 64 grey pixels are not. So the mean entropies are "
+        "the needed τ, the smallest that keeps the accuracy, determines the posterior. It is "
+        f"{tau[WITH]:.0f} with augmentation, and {tau[WITHOUT]:.0f} without. The data dominate this prior in "
+        f"{100 * known[WITH]:.2f} % of all directions with "
+        f"augmentation, and in {100 * known[WITHOUT]:.2f} % without. In the source, augmentation of 784 pixels adds "
+        "orders of magnitude more data; augmentation of 64 grey pixels does not. So the mean entropies are "
         f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats, and the targeted attacks take "
         f"{m[f'{WITH}, steps to half']:.0f} and {m[f'{WITHOUT}, steps to half']:.0f} steps."
     )

@@ -151,8 +151,9 @@ def main():
             "directions (the stripes of the lower left picture). The median confidence of the plugin on the border is "
             f"{first[2]:.2f}. With ReLU units, whose logit grows with the distance, it is "
             f"{rows['ReLU units, plugin'][2]:.3f}. It is {rows['two clouds, plugin'][2]:.3f} with sigmoid units on two "
-            "linearly separable clouds, which the blog's code draws for its figures. Laplace is moderate in all three "
-            f"cases: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
+            "linearly separable clouds, which the blog's code draws for its figures. With Laplace, it is moderate in "
+            f"all three cases: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, "
+            f"{rows['two clouds, Laplace'][2]:.2f}"
         ),
     )
 

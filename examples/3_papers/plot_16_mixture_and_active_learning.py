@@ -253,16 +253,16 @@ def why(m):
 
     apart, correlation = (m[f"Friedman: {name}"] for name in (APART, CORRELATION))
     return (
-        f"Friedman: the log evidences of the four nets differ by up to {apart:.1f} nats, so the weights correspond to"
-        f" {m['Friedman, evidence: effective members']:.1f} nets. The correlation of evidence and held-out"
+        f"Friedman: the log evidences of the four nets differ by up to {apart:.1f} nats, so the effective number of"
+        f" nets is {m['Friedman, evidence: effective members']:.1f}. The correlation of evidence and held-out"
         f" log-likelihood is {correlation:.2f}. The same nets gain {gain('Friedman, uniform')} nats per row with equal"
         f" weights, and {gain('Friedman, loo')} with stacking ({m['Friedman, loo: splits with a gain']:.0f} of 8 splits"
         " gain). Diabetes: the nets predict nearly the same (std between nets"
         f" {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std), so there is nothing to average. Active learning: the"
         " largest std is at the edges of the cube, where few test rows lie. The std is a poor indicator of the net's"
         f" errors (rank correlation {m['active: ' + RANKS]:.2f}, with random rows {m['random: ' + RANKS]:.2f})."
-        " Structure that the net does not find is attributed to noise: the noise std is"
-        f" {m['active: ' + FOUND]:.1f}, against {m['random: ' + FOUND]:.1f} with random rows and a true value of 1."
+        " Structure that the net does not find is attributed to noise. The noise std is"
+        f" {m['active: ' + FOUND]:.1f}, against {m['random: ' + FOUND]:.1f} with random rows. Its true value is 1."
     )
 
 

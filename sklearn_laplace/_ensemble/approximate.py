@@ -26,7 +26,7 @@ from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Fit contiguous parts of the chunks, one per worker, and merge the fits. ``gradient`` (P,) is that of all rows."""
+    """Fit contiguous parts of the chunks, one per worker; return the merged fit. ``gradient`` (P,) is that of all."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
@@ -47,7 +47,7 @@ def _alone(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], **known: Ten
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
 ) -> tuple[LaplaceFit, SelectionState]:
-    """Return the Laplace fit at the weights of a trained net, and the state from which hyperparameters are selected."""
+    """Return the Laplace fit at the weights of a trained net, and the results needed to select hyperparameters."""
     rows = data.training_rows(options.dtype, options.device, built_in=built_in)
     mode, fit = trained.mode, trained.mode.fit
     everything = fit.network
@@ -101,7 +101,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Fit to all rows, with several workers if ``gradient`` is given and the structure sums over rows."""
+        """Fit to all rows, with several workers if ``gradient`` is given and the structure is a sum over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)
@@ -115,7 +115,7 @@ class PosteriorLayout:
         return data_pass(rows.chunks(share), past=None if options.previous is None else options.previous.fit)
 
     def refit(self, net: Network, rows: TrainingRows) -> LaplaceFit:
-        """Fit in one pass over other rows, at the weights of another net."""
+        """Laplace fit of ``net`` to other rows, in one pass."""
         options = self.options
         chunks = rows.chunks(options.memory.pass_rows(self.structure, self.network, self.n_columns, self.n_bytes))
         network = selected(net, self.example, options)

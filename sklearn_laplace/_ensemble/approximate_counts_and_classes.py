@@ -80,9 +80,9 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int, n_nets: int
 ) -> HeldOutScores:
-    """Score factors of the prior precision by the log density of some rows under a mixture of ``n_nets`` members.
+    """Log density of at most ``most`` rows under a mixture of ``n_nets`` members, by factor of the prior precision.
 
-    The density of a row is estimated from the members that hold it out.
+    A row's density is estimated from the members from which it is held out.
     """
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
     chosen = some_rows(len(rows), most).to(rows.weights.device)

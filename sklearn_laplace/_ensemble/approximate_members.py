@@ -103,13 +103,13 @@ def fits_of_stream(
 SCORED_ROWS = 125
 """Maximum number of held-out rows per member for selecting the noise level and the factor of the prior precision."""
 PASSES_LEFT = 2.0
-"""Minimum remaining time for a second scored pass, in units of the first pass; a noise model takes about one unit."""
+"""Minimum remaining time for scoring a second pass, relative to the first; a noise model takes about as long as one."""
 
 
 def fits_on_rows(
     networks: Sequence[Network], joint_nets: JointMembers, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], TrainingRows]:
-    """Return each member's Laplace fit to its training rows, each counted ``copies`` times, and all rows as tensors."""
+    """Return each member's Laplace fit to its training rows, and all rows as tensors; ``copies`` scales row weights."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out, exact in zip(networks, joint_nets.held_out, joint_nets.are_exact, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
@@ -187,7 +187,7 @@ def _two_passes(
     options: Options,
     clock: Clock,
 ) -> _Passes:
-    """Fit in a pass over the rows, and in a second one if noise is learnt or the rows are a stream."""
+    """Return the results of one pass over the rows, or of two if noise is learnt or rows are streamed."""
     data, weights = request.data, rows.weights.double()
     under, model, trained, noise = data, None, None, joint_nets.average_noise
     if noise is not None:
@@ -228,7 +228,7 @@ def _levels(joint_nets: JointMembers, hypers: Sequence[Hyper]) -> Tensor:
 
 
 def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRows) -> HeldOutRepeats:
-    """Held-out errors of a sample of rows for the calibration."""
+    """Held-out errors and predicted variances of a sample of rows."""
     (error, variance, noise), weights = passes.errors, rows.weights.double()
     levels = _levels(joint_nets, passes.hypers)[:, None, None]
     repeats = HeldOutRepeats(error, variance, levels * noise, None, weights, joint_nets.repeat_shares)
@@ -300,7 +300,7 @@ def _scored(
     known: float | None,
     before: Sequence[Hyper] | None,
 ) -> tuple[list[HeldOutScores], list[Hyper]]:
-    """Held-out scores and selected hyperparameters of each net, separately for exact nets. ``known`` is a fixed φ."""
+    """Held-out scores and selected hyperparameters of each net; exact nets have their own. ``known`` is a fixed φ."""
     listed, n_exact = list(zip(fits, _held_out(rows, joint_nets), strict=True)), joint_nets.n_exact
     scores: list[HeldOutScores] = []
     hypers: list[Hyper] = []

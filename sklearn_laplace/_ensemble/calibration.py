@@ -4,10 +4,10 @@ A repeat is a partition of the rows into folds, with one member per fold. Each r
 every repeat. The errors of one repeat show the accuracy of a single member. The errors of two repeats also show how
 much averaging improves the prediction.
 
-**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` and :math:`c_2` be the best
+**Factor.** All variances of K members are multiplied by :math:`c_K`. Let :math:`c_1` and :math:`c_2` be the best
 factors for a single member and for the mixture of the repeats. Averaging members with weights :math:`a_k` removes a
-part of the variance between them. This part is proportional to :math:`1 - \sum_k a_k^2`. With the weights :math:`b_d`
-of the repeats,
+part of the variance between them, proportional to :math:`1 - \sum_k a_k^2`. With the weights :math:`b_d` of the
+repeats,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
@@ -72,13 +72,13 @@ class HeldOutRepeats:
         return HeldOutRepeats(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
 
     def under(self, chosen: Tensor, dispersion: Tensor, log_ratio: LatentGaussian) -> HeldOutRepeats:
-        """Select m rows by their indices; derive their noise from φ (D, 1, 1) and distributions (m, C) of h."""
+        """Return the m ``chosen`` rows, with noise derived from φ (D, 1, 1) and distributions (m, C) of h."""
         errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
         noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
         return HeldOutRepeats(errors, variance, noise, shrunk(log_ratio.variance), self.weights[chosen], self.shares)
 
     def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
-        """Log density (D, n, C) of errors in nats, up to a constant, for a factor of all variances and a spread τ."""
+        """Log density (D, n, C) of errors in nats, up to a constant, for a variance factor and a spread τ."""
         if self.log_variance is None:
             return self._normal(factor, self.noise)
         roots, weights = normal_nodes(self.errors)
@@ -129,7 +129,7 @@ def calibrated(rows: HeldOutRepeats, shares: Sequence[float]) -> tuple[float, fl
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:
-    """Return the noise model with the τ estimated from the errors of its own training rows."""
+    """Return the noise model with the spread τ estimated from its own training rows."""
     sample = trained.some(MOST_ROWS)
     log_ratio = sample.left_out()
     noise = sample.dispersion * (log_ratio.mean + sample.model.log_level).exp()
@@ -140,7 +140,7 @@ def with_tails(trained: TrainedNoise) -> TrainedNoise:
 
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""Exceptions after which constant noise is used, unless varying noise was requested."""
+"""Exceptions after which nets with exact steps are omitted, and noise is constant unless requested otherwise."""
 
 
 def learnt_noise(
@@ -155,9 +155,9 @@ def learnt_noise(
     quick: bool = False,
     with_own_tails: bool = True,
 ) -> TrainedNoise | None:
-    """Train the noise net on held-out errors of rows (n, d).
+    """Return the noise net after training on held-out errors of rows (n, d).
 
-    Return None if the noise does not vary or the net is too expensive. If ``honest``, the errors come from nets trained
+    Return None if constant noise suffices or the net is too expensive. If ``honest``, the errors come from nets trained
     without these rows, and nets for the mean are also trained under this noise. If ``quick``, the result suits row
     weights in training, but not predictions. If ``with_own_tails``, τ is estimated from the same errors.
     """

@@ -51,7 +51,7 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
 
 
 def density_for(likelihood: Likelihood, link: str = "probit") -> Density:
-    """As :func:`density_of`, for selection on held-out rows, with a fixed link, because a fit's link may change later.
+    """As :func:`density_of`, for held-out rows, with a fixed link, because a fitted estimator's link may change.
 
     For many classes, "probit" is underconfident, which favours a narrow posterior. This compensates for another effect:
     nets trained on fewer rows favour a wide posterior.
@@ -101,7 +101,7 @@ class LeftOut:
         return fit_laplace(network, fit.likelihood, GGN(), structure, fit.prior, self.rows.chunks(step))
 
     def batches(self, fit: LaplaceFit) -> list[Rows]:
-        """Split the rows into chunks that fit in memory next to an exact curvature."""
+        """Return the rows in chunks that fit in memory next to the exact curvature of ``fit``."""
         return self.rows.chunks(self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature)))
 
     def latent(self, fit: LaplaceFit, hyper: Hyper) -> LatentGaussian:
@@ -191,7 +191,7 @@ def left_out_of(
     *,
     in_order: bool = False,
 ) -> LeftOut:
-    """Return the stored rows of a fit. ``in_order`` sorts large data by row keys; ``seed`` is for draws of the link."""
+    """Stored rows for leave-one-out; ``in_order`` sorts large data by row keys. ``seed`` is for draws of the link."""
     if kept is None:
         raise UnsupportedCombinationError(
             f"{needed_by} needs the training rows, but forget has removed the stored rows. Fit the remaining rows "

@@ -21,7 +21,8 @@ from ..options.resolved import Options, is_auto, is_number
 from .joint_members import blocks_of
 
 LEAST_EVENTS = 30
-"""Minimum total count of each target for joint training. With hardly any events, a rate has no lower bound."""
+"""Minimum total count of each target for joint training. With hardly any events, the data do not bound a rate from
+below."""
 
 
 def trains_jointly(
@@ -57,7 +58,7 @@ def _is_of_one_net(parameters: Mapping[str, Any], options: Options) -> bool:
 
 
 def check_in_memory(request: FitRequest, options: Options, *, is_joint: bool) -> None:
-    """Refuse a stream if nets train one by one, or if the curvature stores all rows or is not a sum over rows."""
+    """Refuse a stream if nets are trained independently, or if the curvature stores all rows or is no sum over rows."""
     if request.stream is None:
         return
     structure = options.structure
@@ -83,7 +84,7 @@ GPU_WORK, JOINT_WORK = 1e9, 1e8
 def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
     """Return the parameters, with a GPU in place of "auto" if the fit is large enough.
 
-    Ranks of a process group would share a GPU, so they stay on the CPU. A previous posterior keeps its device.
+    Ranks (processes) of a group would share a GPU, so they stay on the CPU. A previous posterior keeps its device.
     """
     if not is_auto(parameters["device"]) or parameters["net"] is not None or not AVAILABLE["cuda"]():
         return parameters
@@ -97,7 +98,7 @@ def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Opt
 
 
 def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool) -> int:
-    """Number of weights of the largest net of a fit, if its encoding has the maximum number of inputs."""
+    """Number of weights of the largest net of a fit, with the maximum number of encoded inputs."""
     layers, n_bins = of_one_net(parameters), parameters["n_bins"]
     if is_joint:
         recipe = recipes_for(shape.n_rows, shape.levels.count(0))[-1]

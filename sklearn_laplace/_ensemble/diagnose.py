@@ -33,14 +33,14 @@ Finding = tuple[str, type[UserWarning]]
 FAR_FROM_MODE = 1.0
 """Maximum distance to the mode without a warning, in posterior standard deviations per √(effective parameters)."""
 WIDER_THAN_ERRORS = 1.5
-"""Maximum ratio of interval width to errors at which wide intervals are attributed to large errors."""
+"""Maximum ratio of predictive standard deviation to RMSE at which wide intervals are attributed to large errors."""
 LEVEL, NARROW = 0.9, 0.8
-"""Level of the intervals, and minimum coverage. A coverage lower by more than one standard error is too low."""
+"""Level of the intervals, and minimum of the sum of their coverage and its standard error."""
 
 
 @dataclass(frozen=True)
 class LeftOutIntervals:
-    """Four numbers that summarise the intervals of left-out rows under the mixture of the members."""
+    """Summary of the leave-one-out intervals of the mixture of the members."""
 
     width: float  # median predictive standard deviation, in standard deviations of the targets
     error: float  # root mean squared error, in the same unit
@@ -54,7 +54,7 @@ class LeftOutIntervals:
 
 
 def diagnose(ensemble: Ensemble, options: Options) -> None:
-    """Warn at most once if the intervals of an ensemble are wrong on new rows; ``options`` are in the units of y.
+    """Warn at most once if intervals seem too narrow or too wide for new rows; ``options`` are in the units of y.
 
     No warning is issued at a temperature other than 1. Callers skip calibrated ensembles
     (:attr:`.Ensemble.is_calibrated`).
@@ -146,7 +146,7 @@ def _is_affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def _merged(rows: PreparedData) -> PreparedData:
-    """Merge equal rows without known noise, because copies of a left-out row would leak its target."""
+    """Merge equal rows unless their noise is known, because copies of a left-out row would leak its target."""
     if rows.noise is not None:
         return rows.present()
     X, targets, weights = canonical_rows(rows.X, rows.targets, rows.weights)

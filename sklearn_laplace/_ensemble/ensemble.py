@@ -43,7 +43,7 @@ class KronRoots:
     variances: Tensor  # (K, J, O), inverse precisions in both bases
 
     def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
-        """The layer's part of the covariances (K, n, C, C). Inputs are (n, I) or (K, n, I), cotangents (K, C, n, O)."""
+        """Contribution (K, n, C, C) to output covariances; inputs are (n, I) or (K, n, I), cotangents (K, C, n, O)."""
         n_nets, n_outputs = cotangents.shape[:2]
         if inputs.ndim == 2:
             rotated = torch.addmm(self.bias.flatten(), inputs, self.input_basis)
@@ -91,7 +91,7 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """All members of an ensemble, in their order, as stacks of consecutive members."""
+    """Members of an ensemble, in their order, as stacks of consecutive members of one kind."""
 
     stacks: tuple[Stack, ...]
     width: int  # number of elements per row, over all members
@@ -214,7 +214,7 @@ def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior]) -> tuple[Kron
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Members of a mixture; the first member provides the estimator's attributes."""
+    """Mixture of members; most fitted attributes of the estimator are those of the first."""
 
     members: tuple[Member, ...]
     weights: np.ndarray  # (K,), with sum 1
@@ -266,7 +266,7 @@ class Ensemble:
         return together.averages(x, options, torch.from_numpy(self.weights), answer)
 
     def _together(self, options: Options) -> Together | None:
-        """All members as one tensor program; None for gaps, predictives other than GLM, or too little memory."""
+        """Stacks of all members; None for rows with gaps (``gaps.py``), other predictives, or too little memory."""
         has_room = 2 * self._used <= options.memory.size
         is_plain = options.fillings is None and issubclass(options.predictive, GLM)
         return self._stacked if has_room and is_plain else None
@@ -283,7 +283,7 @@ class Ensemble:
         return Components.joined(parts, torch.from_numpy(self.weights).to(parts[0].mean))
 
     def draws(self, count: int, generator: torch.Generator, draw: Callable[[Member, int], Tensor]) -> Tensor:
-        """Draws from the mixture along the last axis, in random order; ``draw`` returns draws from one member."""
+        """Draws from the mixture along the last axis, in random order; ``draw(member, n)`` returns n draws."""
         if len(self.members) == 1:
             return draw(self.first, count)
         chosen = torch.multinomial(torch.from_numpy(self.weights), count, replacement=True, generator=generator)
@@ -292,7 +292,7 @@ class Ensemble:
         return torch.cat(draws, -1)[..., torch.randperm(count, generator=generator)]
 
     def covariance(self, x: Tensor, options: Options) -> Tensor:
-        """Joint covariance of new numeric targets over the rows, shape (n, n, C)."""
+        """Covariances (n, n, C) between rows, for new numeric targets."""
         moments = [member.joint_covariance(x, options) for member in self.members]
         weights = torch.from_numpy(self.weights).to(moments[0][0])
         means, covariances = (torch.stack(part, -1) for part in zip(*moments, strict=True))

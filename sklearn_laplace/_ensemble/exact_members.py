@@ -1,13 +1,13 @@
 """Nets trained by exact Gauss–Newton steps ("exact steps"), as one repeat of a joint ensemble.
 
-A repeat is a partition of the rows into ``FOLDS_OF_MANY`` folds, with one net per fold, trained without that fold.
+A repeat is a partition of the rows into ``FOLDS_OF_MANY`` folds. For each fold, one net is trained without it.
 
 **Noisy targets.** The repeat is trained in addition to other repeats. The evidence of its first net selects the prior
 precision of all its nets. The other nets take few steps, from initial weights of their own. For many rows, joint
 gradient steps of all nets come first (``_training/fit_map.py``).
 
 **Targets almost free of noise.** There are no other repeats. The evidence of a net trained on all rows selects the
-prior precision, and the errors of held-out rows determine the noise model. Then each net is trained further on all rows
+prior precision, and held-out errors determine the noise model. Then each net is trained further on all rows
 (``fit.py``), because errors that are not noise decrease fast with the number of rows.
 """
 
@@ -43,13 +43,13 @@ from ..options.resolved import is_auto
 from .joint_members import JointMembers
 
 WORTH = 1.1
-"""Bins are used if they reduce the squared held-out error by more than this factor."""
+"""Mean squared held-out error without bins, relative to that with bins, above which bins are used."""
 
 
 def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
-    """Train a further repeat under the ``noise`` (n, C) of the others; see :func:`without_folds`.
+    """Train a repeat under ``noise`` variances (n, C); return its members and outputs as :func:`without_folds` does.
 
-    ``first`` is the index of the first fold.
+    ``first`` is the number of folds in all earlier repeats.
     """
     held_out = _held_out(request, first // FOLDS_OF_MANY)
     request = _with_pieces(request, None if is_auto(request.parameters["n_bins"]) else request.parameters["n_bins"])
@@ -60,9 +60,9 @@ def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Ta
 
 
 def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) -> JointMembers:
-    """Train nets as the only repeat.
+    """Train an ensemble of nets with exact steps, one per fold.
 
-    Of two encodings, the second is used if it reduces the errors in one fold by more than the factor ``WORTH``.
+    ``kinds`` are one or two values of ``n_bins``. The second is used if it is better on a held-out fold, see ``WORTH``.
     """
     held_out, requests = _held_out(request, 0), [_with_pieces(request, kind) for kind in kinds]
     if len(kinds) > 1:
@@ -79,7 +79,7 @@ def exact_alone(request: FitRequest, kinds: Sequence[int | None], task: Task) ->
 
 
 def _held_out(request: FitRequest, n_before: int) -> np.ndarray:
-    """Mask (K, n) of the rows that each net of a repeat holds out; ``n_before`` other repeats precede it."""
+    """Mask (K, n) of the rows held out from each net of the repeat that follows ``n_before`` others."""
     return held_out_rows(request.data.X, request.data.targets, n_before + 1, FOLDS_OF_MANY)[-FOLDS_OF_MANY:]
 
 
@@ -97,9 +97,9 @@ def without_folds(
     *,
     lead: bool,
 ) -> tuple[JointMembers, Tensor]:
-    """Train K nets, each without the rows of one mask (K, n); return them and their outputs (n, C) for left-out rows.
+    """Train K nets, each without its rows of ``masks`` (K, n); return them and their outputs (n, C) for these rows.
 
-    The evidence of one net selects the prior precision: a net trained on all rows if ``lead``, else the first net.
+    If ``lead``, the evidence of a net trained on all rows selects the prior precision; otherwise that of the first net.
     """
     n, seed = len(masks), request.seeds[0] + first
     held_out = torch.from_numpy(masks).to(rows.inputs.device)
@@ -134,7 +134,7 @@ def without_folds(
 
 
 def _after_few_steps(network: Network, rows: TrainingRows, plan: Plan, hyper: Hyper, task: Task) -> Network:
-    """Return the net after a few steps with the prior precision of ``hyper``."""
+    """Return the net after a few exact steps under the prior precision of ``hyper``."""
     effort = NOISY if hyper.dispersion >= NOISELESS else LATER_NOISELESS
     n_steps = (LATER_NOISY_OF_FEW if plan.is_noisy else effort).gauss_newton
     if plan.free_dispersion:

@@ -18,7 +18,7 @@ otherwise                             one net that is trained alone (see below)
 ====================================  ================================================================
 
 The nets of the first repeat suit smooth functions; those of the second have more bins and suit fine detail
-(``_training/recipe.py``). There are no linear nets if the user sets hidden layers or bins, or names single tensors.
+(``_training/recipe.py``). There are no linear nets if the user sets hidden layers or bins, or selects single tensors.
 
 1. A short trial, whose nets are discarded, compares errors on held-out rows. It selects a dropout rate and a prior
    precision for step 2. In regression with more than ``MANY_ROWS`` rows, a large error halves the
@@ -30,14 +30,15 @@ The nets of the first repeat suit smooth functions; those of the second have mor
    dropped. Exact nets get at least a fifth of the weight, because held-out rows cannot show that nets with bins are
    overconfident in regions without rows. For classification, held-out rows also select factors of the logits.
 5. The posterior of each net is approximated on its training rows. Held-out rows select its prior precision, which may
-   differ from that of the training. They also select the noise of a regression, or the overdispersion of counts.
+   differ from that of the training. They also select noise level and noise model of a regression, or the
+   overdispersion of counts.
 
 If the trial finds almost no noise in the targets of a regression, only four exact nets are trained. The limit on their
 cost is then higher (``MOST_STEP``). Held-out rows determine the noise model, and training of the four nets continues on
 all rows.
 
 **Training alone** (``fit_alone.py``). Other fits train one or more nets independently, each on all rows. By default,
-the evidence of the first net selects the prior precisions, which all nets share. For classification and counts, a copy
+the evidence of the first net selects the prior precisions for training all nets. For classification and counts, a copy
 of the first net is trained without a quarter of the rows. These rows select a factor of the prior precisions.
 
 **Lists of trained nets.** If ``net`` is a list, each net is approximated as if it were the only one.
@@ -66,7 +67,7 @@ from .train_members import train_jointly, within_time
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Fit an ensemble to the rows; ``n_stages`` is the maximum number of subtasks of a net trained alone."""
+    """Return an ensemble fitted to the rows; an independently trained net has at most ``n_stages`` subtasks."""
     if is_list(request.parameters["net"]):
         return _fit_given(request, n_stages, task)
     options, shape = request.options_for_rows(), request.data.shape()
@@ -114,7 +115,7 @@ def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest,
 
 
 def _of_one(request: FitRequest) -> FitRequest:
-    """Request for nets that are trained alone; "auto" means no bins."""
+    """Request for independently trained nets, with "auto" replaced."""
     parameters = of_one_net(request.parameters)
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     return replace(request, parameters={**parameters, "n_bins": n_bins})

@@ -5,7 +5,7 @@ uniform. Therefore a copy of a net for classes or counts is trained without one 
 precision. The rows of this fold select a factor of the precision. Regression nets need no copy, because their noise
 level compensates for a weak prior.
 
-Warnings about members after the first are recorded, and issued after all of these members have been fitted.
+Warnings about members after the first are recorded, and issued after all of these have been fitted.
 """
 
 import warnings
@@ -46,7 +46,7 @@ Caught: TypeAlias = "list[warnings.WarningMessage]"
 
 @contextmanager
 def kept_back() -> Iterator[Caught]:
-    """Record all warnings so that they can be issued later."""
+    """Yield a list that records the warnings of the block."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
@@ -71,7 +71,7 @@ def issue(caught: Caught, *, of_others: bool) -> None:
 
 
 def has_copy(request: FitRequest, options: Options) -> bool:
-    """True for a net of classes or counts that has hidden layers and a prior selected on held-out rows."""
+    """True if a copy of the net is needed to select its prior on held-out rows (classes and counts only)."""
     parameters, data = request.parameters, request.data
     is_deep = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     is_open = options.by_held_out[0] and options.map_precision is None and options.previous is None
@@ -83,7 +83,7 @@ def has_copy(request: FitRequest, options: Options) -> bool:
 def with_copy(
     request: FitRequest, trained: MapResult, fit: LaplaceFit, origin: SelectionState, options: Options, task: Task
 ) -> SelectionState:
-    """Return the state of the selection, with the scores of the rows that are held out from the copy."""
+    """Train a copy of the net without one fold; return ``origin`` with the scores of this fold."""
     data = request.data
     mask = held_out_rows(data.X, data.targets, 1, FOLDS_OF_MANY)[0]
     seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)
@@ -109,9 +109,9 @@ def fit_alone(
     starts: tuple[WarmStart, ...] = (),
     noise_model: Noise = None,
 ) -> Ensemble:
-    """Fit nets independently, under the given noise model or that of the first net.
+    """Return an ensemble of independently fitted nets, with the noise model of the first net by default.
 
-    All nets have the prior precisions that the evidence of the first net selects. ``starts`` give initial weights.
+    All nets are trained under the prior precisions of the first. ``starts`` give initial weights.
     """
     lead = replace(request, warm_start=starts[0]) if starts else request
     with task.subtask("member", n_stages) as stages:
@@ -157,7 +157,7 @@ def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[Fit
         if task.clock.is_over():
             break
         rows = request.data.training_rows(options.dtype, options.device, built_in=request.parameters["net"] is None)
-        # A user's net is not trained again, and its posterior is that of the member.
+        # A user's net is not trained again; its posterior is used.
         mode = fit_member(request, task, trained=trained)[0] if isinstance(trained, GivenNet) else trained.mode
         with single_thread(trained.is_small):
             request = request.with_overdispersion(best_overdispersion(mode.fit, mode.hyper, rows))
@@ -189,10 +189,11 @@ def fit_member(
     trained: MapResult | GivenNet | None = None,
     scores: HeldOutScores | None = None,
 ) -> tuple[Member, MapResult | GivenNet]:
-    """Train one net and approximate its posterior; some noise models need a second training run.
+    """Train a net and approximate its posterior; return the member and the training result.
 
-    ``task`` gets at most ``STAGES`` subtasks, or twice as many if the noise may vary. ``noise_model`` is that of an
-    earlier fit. ``trained`` replaces the first training run. ``scores`` are held-out scores of the first member.
+    Some noise models need a second training run. ``task`` gets at most ``STAGES`` subtasks, or twice as many if the
+    noise may vary. ``noise_model`` is that of an earlier fit. ``trained`` replaces the first training run. ``scores``
+    are held-out scores of the first member.
     """
     data = request.data
     trained = _trained(request, task) if trained is None else trained
@@ -210,7 +211,7 @@ def fit_member(
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         stage.score = origin.held_out_score(fit, hyper, data.scale)
         if learns_noise and noise_model is None:
-            # Copies of a row are left out together, so that a weight of k is equivalent to k copies.
+            # Copies of a row are left out together: a weight of k equals k copies.
             merged = None if request.kept is None else data
             of_noise = request if isinstance(trained, GivenNet) else replace(request, kept=merged)
             left_out = partial(_left_out, of_noise, fit, trained.input_dtype)

@@ -6,7 +6,7 @@ closed-form leave-one-out errors of the linearised net (Antorán et al. 2022). T
 if this is too expensive, in those of the last layer. In all other cases, the evidence selects both values.
 
 **Criterion.** Let :math:`e_n` be the errors on validation rows or folds, and :math:`\varphi V_n(\rho)` their variances,
-including noise. The variances are computed in the structure of the posterior, at noise variance φ and prior precisions
+including noise. The variances are computed with the posterior's structure, at noise variance φ and prior precisions
 :math:`\delta = f \delta_0 = (\rho/\varphi)\, \delta_0`. The selected f and φ maximise
 
 .. math:: \sum_n w_n \log N(e_n; 0, \varphi V_n(\rho)) - \tfrac12 \Big(\frac{\log f}{s_f}\Big)^2
@@ -68,7 +68,7 @@ class LogNormalPrior:
     sd: float
 
     def penalty(self, value: np.ndarray) -> np.ndarray:
-        """Squared distance from the mean, in standard deviations."""
+        """Squared distance of a logarithm from the mean, in standard deviations."""
         return ((value - self.mean) / self.sd) ** 2
 
 
@@ -89,7 +89,7 @@ class ValidationScores(HeldOutScores):
     spread: float  # variance of a constant prediction, in units of φ
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Maximise the criterion of this module over the free hyperparameters."""
+        """Return ``hyper`` with free values that maximise the criterion of this module."""
         ridges, squares, constants = self._interpolated()
         if not self.freedom:
             factor = math.exp(ridges[(constants - 0.5 * FACTOR_OF_CLASSES.penalty(ridges)).argmax()])
@@ -137,9 +137,9 @@ def validation_scores(
 ) -> ValidationScores:
     """Compute the scores of rows that the fits do not include.
 
-    ``parts`` are Laplace fits at the weights of the net, each with batches of rows that the fit does not include.
-    ``unit`` (G,) are natural prior precisions. ``left_out`` (n,) are squared leave-one-out errors of the training rows,
-    in units of their known noise. If given, they contribute to the level of the errors.
+    ``parts`` are Laplace fits at the weights of the net, each with batches of rows outside the fit. ``unit`` (G,)
+    are prior precisions for f = 1. ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of
+    their known noise. If given, they contribute to the ``level``.
     """
     listed = [(fit, list(batches)) for fit, batches in parts]
     first = listed[0][0]
@@ -178,7 +178,7 @@ def validation_scores(
 
 
 def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[float, float]:
-    """Level of the squared errors, at least that of the training rows, and its ratio to the mean of ``of_rows``."""
+    """Estimated mean squared error, at least that of training rows, and its ratio to the mean of ``of_rows``."""
     smallest = fit.likelihood.dispersion_bounds[0]
     of_training = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
     own = max(float(of_rows.mean()), smallest)
@@ -202,7 +202,7 @@ def _squares(parts: Iterable[tuple[LaplaceFit, list[Rows]]]) -> Tensor:
 
 
 def _pooled(own: Tensor, left_out: Tensor) -> float:
-    r"""Error level from validation rows and leave-one-out: precision-weighted geometric mean of the two levels.
+    r"""Combined mean squared error of validation rows and leave-one-out, a precision-weighted geometric mean.
 
     A mean m of n squares has the relative variance :math:`s^2 = \mathrm{var}(e^2) / (n m^2)`. Leave-one-out errors are
     too small, because the features were learnt from the rows left out. Therefore the mean of ``BIAS`` is added to their
@@ -229,7 +229,7 @@ N_FOLDS = 5
 """Number of folds of the rows if there are no validation rows. All folds are scored if the rows are few, otherwise only
 the first. The fold of a row follows from a hash of its inputs."""
 FEW = 500
-"""Number of validation rows below which leave-one-out errors of the training rows contribute to the error level."""
+"""Number of validation rows below which leave-one-out errors contribute to the estimated mean squared error."""
 RIDGES = torch.logspace(-6, 6, 49, dtype=torch.float64)
 """Values of ρ for leave-one-out, in units of target variance times natural prior precision."""
 
@@ -250,7 +250,7 @@ def approximate_once(
 
 
 def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -> tuple[LaplaceFit, SelectionState]:
-    """Return the Laplace fit without held-out rows, and a state with the scores that select prior and noise."""
+    """Return the Laplace fit without held-out rows, and a state with scores for selecting prior and noise."""
     rows = data.training_rows(options.dtype, options.device, built_in=False)
     validation = rows.taken(trained.held_out)
     rows = rows if not len(validation) else rows.taken(other_rows(trained.held_out, len(rows)))
@@ -307,7 +307,10 @@ def _pattern(fit: LaplaceFit, origin: SelectionState, options: Options) -> Hyper
 def _folds(
     everything: Network, rows: TrainingRows, fold_of_row: Tensor, layout: PosteriorLayout
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
-    """Return the fit to all rows and, per scored fold, the fit without it and its rows with leave-one-out errors."""
+    """Return the fit to all rows and, per scored fold, a fit without it and the fold's rows.
+
+    The errors of these rows are leave-one-out errors.
+    """
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1
     folds = folds if len(rows) <= SMALL_ROWS else folds[:1]
@@ -334,7 +337,7 @@ def _folds(
 
 
 def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayout) -> LaplaceFit:
-    """Convert a fit from full to dual form if that is cheaper; otherwise return it unchanged."""
+    """Return a full fit in dual form if that is cheaper, and other fits unchanged."""
     n_dual = layout.n_columns * len(rows)
     is_full = isinstance(fit.curvature, Full) and Functional.accepts & fit.rule.provides
     if not is_full or exact_cost(fit.network.blocks, n_dual)[1] is Full:
@@ -347,7 +350,7 @@ def _dual_if_cheaper(fit: LaplaceFit, rows: TrainingRows, layout: PosteriorLayou
 def _left_out_errors(
     everything: Network, rows: TrainingRows, fit: LaplaceFit, layout: PosteriorLayout, *, only_all: bool = False
 ) -> Tensor | None:
-    """Leave-one-out errors (n, C); None if they are too expensive. If ``only_all``, they have to use all weights.
+    """Leave-one-out errors (n, C); None if too expensive. If ``only_all``, the net is linearised in all weights.
 
     The ridge ρ of the linearised net maximises the leave-one-out density, whatever the structure of the posterior. If
     the training errors are larger than the leave-one-out errors, the net is not at a mode of this linearised model. The

@@ -1,9 +1,9 @@
 r"""Rows with gaps: predictions averaged over training values of the column.
 
-A gap is an unknown level, or a missing number in a column without missing numbers in training. Training levels replace
-an unknown level, in proportion to their frequencies. A row x with gaps becomes K copies, filled with different training
-values. The outputs of x have the moments of a mixture over the copies. If the copies have means :math:`\mu_k` and
-covariances :math:`\Sigma_k`, these moments are
+A gap is an unknown category, or a missing number in a column without missing numbers in training. Training categories
+replace an unknown one, in proportion to their frequencies. A row x with gaps becomes K copies, filled with different
+training values. The outputs of x have the moments of a mixture over the copies. If the copies have means :math:`\mu_k`
+and covariances :math:`\Sigma_k`, these moments are
 
 .. math:: \mu = \frac1K \sum_k \mu_k, \qquad
           \Sigma = \frac1K \sum_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .

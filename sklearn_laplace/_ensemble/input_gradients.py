@@ -30,7 +30,7 @@ GRAPH = 8
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:
-    """Refuse categorical columns and missing values, since derivatives need numbers."""
+    """Raise ``ValueError`` for categorical columns and missing values, which have no derivatives."""
     fixed = [] if table is None else [column.name for column in table.columns if column.n_levels]
     if fixed:
         raise ValueError(
@@ -56,7 +56,7 @@ class InputGradients:
     ) -> tuple[Predictive, Tensor, Tensor | None]:
         """Moments of the targets at rows x (n, d), and gradients (n, d, C) of the mean and, if ``of_std``, of the std.
 
-        ``noise`` (n, d) are standard deviations of errors in the inputs; the moments include the resulting variance.
+        ``noise`` (n, d) has standard deviations of input errors; the moments include the resulting variance.
         """
 
         def derivatives(moments: Predictive, leaf: Tensor) -> list[Tensor]:

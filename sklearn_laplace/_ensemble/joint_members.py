@@ -46,7 +46,7 @@ MOST_ADDED = 9e8
 
 
 def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Values of ``n_bins`` with affordable exact steps; ``parameters`` has the layers of a net trained alone."""
+    """Values of ``n_bins`` with affordable exact steps; ``parameters`` has no "auto" for hidden layers."""
     pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = (AUTOMATIC if pieces else (None,)) if is_auto(parameters["n_bins"]) else (parameters["n_bins"],)
     return tuple(kind for kind in allowed if _step(parameters, shape, likelihood, kind) <= MOST_STEP)
@@ -71,7 +71,7 @@ def _by_name(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[Hashable]) -> None:
-    """Refuse options keyed by names of weights if the nets in ``fitted`` differ in encoding or tensor names."""
+    """Refuse options keyed by weight names if the nets in ``fitted`` differ in encoding or tensor names."""
     n_kinds = len(set(fitted))
     for name in _by_name(parameters) if n_kinds > 1 else []:
         raise ValueError(
@@ -160,7 +160,7 @@ class JointMembers:
         )
 
     def sharpened(self, factor: float) -> JointMembers:
-        """Return the members with all outputs multiplied by a factor, in the last layer (``nets/mlp.py``)."""
+        """Return the members with outputs multiplied by a factor, through the last layer (``nets/mlp.py``)."""
         last = [name for name in self.states[0] if name.startswith("behind.") and name.endswith(".weight")][-1]
         changed = last, last.removesuffix("weight") + "bias"
         states = ({name: factor * t if name in changed else t for name, t in state.items()} for state in self.states)
@@ -174,7 +174,7 @@ class JointMembers:
 
     @property
     def are_exact(self) -> list[bool]:
-        """True for each net trained by exact steps; its posterior has the structure of a net that is trained alone."""
+        """True for each net trained by exact steps; its posterior's structure is that of a single-net fit."""
         return [k < self.n_exact for k in range(len(self.states))]
 
     @property
@@ -208,9 +208,9 @@ def average(noise: Sequence[Tensor]) -> Tensor | None:
 
 
 MOST_ERROR_RATIO = 2.0
-"""Maximum ratio of a repeat's squared errors to those of the best repeat, because all repeats share a noise model."""
+"""Maximum geometric mean of a repeat's squared errors, relative to the best repeat; all repeats share a noise model."""
 NO_ERROR = 1e-6
-"""Lower bound of squared errors in this ratio, in units of their mean."""
+"""Lower bound of the squared errors in this geometric mean, in units of their arithmetic mean."""
 LEAST_EXACT = 0.2
 """Minimum weight of the repeat of nets with exact steps: held-out rows cannot reveal that nets with bins are
 overconfident in regions without rows."""

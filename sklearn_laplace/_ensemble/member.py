@@ -1,7 +1,7 @@
 """Ensemble member: one net and its posterior, with predictions in the network's units.
 
-A member takes rows as tensors, and the resolved options. It is independent of the estimator, its parameters and the
-units of the targets. Rows are processed in chunks that fit the memory budget, in parallel with ``n_jobs``.
+The methods take rows as tensors and the resolved options. They need neither the estimator nor its parameters. Rows are
+processed in chunks that fit the memory budget, in parallel with ``n_jobs``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Member:
     posterior: Posterior
     log_evidence: float  # of the targets in units of y, nats
     n_effective_parameters: float  # MacKay's γ
-    origin: SelectionState  # state of the training, from which hyperparameters are selected
+    origin: SelectionState  # results of the training, for selecting hyperparameters
     scale: TargetScale  # units of the targets and of their noise
     noise_model: NoiseModel | TargetNoise | None  # noise by inputs or by target; None: one level
     kept: PreparedData | None  # rows in their original order, for leave-one-out; None if not stored
@@ -83,7 +83,7 @@ class Member:
     # ------------------------------------------------------------------ predictions
 
     def predictive(self, options: Options) -> PosteriorPredictive:
-        """Predictive of the posterior; its weight samples are the same in every call."""
+        """Posterior predictive, with the same weight samples in every call."""
         if options.outside is not None:
             return GLM(options.outside)
         return options.predictive.prepared(self.posterior, options.n_samples, self.seed)
@@ -110,7 +110,7 @@ class Member:
         return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
 
     def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
-        """Return ``answer(latent, rows)`` for each chunk of rows x (n, …). The outputs have to be finite."""
+        """Return ``answer(latent, rows)`` for each chunk of rows x (n, …). The outputs ``latent`` have to be finite."""
         fit, posterior = self.fit, self.posterior
         with single_thread(self.is_small):
             predictive = self.predictive(options)
@@ -123,14 +123,14 @@ class Member:
             return self._chunked(x, options, answered)
 
     def components(self, x: Tensor, options: Options) -> Components:
-        """Moments of the targets (n, C), as a mixture over uncertain noise levels."""
+        """Moments of the targets of rows x, by component of the mixture over uncertain noise levels."""
         link = self.link(options)
         return Components.of_rows(self.answers(x, options, lambda latent, part: self.targets(latent, part, link)))
 
     def targets(
         self, latent: LatentGaussian, x: Tensor, link: Link | None, nodes: tuple[Tensor, Tensor] | None = None
     ) -> Components:
-        """Moments of the targets, given the outputs; ``nodes`` may come from another member with this noise model."""
+        """Moments of the targets for the outputs ``latent``; ``nodes`` are the noise model's at x, if computed."""
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)
         if varying is None:
@@ -138,7 +138,7 @@ class Member:
         return varying.components(moments, varying.nodes(x) if nodes is None else nodes, dispersion)
 
     def draws(self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws of the outputs (n, C, n_samples), of the network or the linearised network."""
+        """Joint draws (n, C, n_samples) of the outputs of the network or its linearisation."""
         predictive, fit = options.predictive, self.fit
         with single_thread(self.is_small):
             deviations = self.posterior.sample(n_samples, generator)
@@ -174,7 +174,7 @@ class Member:
         return draws + variance.sqrt() * noise
 
     def joint_covariance(self, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-        """Means (n, C) of new numeric targets, and their joint covariance over the rows (n, n, C)."""
+        """Means (n, C) of new numeric targets, and covariances (n, n, C) between the rows."""
         fit, n, n_outputs = self.fit, len(x), self.fit.n_outputs
         predictive, filled = self.predictive(options), Filled.of(x, options.fillings)
         joint = predictive.joint_covariance(fit.network, self.posterior, filled.rows, fit.shift)
@@ -197,7 +197,7 @@ class Member:
 
     @property
     def noise_variance(self) -> Tensor:
-        """Noise variance of a new row, shape (C,)."""
+        """Noise variances (C,) of a new row under a constant noise level."""
         return self.fit.likelihood.noise_variance(self.hyper.dispersion, self.fit.n_outputs)
 
     # ------------------------------------------------------------------ stored rows
@@ -228,7 +228,7 @@ class Member:
         return densities.cpu().numpy()
 
     def under_noise(self, data: PreparedData) -> PreparedData:
-        """Add the noise variances of the noise model to the rows if the net was trained under it."""
+        """Return the rows with the noise model's variances if the net was trained under this model."""
         if self.noise_model is None or not self.noise_model.is_trained_under:
             return data
         return replace(data.under_noise(self.noise_model.ratios_of(data.X)), scale=self.scale)
@@ -237,7 +237,7 @@ class Member:
 
     @property
     def row_width(self) -> int:
-        """Number of elements per row of a prediction: of its Jacobian, or of the arrays that the posterior computes."""
+        """Number of elements per row in a prediction: those of the Jacobian or, if more, of the posterior's arrays."""
         network, n_outputs = self.fit.network, self.fit.n_outputs
         return max(self.posterior.row_width(network.blocks, n_outputs), network.row_width(n_outputs))
 
@@ -256,7 +256,7 @@ class Member:
     def _chunked(
         self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0
     ) -> list[T]:
-        """Apply a function to each chunk. The function returns a value and a sum, which has to be finite."""
+        """Return the first result of ``function`` for each chunk. The second one is a sum that has to be finite."""
         rows, n_jobs = self.chunk_size(options, n_draws)
         chunks = x.split(rows)
         n_jobs = min(n_jobs, len(chunks))
@@ -291,7 +291,7 @@ def hyper_fields(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Opt
 
 
 def with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of a chunk, and their sum, which has to be finite."""
+    """Return the values of a chunk, and their sum, which has to be finite."""
     return values, values.sum()
 
 

@@ -1,8 +1,8 @@
-"""Model of noise that varies with the inputs or between targets, learnt from errors on held-out rows.
+"""Model of noise that varies with the inputs or between targets, for a net that is trained on all rows.
 
-For a net that is trained alone, leave-one-out errors are used if its curvature is exact or the user requests varying
-noise. Otherwise, training errors averaged over the posterior are used, if there are so many rows per effective
-parameter that the net has hardly overfitted.
+The model is learnt from leave-one-out errors if the curvature is exact or the user requests varying noise. Otherwise,
+training errors averaged over the posterior are used, if there are so many rows per effective parameter that the net has
+hardly overfitted.
 """
 
 from collections.abc import Callable

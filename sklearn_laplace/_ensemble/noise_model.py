@@ -12,7 +12,7 @@ with the Fisher information Λ. The nets are trained under a constant noise leve
 with small noise. :math:`V_n` often exceeds :math:`e_n^2`, and the row then carries no information about h. Therefore h
 is fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`,
 using the first h. Where nearby rows determine a prediction, its variance is proportional to the noise. Where the prior
-determines it, its variance is independent of the noise. The factor :math:`e^{h_n/2}` is a compromise.
+determines a prediction, its variance is independent of the noise. The factor :math:`e^{h_n/2}` is a compromise.
 
 The prior of h has mean zero, which stands for a constant noise level, and the precision that maximises the evidence.
 Varying noise is used if the user requests it, or if this evidence clearly exceeds the best log density under a constant
@@ -79,12 +79,12 @@ LEVELS = torch.linspace(-REACH, REACH, 281, dtype=torch.float64)
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """Laplace approximation of h, for C outputs.
+    """Laplace approximation of the log noise ratio h.
 
     ``spread`` makes the tails of the noise heavier and leaves E[e^h] unchanged (``_ensemble/calibration.py``).
     """
 
-    fit: LaplaceFit  # of the net of h, like ``hyper``
+    fit: LaplaceFit  # of the noise net
     hyper: Hyper
     gain: float  # log evidence minus the log density under the best constant noise, nats
     is_trained_under: bool = False  # the mean is trained under this noise, and later rows are weighted by it
@@ -108,7 +108,7 @@ class NoiseModel:
         return LatentGaussian(mean, torch.cat([chunk.covariance for chunk in chunks]))
 
     def _latent(self, x: Tensor) -> LatentGaussian:
-        """Output distribution of the net of h; Jacobians are in closed form unless rows require gradients."""
+        """Output distribution of the noise net; Jacobians are in closed form unless rows require gradients."""
         if self._nets is None or x.requires_grad:
             return GLM().latent(self.fit.network, self.posterior, x)
         line = self._nets.linearise(x)
@@ -177,7 +177,7 @@ class TrainedNoise:
     dispersion: float  # noise level φ of errors and variances
 
     def some(self, most: int) -> TrainedNoise:
-        """Return the same model with at most ``most`` rows, sampled with a fixed seed."""
+        """Return the model with at most ``most`` rows, sampled with a fixed seed."""
         sample = some_rows(len(self.chosen), most).to(self.chosen.device)
         return replace(
             self,
@@ -271,7 +271,7 @@ def noise_model(
     always: bool = True,
     quick: bool = False,
 ) -> TrainedNoise | None:
-    """Train h on held-out errors of rows ``inputs`` (n, d) with weights (n,), both float64; ``dispersion`` is φ.
+    """Fit the log noise ratio h to held-out errors of rows (n, d) with weights (n,), float64, at φ = ``dispersion``.
 
     ``net`` is untrained, in double precision. If there are too many rows for exact steps, a sample is drawn with
     ``seed``. If ``quick``, fewer rows and steps are used. Without ``always``, return None if the gain in evidence is

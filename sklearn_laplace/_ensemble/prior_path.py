@@ -3,7 +3,7 @@ r"""Evidence and leave-one-out density of a fit as functions of the prior precis
 The prior precisions are those of the fit times a common factor. If the noise level is free, each score is maximised
 over φ at each point: the log evidence is :math:`\max_\varphi \log p(D \mid \delta, \varphi)`, and the leave-one-out log
 density is :math:`\max_\varphi L(\delta, \varphi)`. For leave-one-out, let :math:`\hat\varphi(\rho)` be the best noise
-level and :math:`\hat L(\rho)` the log density at :math:`\rho = \delta\varphi` (see ``laplace/selection/loo.py``). With
+level at :math:`\rho = \delta\varphi`, and :math:`\hat L(\rho)` its log density (see ``laplace/selection/loo.py``). With
 F = C Σ w,
 
 .. math:: L(\delta, \varphi) = \hat L(\delta\varphi) - \tfrac12 F \big[\log\tfrac{\varphi}{\hat\varphi(\delta\varphi)}
@@ -41,11 +41,11 @@ NOISES = 2000
 def prior_path(
     fit: LaplaceFit, hyper: Hyper, options: Options, left_out: LeftOut | None, log_volume: float
 ) -> dict[str, np.ndarray]:
-    """Compute scores on a grid of k prior precisions; each score is (k,), with NaN if unavailable.
+    """Return a dict with k prior precisions, and their log evidence and leave-one-out log density, (k,) each.
 
-    Return a dict with ``prior_precision``, (k,) or, for G > 1 groups, (k, G), and two scores in nats, for y in its
-    original units. ``log_volume`` is the log factor from the network's units to those of y, per unit of row weight.
-    ``left_out`` is None without stored rows.
+    With G > 1 groups, the prior precisions are (k, G). The scores are in nats, for y in its original units;
+    unavailable ones are NaN. ``log_volume`` is the log factor from the network's units to those of y, per unit of row
+    weight. ``left_out`` is None without stored rows.
     """
     groups = hyper.prior_precision
     grid = torch.from_numpy(FACTORS).to(groups)[:, None] * groups
@@ -98,7 +98,7 @@ def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, lef
 
 
 def _at_best_noises(fit: LaplaceFit, exact: LaplaceFit, batches: list[Rows], hyper: Hyper, grid: Tensor) -> np.ndarray:
-    """Maximum (k,) of L over φ at each point in nats, from a spline in log ρ = log δφ; δ is the first precision."""
+    """Leave-one-out log density (k,) in nats, maximised over φ with a spline in log δφ; δ is the first precision."""
     deltas = grid[:, 0].cpu().numpy()
     low, high = hyper.dispersion / 100, 10 * max(hyper.dispersion, fit.likelihood.dispersion_start)
     ends = np.log(deltas.min() * low), np.log(deltas.max() * high)

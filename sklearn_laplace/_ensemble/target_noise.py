@@ -54,7 +54,7 @@ MOST_SCORED = 10_000
 
 @dataclass(frozen=True)
 class TargetNoise:
-    """Noise variance of each target, in units of φ; the mean of the C variances is 1."""
+    """Noise variances of the C targets, in units of φ; their mean is 1."""
 
     levels: tuple[float, ...]
     is_trained_under: ClassVar[bool] = True
@@ -171,7 +171,7 @@ def best_overdispersion(fit: LaplaceFit, hyper: Hyper, rows: TrainingRows) -> tu
 def overdispersion_of(
     likelihood: Likelihood, outputs: Tensor, rows: TrainingRows, weights: Tensor
 ) -> tuple[float, ...]:
-    """Overdispersion of each output, from outputs (K, n, C) and row weights (K, n); () for other likelihoods."""
+    """Overdispersion of each output, from outputs (K, n, C) and row weights (K, n); () if the likelihood has none."""
     if not likelihood.is_overdispersed:
         return ()
     held_out = weights.nonzero()

@@ -1,12 +1,12 @@
 """Joint training of ensemble members.
 
 A repeat is a random assignment of the rows to folds (``_training/recipe.py``). Each member is trained without one fold
-of one repeat. Members of the first repeat suit smooth functions; those of the second suit functions with much detail.
-For few rows and normal noise, the members of a third repeat are linear. The members of a repeat are trained in one
-tensor program (``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with a
-weight below a tenth is omitted. In regression, a repeat with much larger errors than another is also omitted, unless
-its nets are trained by exact Gauss–Newton steps. ``approximate_members.py`` and ``approximate_counts_and_classes.py``
-compute the posteriors.
+of one repeat. Members of the first repeat suit smooth functions; those of the second suit fine detail. For few rows and
+normal noise, the members of a third repeat are linear. The members of a repeat are trained in one tensor program
+(``_training/batched.py``). Stacking on held-out rows selects the weight of each repeat. A repeat with a weight below a
+tenth is omitted. In regression, a repeat with much larger errors than another is also omitted, unless its nets are
+trained by exact Gauss–Newton steps. ``approximate_members.py`` and ``approximate_counts_and_classes.py`` compute the
+posteriors.
 """
 
 import math
@@ -70,21 +70,22 @@ from .noise_model import TrainedNoise
 from .target_noise import MOST_SCORED, TargetNoise, overdispersion_of, target_noise
 
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
-"""Maximum and minimum share of the remaining time for planned steps. The rest is for cycles, noise and posteriors."""
+"""Maximum and minimum share of the remaining time for planned steps. The rest is for passes over the rows
+and noise models."""
 PASSES = 2.0
 """Number of passes over all rows after the training. The time of a pass is measured on one chunk of rows."""
 PASSES_OF_FIT = 16.0
-"""Time budgeted per row, relative to the time per row of a training step of the first repeat; the passes take about
-half of a fit."""
+"""Time budgeted per row, relative to the time per row of a training step of the first repeat. Passes over all rows take
+about half of it."""
 EXACT_WEIGHTS = 512
 """Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
-"""Squared error in the trial of regularisations, in units of the target variance, below which targets count as almost
-free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps."""
+"""Mean squared error in the trial of regularisations, in units of the target variance, below which targets count as
+almost free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps."""
 
 
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
-    """Train and return the members. The function is pure, so that the result can be cached.
+    """Train all members and return them. The function is pure, so that the result can be cached.
 
     For targets almost free of noise, all nets take exact steps if affordable, because these are more accurate.
     """
@@ -142,7 +143,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
 
 
 def _held_out(data: PreparedData, n_repeats: int, n_folds: int, stream: RowStream | None) -> np.ndarray:
-    """Mask of the rows that each member holds out; folds of a stream are sets of hashes."""
+    """Mask (K, n) of the rows held out from each member; hashes determine the folds of a stream."""
     if stream is None:
         return held_out_rows(data.X, data.targets, n_repeats, n_folds)
     return held_out_by_hash(data, n_repeats)
@@ -172,7 +173,7 @@ def regularisation(
     seed: int,
     progress: Callable[..., Steps],
 ) -> tuple[tuple[float, float], float, tuple[float, ...]]:
-    """Select prior precision and dropout with the smallest held-out error; return them, the error and overdispersion.
+    """Return the prior precision and dropout with the smallest held-out error, this error, and the overdispersion.
 
     Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, with
     at most ``PILOT_STEPS`` steps. A net that trains longer needs a stronger prior, so the best precision is multiplied
@@ -222,9 +223,9 @@ def trained_repeat(
     first: int,
     steps: Steps,
 ) -> tuple[JointMembers, Tensor]:
-    """Train the members of a repeat; return them and their outputs for held-out rows (n, C).
+    """Train the members of a repeat; return them and their outputs (n, C) for held-out rows.
 
-    ``held_out`` (K, n) is True for rows held out from a net; ``first`` is the place of the first net among all folds.
+    ``held_out`` (K, n) is True for rows held out from a net; ``first`` is the number of folds in earlier repeats.
     """
     n, seed = len(held_out), order_seed(request)
     arguments, places = arguments_of(recipe, request.data, options), range(first, first + n)
@@ -274,7 +275,7 @@ def _held_out_loss(loss: NegativeLog, rows: TrainingRows, held_out: Tensor, outp
 def _noise_so_far(
     request: FitRequest, options: Options, held_out: Tensor, rows: TrainingRows, outputs: Tensor
 ) -> RowNoise | None:
-    """Noise variances, up to a factor, as if all held-out errors were noise; None for a single noise level."""
+    """Noise variances, up to a factor, as if all held-out errors of ``outputs`` were noise; None for a single level."""
     if not learns_noise(request.data, options):
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
@@ -336,7 +337,7 @@ def _in_time(
 ) -> list[float]:
     """Number of repeats and fraction of their steps that the time limit allows in addition to passes over the rows.
 
-    If the time is too short for all steps of the first repeats, the other repeats are omitted.
+    If the time is too short for all steps of the first repeats, the others are omitted.
     """
     needed, passes, n_repeats = 0.0, 0.0, 0
     few = rows.taken(torch.arange(min(CHUNK, len(rows)), device=rows.inputs.device))
@@ -379,7 +380,7 @@ def recipes_of(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -
 
 
 def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: bool = False) -> LaplaceFit:
-    """Laplace fit of a member to rows. An ``exact`` member has the structure of a net that is trained alone."""
+    """Laplace fit of a member to rows; if ``exact``, the structure is that of a single-net fit."""
     if exact:
         selected, structure, n_dual, used = posterior_layout(network, rows, options)
     else:
@@ -403,7 +404,7 @@ def layout_of(network: Network, rows: TrainingRows, options: Options) -> tuple[N
 
 
 def within_time(request: FitRequest, clock: Clock) -> FitRequest:
-    """Request for a random sample of the rows, if the time limit is too short for all rows.
+    """Request for a random sample of the rows, if the time limit is too short for all.
 
     Encoding, outputs after each cycle, curvatures and held-out errors each need a pass over all rows. Rows outside the
     sample get weight zero among the unmerged rows, so that leave-one-out treats them as new rows.
@@ -420,7 +421,7 @@ def within_time(request: FitRequest, clock: Clock) -> FitRequest:
 
 
 def _affordable(request: FitRequest, clock: Clock) -> int:
-    """Number of rows that the time allows, from a few timed steps of the first repeat; never below a minimum."""
+    """Number of rows that the time allows, at least ``MANY_ROWS``, from a few timed steps of the first repeat."""
     data, n_rows = request.data, len(request.data.X)
     if clock.max_time is None or n_rows <= MANY_ROWS:
         return n_rows

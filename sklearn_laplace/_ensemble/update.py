@@ -45,7 +45,7 @@ def _refitted(member: Member, settled: Options, options: Options) -> Member:
 
 
 def with_rows(member: Member, data: PreparedData, options: Options) -> Member:
-    """Member with further rows, in the units of the member's network."""
+    """Member updated with further rows, in the units of its network."""
     unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
     data = member.under_noise(data)
     kept = None if member.kept is None else member.kept.followed_by(data)
@@ -54,7 +54,7 @@ def with_rows(member: Member, data: PreparedData, options: Options) -> Member:
 
 
 def without_rows(member: Member, data: PreparedData, options: Options) -> Member:
-    """Member without some of its rows; stored rows are dropped, because those to remove cannot be found reliably."""
+    """Member without some of its rows; no rows remain stored, because those to remove cannot be found reliably."""
     if member.is_streamed:
         raise UnsupportedCombinationError(
             "forget needs to know which rows each member was trained on, and this fit has read its rows from a source. "

@@ -1,1 +1,1 @@
-"""The two estimators and the code that they share."""
+"""LaplaceRegressor, LaplaceClassifier and their shared code."""

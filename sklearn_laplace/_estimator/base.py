@@ -180,7 +180,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance), X, y, sample_weight)
 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
-        """Fit to all rows, or to a sample of a source; ``arguments`` are X, y and the weights, for callbacks."""
+        """Fit to the rows from ``prepare`` or, given a ``sample`` of a source, to all rows of this source; return self.
+
+        ``arguments`` are X, y and the weights, for callbacks.
+        """
         parameters = expanded(self.get_params(deep=False))
         options = self._options()
         check_net(self.net)
@@ -194,7 +197,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         interruptible = nullcontext() if cached else clock.interruptible()
         with interruptible, self._reported(clock, n_fits, *arguments) as task:
             data = replace(prepare(), table=self._table)
-            if self._extends_previous(data.n_outputs):  # its rows are not stored, so leave-one-out is not available
+            if self._extends_previous(data.n_outputs):  # no leave-one-out, as the previous rows are not stored
                 data = replace(data, unmerged=None)
             # If all ranks fit the same rows in memory, only the first one saves checkpoints.
             is_saved = sample is not None or Group.current().rank == 0
@@ -217,7 +220,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self
 
     def _rescaled(self, data: PreparedData, options: Options) -> PreparedData:
-        """Return the rows; weights get mean 1 if they only count copies and held-out rows select the noise level."""
+        """Return the rows; weights that only count copies get mean 1 if held-out rows select the noise level."""
         unit = data.weight_unit() if options.leaves_noise_open and self._weighs_relatively(options) else 1.0
         self._weight_unit *= unit
         return data.weighted(unit) if unit != 1.0 else data
@@ -268,8 +271,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Update the posterior with further rows, without training.
 
-        The first call is :meth:`fit`. Later calls keep the net linearised at the trained weights and use the current
-        posterior as the prior for the new rows. In a process group, every rank adds the rows of all ranks.
+        The first call fits the estimator. Later calls keep the net linearised at the trained weights, and the current
+        posterior becomes the prior for the new rows. In a process group, every rank adds the rows of all ranks.
 
         Parameters
         ----------
@@ -301,7 +304,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         and noise level again. If the new rows differ strongly from the old ones, a fit on all rows is better.
 
         The structure "functional", which keeps every row, becomes "full" once rows × outputs exceed the number of
-        weights. The posterior stays the same, and its memory stops growing. ``structure_`` is the current structure.
+        weights. The posterior stays the same, and its size stops growing. ``structure_`` is the current structure.
 
         Examples
         --------
@@ -370,15 +373,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Change parameters of the posterior without training: weights and curvature stay the same.
 
-        This method sets the parameters and updates all fitted attributes that depend on them. The estimator is changed
-        in place. To compare several values, refit copies: ``copy.deepcopy(model).refit_laplace(...)``.
+        This method sets the parameters and updates all fitted attributes that depend on them, in place. To compare
+        several values, refit copies: ``copy.deepcopy(model).refit_laplace(...)``.
 
         Parameters
         ----------
         **laplace_params
             Any of ``prior_precision``, ``prior`` (the grouping of the weights), ``sigma_noise``, ``temperature``,
             ``predictive`` and ``link`` (classifier). Also ``hessian_structure`` if only ``damping`` changes, and
-            ``n_members`` if only ``weights`` change. Without parameters, all rules select their values again.
+            ``n_members`` if only ``weights`` change. Without parameters, values that a rule selects are selected again.
 
         Returns
         -------
@@ -443,7 +446,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             raise
 
     def _take(self, fitted: Self) -> None:
-        """Copy the fitted attributes of another estimator."""
+        """Copy the fitted attributes of another estimator to this one."""
         parameters = self.get_params(deep=False)
         for name, value in vars(fitted).items():
             if name not in parameters:
@@ -458,7 +461,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         sample_weight: Any,
         sample_noise_variance: Any,
     ) -> Self:
-        """Add or remove rows, which may be read from a source and belong to several ranks."""
+        """Add or remove rows, from memory or a source and from all ranks; return self."""
         group = Group.current()
         source = source_of(X, y, sample_weight, group)
         blocks = [Block(X, y, sample_weight)] if source is None else blocks_of_ranks(source, group)
@@ -476,7 +479,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def _changed(
         self, change: Callable[..., Member], changed_table: Callable[[Table, np.ndarray], Table], *rows: Any
     ) -> Ensemble:
-        """Add rows to the table and each member, or remove them, and return the new ensemble."""
+        """Add or remove rows in each member, update the column ranges, and return the new ensemble."""
         options, members = self._options(), []
         for member in self._ensemble.members:
             data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
@@ -493,20 +496,20 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         return self._prepare(sample.rows.X, sample.rows.y, sample.rows.sample_weight, None)
 
     def _reading(self, sample: Sample, scale: TargetScale) -> Reading:
-        """Return the preparation of a source's rows, with the total weight of the sample and of all rows."""
+        """Return the function that prepares rows of a source, and the total weights of the sample and of all rows."""
         weights = sample.rows.sample_weight
         of_sample = float(len(sample.rows) if weights is None else np.sum(weights))
         return Reading(partial(self._prepare_more, scale=scale), of_sample, sample.total_weight)
 
     @abstractmethod
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
-        """Validate the data and convert the targets to the network's units."""
+        """Return the validated data, with targets in the network's units."""
 
     @abstractmethod
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
     ) -> PreparedData:
-        """Validate rows added or removed after the fit, and convert them to the units of a member."""
+        """Return validated rows of an update or of a source, with targets converted by ``scale``."""
 
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
@@ -551,7 +554,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
     def _rows_of_training(
         self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the rows in the user's order for a net with its own epochs, otherwise in canonical order."""
+        """Return rows of positive weight, in the user's order for a skorch net, otherwise by :func:`canonical_rows`."""
         check_split(self.net, weights)
         in_order = present_rows if has_own_epochs(self.net) else canonical_rows
         X, targets, weights = in_order(X, targets, weights)

@@ -1,4 +1,4 @@
-"""``LaplaceClassifier``: scikit-learn classifier that trains neural nets and predicts moderated probabilities."""
+"""``LaplaceClassifier``: scikit-learn classifier that trains neural nets and predicts class probabilities."""
 
 import math
 from functools import cache, partial
@@ -186,7 +186,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             Their labels.
         classes : array-like of shape (n_classes,), optional
             For the first call: all labels that can occur in any call. Default: the labels of y. Omit it if X is a
-            path, Dataset or collection, whose labels are all read first.
+            path, Dataset or collection; the labels of all rows are read first.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Not used; only :class:`LaplaceRegressor` takes noise variances.
@@ -499,11 +499,11 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any: ...
     @by_block
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
-        r"""Entropy of the class, and its epistemic and aleatoric parts, in nats.
+        r"""Entropy of the predicted class, and its epistemic and aleatoric parts, in nats.
 
         Let p be the class probabilities of a function f drawn from the posterior, and H(p) = −Σ p log p. The entropy of
-        the mean probabilities is the mean entropy plus the mutual information of class and function. Active learning
-        calls this information "BALD" (Houlsby et al. 2011):
+        the mean probabilities is the mean entropy plus the mutual information of class and function, known in active
+        learning as "BALD" (Houlsby et al. 2011):
 
         .. math:: H(E[p]) = E[H(p)] + I(y; f).
 
@@ -522,7 +522,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Notes
         -----
         For any ``link``, expectations are averages over draws of the logits.
-        :class:`~sklearn_laplace.options.Link` sets their number.
+        :class:`~sklearn_laplace.options.Link` sets the number of draws.
 
         Examples
         --------
@@ -621,7 +621,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         return p, labels
 
     def report(self, X: Any, y: Any) -> Report:
-        """Report on predictions of held-out rows: accuracy, scores, calibration, worst groups.
+        """Report on predictions of held-out rows: scores, calibration and worst groups.
 
         Parameters
         ----------
@@ -636,7 +636,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
             Printed as text. The log density is in nats per row. Each class frequency and group accuracy is followed by
             a range. For a calibrated model, all class frequencies are inside their ranges with probability .95; the
             same holds for all group accuracies. An arrow marks a value outside its range. A group has the rows between
-            two quartiles of a numeric column, or those of a frequent category.
+            two quartiles of a numeric column, or those with a frequent category or a missing value.
 
         Raises
         ------

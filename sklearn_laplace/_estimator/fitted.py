@@ -1,7 +1,7 @@
 """Fitted attributes of both estimators, and methods that leave the fit unchanged.
 
 An estimator holds one ensemble. Attributes such as ``net_`` belong to its first member. Inputs are in the user's units,
-and moments are returned in units of y. A *given net* is one that the user passes as ``net``.
+and public methods return moments in units of y. A *given net* is one that the user passes as ``net``.
 """
 
 import sys
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def require_fitted(model: Any) -> None:
-    """Raise ``NotFittedError`` for an unfitted estimator; faster than scikit-learn's check for a fitted one."""
+    """Raise ``NotFittedError`` for an unfitted estimator; faster than scikit-learn's check."""
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
@@ -143,7 +143,7 @@ class FittedModel(ABC):
         return self._resolved[1]
 
     def _resolve(self) -> Options:
-        """Resolve the options and store them."""
+        """Resolve the options, store them and return them."""
         self._resolved = self.get_params(deep=False), resolve(self._kind, self._parameters())
         return self._resolved[1]
 
@@ -162,7 +162,7 @@ class FittedModel(ABC):
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
     def _ranged(self) -> Table:
-        """Return the columns with their ranges in the training rows."""
+        """Return the columns with their training ranges; ``AttributeError`` if an earlier version stored none."""
         columns = self._ranges if self._table is None else self._table
         if columns is None:
             raise AttributeError(
@@ -171,7 +171,7 @@ class FittedModel(ABC):
         return columns
 
     def _components(self, X: Any, *, merged: bool = False) -> Components:
-        """Predictive mixture of each row, in the network's units; ``merged`` components keep only the moments."""
+        """Predictive mixture of each row, in the network's units; if ``merged``, only its moments are exact."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options, merged=merged)
 
@@ -211,7 +211,7 @@ class FittedModel(ABC):
         ]
 
     def _around(self, ensemble: Ensemble, **parameters: Any) -> Self:
-        """Copy the estimator with another ensemble and other parameters, without callbacks."""
+        """Return a copy with another ensemble and other parameters, without callbacks."""
         present, fitted = split(self)
         copy: Self = joined(type(self), {**present, **parameters}, {**fitted, "_ensemble": ensemble})
         return copy
@@ -299,7 +299,7 @@ class FittedModel(ABC):
 
     @abstractmethod
     def _epistemic(self, X: Any) -> np.ndarray:
-        """Epistemic uncertainty (n,) of each row: mean variance of standardised outputs, or entropy of classes."""
+        """Epistemic uncertainty (n,) of each row: mean variance of standardised outputs, or epistemic entropy."""
 
     @by_block
     def score_samples(self, X: Any) -> np.ndarray:
@@ -373,7 +373,7 @@ class FittedModel(ABC):
         return frame(excess, index=X.index, columns=X.columns) if isinstance(X, frame) else excess
 
     def _with_outside(self, report: Report, X: Any) -> Report:
-        """Add to a report a note about rows outside the range of the training rows, if the ranges are known."""
+        """Return the report, with a note about rows outside the training ranges if these are known."""
         if self._table is None and self._ranges is None:  # stored by an earlier version
             return report
         names = [column.name.removeprefix("column ") for column in self._ranged().columns]
@@ -457,7 +457,7 @@ class FittedModel(ABC):
             return InputGradients(self._ensemble, options).sloped(x, noise, of_std=of_std)
 
     def _per_column(self, values: Tensor) -> np.ndarray:
-        """Convert values (n, d, C) to units of y; the last axis is dropped for a single output."""
+        """Convert gradients (n, d, C) to units of y; the last axis is dropped for a single output."""
         scaled: np.ndarray = values.cpu().numpy() * self._scale.scale
         return scaled[..., 0] if self._single_output else scaled
 

@@ -27,7 +27,7 @@ def labels_of(y: Any, *, warn: bool = False) -> np.ndarray:
 
 
 def positions(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the position (n,) of each label in the sorted classes; unknown labels of weight zero get an arbitrary one.
+    """Return positions (n,) of labels in the sorted classes, arbitrary for unknown labels of weight zero.
 
     >>> positions(np.array(["b", "a"]), np.ones(2), np.array(["a", "b"])).tolist()
     [1, 0]
@@ -50,7 +50,7 @@ def tally(block: Block) -> dict[Any, float]:
 
 
 def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any, float]]:
-    """Return the sorted labels of all rows of a source, and the factor of the row weights for each label."""
+    """Return the sorted labels of all rows of a source, and the class weight of each label."""
     found = _array(sample.labels, is_object=labels_of(sample.rows.y).dtype.kind == "O")
     totals = np.array(list(sample.labels.values()))
     factors = class_weights(class_weight, found, np.arange(len(found)), totals)
@@ -58,7 +58,7 @@ def classes_of(sample: Sample, class_weight: Any) -> tuple[np.ndarray, dict[Any,
 
 
 def weighted_total(totals: Mapping[Any, float], factors: Mapping[Any, float]) -> float:
-    """Return the sum of all row weights, each times the factor of its class.
+    """Return the total weight of all rows, given the weight sum and the factor of each class.
 
     >>> weighted_total({"a": 2.0, "b": 1.0}, {"a": 0.5, "b": 3.0})
     4.0

@@ -19,7 +19,7 @@ from .fitted import FittedModel, require_fitted
 
 @explained
 class NumericPredictive(FittedModel):
-    """Predictive distributions of numeric targets in the units of y."""
+    """Base class with predictions of numeric targets, in units of y."""
 
     likelihood: str
 
@@ -110,7 +110,8 @@ class NumericPredictive(FittedModel):
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out predictions of the training rows, in closed form and without a refit.
 
-        Each row is predicted by the linearised net without that row, under the current prior precision and noise level.
+        Each row is predicted by the linearised net, given all other rows, under the current prior precision and noise
+        level.
 
         Parameters
         ----------
@@ -138,7 +139,7 @@ class NumericPredictive(FittedModel):
         mean is exact for the linearised net; for counts, it results from one Newton step. The mean needs the exact
         curvature of the weights in ``subset_of_weights``; the other weights keep their values. The fit has this
         curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn". Otherwise, computing it takes
-        one more pass over the rows. The standard deviation uses the fitted curvature without the row, and
+        one more pass over the rows. The standard deviation uses the fitted curvature without the row; for "kron", with
         ``damping="exact"``.
 
         Examples
@@ -187,7 +188,7 @@ class NumericPredictive(FittedModel):
             return self._ensemble.means(x, options)
 
     def _moments(self, X: Any) -> Components:
-        """Return a mixture with the moments of the targets; transformed targets need all of its components."""
+        """Return the predictive mixture of each row. Components may be merged, except for transformed targets."""
         return self._components(X, merged=not self._scale.transforms)
 
     def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
@@ -226,14 +227,14 @@ class NumericPredictive(FittedModel):
         return np.stack(columns, 1) if transforms else values
 
     def _covariance(self, X: Any) -> np.ndarray:
-        """Return the joint covariance of the rows, one matrix per output."""
+        """Return the joint covariance of the rows, shape (n, n) or (n, n, C)."""
         with self._asked(X) as (x, options):
             covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.squared()
         return covariance[..., 0] if self._single_output else covariance
 
 
 def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
-    """Refuse incompatible flags of ``predict``; std with cov raises a ``RuntimeError``, as in scikit-learn."""
+    """Raise a ``ValueError`` for incompatible flags of ``predict``, or a ``RuntimeError`` for std with cov."""
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
         flag(f"return_{name}", value)
     if std and cov:

@@ -3,7 +3,7 @@
 scikit-learn prints the parameters that differ from their defaults. A skorch net takes most of its parameters as
 ``**kwargs``, so all of them would count as changed. A torch module would print one line per layer.
 
-The functions that draw an estimator import the package ``plotting`` only when they are called.
+The functions that draw plots import the package ``plotting`` only when they are called.
 """
 
 import inspect
@@ -42,8 +42,8 @@ MOST_CHARACTERS = 60
 class TableReport:
     """Columns of a fitted estimator, printed as a text table, or as HTML in notebooks.
 
-    ``rows`` has the name, kind, values and share of missing values of each column. ``notes`` has the concerns about
-    columns, which a :class:`~sklearn_laplace.errors.TableWarning` also states.
+    ``rows`` has the name, kind, values and share of missing values of each column. ``notes`` has the problems of
+    columns that a :class:`~sklearn_laplace.errors.TableWarning` also reports.
     """
 
     def __init__(self, table: Table) -> None:
@@ -116,7 +116,7 @@ class Words:
 
 
 class ShownEstimator:
-    """Estimator that prints its parameter ``net`` in one line, and in notebooks adds a report on the columns."""
+    """Mixin for estimators, printed with ``net`` in one line and, in notebooks, with a report on the columns."""
 
     net: Any
     _table: Table | None
@@ -151,7 +151,7 @@ class ShownEstimator:
 def in_a_line(value: Any) -> str:
     """Return a one-line representation of a net, or of one of its parameters.
 
-    Classes are printed by name, modules without their layers, and estimators with their changed parameters.
+    Classes are printed by name, modules without layers, and estimators with their non-default parameters.
     """
     if inspect.isclass(value):
         return value.__name__

@@ -75,7 +75,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise, in units of y.
     n_members : "auto", int or Members, default="auto"
-        Number of ensemble members. "auto": several in default fits with enough rows.
+        Number of ensemble members. "auto": several in default fits with ten or more rows.
     [Training]
     max_time : float or None, default=None
         Seconds after which training ends with the best state so far.
@@ -87,7 +87,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         0: silent. 1: a line per stage. 2: epochs too. "bar": progress bars.
     [Advanced]
     n_bins : "auto", None or int, default="auto"
-        Bins of each numeric column (piecewise linear encoding). None: no encoding.
+        Bins per numeric column (piecewise linear encoding). None: no encoding.
     standardize_X : "auto" or bool, default="auto"
         If True, standardise X for your own net. "auto": where needed and possible.
     standardize_y : bool, default=True
@@ -95,7 +95,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     target_transform : {"log"} or None, default=None
         Transformation of y. "log" keeps intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
-        Gradient training: number of epochs, learning rate, rows per step.
+        Gradient training: epochs, learning rate, rows per step.
     map_prior_precision : "same" or float, default="same"
         Prior precision during training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
@@ -105,12 +105,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     device : {"auto", "cpu", "cuda"}, default="auto"
         "auto": a skorch net's device; otherwise a GPU for large fits of the built-in net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
-        Floating-point type of the net. "auto": float64 for up to 10,000 rows.
+        Floating-point type of the net. "auto": float64 up to 10,000 rows.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list, dict or Subnetwork, default="all"
         Weights with a posterior. A list names tensors or modules; a dict gives masks.
     hessian_structure : str, Kron, EKFAC, BlockDiagonal, LowRank or LowRankDiag, default="auto"
         Approximation of the curvature: "full", "functional", "block_diagonal", "kron", "ekfac", "low_rank_diag",
-        "low_rank" or "diag". "auto": exact if affordable, else "kron".
+        "low_rank" or "diag". "auto": exact if affordable, else "kron" or "diag".
     curvature : {"ggn", "empirical_fisher", "mc_fisher", "hessian"} or MCFisher, default="ggn"
         Curvature of the loss: generalised Gauss–Newton, Fisher or Hessian matrix.
     prior : None, str, float, dict, FrozenEstimator or GaussianPrior, default=None
@@ -321,7 +321,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     def _scaled(
         X: np.ndarray, y: np.ndarray, weights: np.ndarray, variances: np.ndarray | None, scale: TargetScale
     ) -> PreparedData:
-        """Convert targets and noise variances to the network's units."""
+        """Return prepared rows, with targets and noise variances in the network's units."""
         return PreparedData(X, scale.apply(y), weights, y.shape[1], scale, scale.noise(variances, len(y)))
 
     @overload
@@ -653,7 +653,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         return density if density.ndim == 1 else density.sum(1)
 
     def report(self, X: Any, y: Any, *, output: int | None = None) -> Report:
-        """Report on predictions of held-out rows: errors, scores, calibration, worst groups.
+        """Report on predictions of held-out rows: scores, calibration and worst groups.
 
         Parameters
         ----------
@@ -669,8 +669,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Report
             Printed as text. RMSE and CRPS are in the units of y, and the log density is in nats per row. The range next
             to each coverage contains the coverage of a calibrated model with probability .95; an arrow marks a coverage
-            outside its range. A group has the rows between two quartiles of a numeric column, or those of a frequent
-            category. The probability .95 holds for the ranges of all groups together.
+            outside its range. A group has the rows between two quartiles of a numeric column, or those with a frequent
+            category or a missing value. The probability .95 holds jointly for the ranges of all groups.
 
         Raises
         ------
@@ -728,7 +728,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         figure : matplotlib Figure or SubFigure, optional
             Figure to draw in. Default: a new one.
         ax : None, matplotlib Axes or sequence of Axes
-            Axes to draw on: one for each panel, or a single one for the intervals alone.
+            Axes to draw on: one for each panel, or a single one for only the intervals.
         **options
             Further parameters of :meth:`~sklearn_laplace.plotting.OverviewDisplay.from_estimator`.
 

@@ -1,7 +1,7 @@
 r"""Reports on the quality of predictions: accuracy, log density, calibration, and the worst groups of rows.
 
 Each observed frequency has a band: the range that contains it with probability .95 if the model is calibrated. Rows
-are treated as independent. With G groups, the band of each group has the probability :math:`1 - .05 / G` (Bonferroni).
+are treated as independent. With G groups or G classes, each band has the probability :math:`1 - .05 / G` (Bonferroni).
 The probability integral transform (PIT) :math:`u_n = F_n(y_n)` of a calibrated model is uniform (Dawid 1984), which a
 Kolmogorov–Smirnov test checks. For counts, :math:`u_n` is drawn uniformly between :math:`F_n(y_n - 1)` and
 :math:`F_n(y_n)`, with a fixed seed.
@@ -48,7 +48,7 @@ LEAST_OUTSIDE = 0.05
 
 @dataclass(frozen=True)
 class Frequency:
-    """Observed frequency of an event, and the frequencies to expect from a calibrated model."""
+    """Observed and expected frequency of an event, and the band for a calibrated model."""
 
     name: str  # the event, or the group of rows
     n: int  # rows
@@ -114,7 +114,7 @@ class Report:
     __repr__ = __str__
 
     def with_outside(self, excess: np.ndarray, names: Sequence[str]) -> Report:
-        """Add a note if many rows lie outside the training ranges; ``excess`` (n, d) has the distances."""
+        """Return the report, with a note if many rows have a positive ``excess`` (n, d) over the training ranges."""
         share = float((excess > 0).any(1).mean())
         if share < LEAST_OUTSIDE:
             return self
@@ -124,7 +124,7 @@ class Report:
 
 
 def output_position(output: int | None, n_outputs: int) -> int:
-    """Check and return the position of the target to report on; it is optional for a single target."""
+    """Return the checked position of the target to report on; None stands for the only target."""
     if output is None and n_outputs == 1:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n_outputs:
@@ -133,7 +133,7 @@ def output_position(output: int | None, n_outputs: int) -> int:
 
 
 def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: int, *, is_count: bool) -> Report:
-    """Report on predictive distributions of numeric targets, as returned by ``predict_dist``.
+    """Return a report on numeric targets and their predictive distribution, as returned by ``predict_dist``.
 
     The rows X (n, d) define the groups; ``output`` is the position of a target in ``targets`` (n,) or (n, C).
     """
@@ -162,7 +162,7 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:
-    """Report on probabilities (n, K) of ``classes`` (K,), for true ``labels`` (n,); rows X (n, d) define the groups."""
+    """Return a report on probabilities (n, K) of classes (K,) for true labels (n,). Rows X (n, d) define the groups."""
     true, confidence = labels[:, None] == classes, probabilities.max(1)
     right = true[np.arange(len(true)), probabilities.argmax(1)]
     bins = np.searchsorted(np.linspace(0, 1, 11)[1:-1], confidence)  # the bins of metrics.expected_calibration_error
@@ -183,7 +183,7 @@ def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any
 
 
 def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tuple[Frequency, ...]:
-    """Return the groups of rows whose observed frequency is furthest from the expected one."""
+    """Return the groups of rows, at most three, with the largest :attr:`Frequency.distance`."""
     groups = [(name, rows) for name, rows in _groups(X) if rows.sum() >= LEAST_ROWS]
     entries = [
         Frequency.of(f"{event}, {name}", events[rows], float(expected[rows].mean()), len(groups))
@@ -193,7 +193,7 @@ def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tupl
 
 
 def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield names and masks of groups by column: quarters of numbers or frequent values, and missing values."""
+    """Yield name and mask of each group: by column, quarters of numbers or frequent values, and missing values."""
     for name, values, is_time in named_columns(X):
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":
@@ -204,14 +204,14 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def as_date(days: float) -> str:
-    """Write a time, in days since 1970, as a date, with the minute unless it is midnight."""
+    """Return the date of a time in days since 1970 as text, with hour and minute unless it is midnight."""
     return str(np.datetime64(round(days * 1440), "m")).replace("T00:00", "").replace("T", " ")
 
 
 def _quarters(
     name: str, values: np.ndarray, present: np.ndarray, written: Callable[[float], str]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield groups between the quartiles of a column of numbers or times, or one per value if there are few values."""
+    """Yield groups between the quartiles of a column of numbers or times, or one per value if it has up to four."""
     different = np.unique(values[present])
     if len(different) <= MOST_GROUPS:
         for value in different.tolist():

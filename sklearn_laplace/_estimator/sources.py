@@ -6,7 +6,7 @@ A source is a path, pyarrow Dataset, dask collection or large memory map, whose 
 numbers of workers and partitions, so a fit can be repeated, and resumed after a crash. One task per worker joins a
 process group of torch (gloo) at the address of the first worker. All ranks end with the same model, and the client
 receives that of rank 0. If a worker dies, the other ranks lose their connections and fail too, so the fit raises an
-error and does not hang.
+error instead of hanging.
 """
 
 import ctypes
@@ -62,7 +62,7 @@ def client_of() -> Any:
 
 
 def fit_on_workers(estimator: Any, source: DaskSource, client: Any) -> Any:
-    """Fit an estimator on all workers, which compute the partitions; return the fitted estimator of rank 0."""
+    """Fit an estimator on the workers, which compute the partitions; return the fitted estimator of rank 0."""
     from distributed import wait
 
     workers = _workers(client)
@@ -169,7 +169,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_options(**arguments: Any) -> None:
-    """Refuse arguments other than None that are not supported for rows from a source."""
+    """Raise an error for arguments other than None, which are not supported for rows from a source."""
     for name, value in arguments.items():
         if value is not None:
             raise UnsupportedCombinationError(
@@ -214,7 +214,7 @@ def _joined(results: Sequence[Any]) -> Any:
 
 
 def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
-    """Yield the rows of an update in blocks, equal on all ranks. Each block joins the next block of every rank."""
+    """Yield the rows of an update, the same blocks on all ranks. Each one concatenates the next block of every rank."""
     shard, _ = shard_of(source, group)
     blocks = shard.all_blocks()
     while True:
@@ -232,7 +232,7 @@ def blocks_of_ranks(source: RowSource, group: Group) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Reading:
-    """Preparation of the rows of a source, given a prepared sample."""
+    """Function that prepares rows of a source, and total weights of sample and source."""
 
     prepare: Callable[..., PreparedData]  # maps (X, y, weights, None) to prepared rows
     of_sample: float  # total weight of the sample, class weights included

@@ -35,7 +35,7 @@ BEST = "best_estimator_"
 
 
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
-    """Return the fitted Laplace estimator inside wrappers, nested in any order, and its transformed input.
+    """Return the fitted Laplace estimator inside nested wrappers, and X transformed by the steps before it.
 
     Raises ``TypeError`` if the innermost estimator is not a Laplace estimator, and ``NotFittedError`` if an estimator
     is not fitted. Raises ``ValueError`` for a search without refit and for a transformed target.
@@ -54,9 +54,9 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
 
 
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
-    """Return the innermost estimator, of any type, and its transformed input.
+    """Return the innermost estimator, of any type, and X transformed by the steps before it.
 
-    Raises ``TypeError`` if the innermost object is not an estimator; other errors are those of :func:`laplace_step`.
+    Raises ``TypeError`` if the innermost object is not an estimator; wrappers raise the errors of :func:`laplace_step`.
     """
     step, transformations = _unwrapped(estimator)
     for transformation in transformations:
@@ -200,7 +200,7 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
 
 
 def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
-    """Return the innermost estimator, of any type, and the earlier steps of each pipeline, the outermost first."""
+    """Return the innermost estimator, of any type, and each pipeline without its last step, the outermost first."""
     step, transformations = estimator, []
     while isinstance(step, Pipeline | FrozenEstimator | TransformedTargetRegressor) or _is_search(step):
         check_is_fitted(step)

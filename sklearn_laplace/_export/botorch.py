@@ -109,10 +109,10 @@ def _base() -> Any:
 
 @cache
 def _model_class(Model: Any) -> type:
-    """Class of the models, defined when botorch is first needed."""
+    """Subclass of botorch's ``Model``, defined when botorch is first needed."""
 
     class LaplaceModel(Model):
-        """BoTorch model around a fitted regressor; ``outputs`` are positions among its outputs."""
+        """BoTorch model of a fitted regressor; ``outputs`` are the positions of the selected outputs."""
 
         def __init__(self, estimator: Any, outputs: Sequence[int] | None = None) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""The container of a saved model: a header that lists arrays, and their bytes (the format of safetensors).
+"""Container of a saved model, in the format of safetensors: a header that lists arrays, and their bytes.
 
 Sizes are compared with the size of the file before anything is allocated. A header therefore cannot request more memory
 than the file has bytes.
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read arrays and metadata of a file; raise ``StateError`` if the entries do not cover each byte exactly once."""
+    """Return arrays and metadata of a file; ``StateError`` if the entries do not cover each byte exactly once."""
     with path.open("rb") as opened:
         first, n_bytes = opened.read(8), os.fstat(opened.fileno()).st_size - 8
         try:

@@ -3,8 +3,8 @@
 A file has the format of safetensors (``_export/container.py``). It holds a tree that describes the estimator
 (``_storage/describe.py``), and arrays in C order. Data types that safetensors lacks are stored as bytes.
 
-Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums find
-damage; an HMAC with a key also finds tampering.
+Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums detect
+damage; an HMAC with a key also detects tampering.
 """
 
 import hmac
@@ -131,7 +131,7 @@ def load(
         For a class that moved to another Python module, use a mapping: ``{"old_module.Net": Net}``.
     key : bytes, optional
         Key of the HMAC. Files without an HMAC of this key are refused. Without ``key``, the HMAC is not checked: the
-        checksums then find damage but not tampering.
+        checksums then detect damage but not tampering.
 
     Returns
     -------

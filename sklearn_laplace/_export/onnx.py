@@ -6,7 +6,7 @@ forward pass of the net, the Jacobian (by the chain rule, layer by layer), and t
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 
 with the Jacobian J, the shift s of the weights after ``partial_fit``, the posterior precision P, and the root R of its
-inverse. In general, R is stored as a square matrix with one row per random weight. For Kronecker factors
+inverse. In general, R is stored as a square matrix with one row per weight with a posterior. For Kronecker factors
 (``laplace/structures/kron.py``), the bases :math:`Q_A, Q_B` and the eigenvalues m of each layer are stored instead.
 With the cotangent g and the input a of a layer, its block of D is :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. The
 graph of an ensemble has one such part for each member. A model of noise that varies with x adds one more net.
@@ -72,7 +72,8 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     Returns
     -------
     onnx.ModelProto
-        For each member, the graph stores P² numbers for P random weights, or with "kron" the factors of each layer.
+        For each member, the graph stores P² numbers for P weights with a posterior, or with "kron" the factors of each
+        layer.
 
     Raises
     ------
@@ -188,7 +189,7 @@ def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
 
 
 def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
-    """Outputs of a regressor: mean, total and epistemic standard deviation, in the units of y."""
+    """Add a regressor's mean, total and epistemic standard deviation, in units of y; return their names."""
     outside = _outside(graph, estimator)
     means, variances, noises = list[str](), list[str](), list[str]()
     ratios = {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
@@ -219,7 +220,7 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
 
 
 def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
-    """E[e^h], shape (n, C): ratio of the noise variance at x to that of an average row."""
+    """E[e^h], shape (n, C): mean ratio of the noise variance at x to that of an average row."""
     latent = _gaussian(graph, noise.fit.network, noise.posterior, None)
     mean = graph("Sub", latent.mean, noise.log_level + noise.spread**2 / 2)
     variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
@@ -231,7 +232,7 @@ def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
 
 
 def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
-    """Output of a classifier: class probabilities under the link, averaged over the members."""
+    """Add class probabilities under the link, averaged over the members; return their name."""
     to_logits = estimator.laplace_.likelihood.logits(torch.eye(estimator.n_outputs_, dtype=torch.float64)).numpy()
     probabilities, link, outside = [], estimator._options().link, _outside(graph, estimator)
     for member in estimator._ensemble.members:
@@ -385,7 +386,7 @@ def _names() -> str:
 
 
 def _cotangents(graph: Graph, network: Network, steps: Sequence[Step]) -> dict[str, tuple[str, str]]:
-    """For each random tensor, by name: the cotangent (n, C, O) of its layer's output, and the layer's input."""
+    """By name of each tensor with a posterior: the cotangent (n, C, O) of its layer's output, and the layer's input."""
     random_tensors = set(network.parameter_names)
     cotangents: dict[str, tuple[str, str]] = {}
     outputs = _n_outputs(steps)

@@ -53,14 +53,17 @@ def name_of(thing: Any) -> str:
 
 
 def pack(value: Any) -> dict[str, Any]:
-    """Describe a value as "tree" (JSON), "arrays", and "own": classes, functions and objects pickled as they are."""
+    """Describe a value by a dict: "tree" (JSON), "arrays" (a list), and "own", objects that are pickled as they are."""
     describer = Describer(takes_objects=True)
     tree = json.dumps(describer.tree(value), allow_nan=False, separators=(",", ":"))
     return {"tree": tree, "arrays": describer.arrays, "own": describer.own}
 
 
 class Describer:
-    """Writes descriptions. With ``takes_objects`` (a pickle), objects without a description are pickled as they are."""
+    """Builder of descriptions of values, as a tree and arrays.
+
+    With ``takes_objects`` (a pickle), objects without a description are pickled as they are.
+    """
 
     def __init__(self, known: Mapping[Any, str] | None = None, *, takes_objects: bool = False) -> None:
         self.known = tags() if known is None else known
@@ -77,7 +80,7 @@ class Describer:
         return {"root": root, "objects": self.objects, "headers": self.headers}
 
     def __call__(self, value: Any, path: str = "") -> Any:
-        """Return the node of a value; ``path`` is its place, for messages."""
+        """Return the node of a value; ``path`` is its attribute path, for messages."""
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value

@@ -82,7 +82,7 @@ ESTIMATORS: dict[type, Kind] = {}
 
 
 def kind_of(kind: type) -> Kind | None:
-    """Return how instances of a class are stored; None if attributes alone do not determine an instance."""
+    """Return the :class:`Kind` for instances of a class; None if their attributes do not determine them."""
     is_known = kind in tags()
     for base, of_estimator in ESTIMATORS.items():
         if issubclass(kind, base):
@@ -121,7 +121,7 @@ def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotatio
 
 
 def shadows(kind: type, name: str) -> bool:
-    """True if an attribute would replace a method or a property of its class."""
+    """True if an attribute has an invalid name, or would replace a method or a property of its class."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return True
     held = getattr_static(kind, name, None)

@@ -1,7 +1,7 @@
 """Classes and functions that a description may name, each by a short tag, and the attributes of these classes.
 
 The data classes are collected recursively from the annotations of fitted attributes. An annotated class stands for all
-its subclasses in this package, so a new structure or likelihood needs no entry here. A test pins the closed list.
+its subclasses in this package, so a new structure or likelihood needs no entry here. A test checks the complete list.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -44,7 +44,7 @@ N_WORDS = 624
 
 
 def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
-    """Parse a tree with exactly the given keys; the constants NaN and Infinity are refused."""
+    """Return a tree parsed from JSON; ``StateError`` unless it has exactly ``keys``, without NaN and Infinity."""
 
     def refuse(name: str) -> NoReturn:
         raise StateError(f"the tree holds the constant {name}, which is not JSON.")
@@ -73,7 +73,7 @@ def reading(source: str) -> Iterator[None]:
 
 
 class Reader:
-    """Reads a tree of a Describer.
+    """Reader of a tree from a :class:`Describer`.
 
     ``user_objects`` are classes and functions of the user; in a pickle, they also include other objects.
     """
@@ -209,7 +209,7 @@ def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
 
 
 def _random(reader: Reader, *arguments: Any) -> np.random.RandomState:
-    """Return the generator of a state. Its position is checked, as numpy would read out of bounds if it were wrong."""
+    """Return a random generator in a given state. A wrong position is refused: numpy would read out of bounds."""
     words, place, has_gauss, gauss = reader.items(arguments)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:

@@ -43,7 +43,7 @@ def _settle(estimator: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def stored(kind: type[T]) -> type[T]:
-    """Class decorator that allows estimators of this class in descriptions, with parameters and fitted attributes."""
+    """Class decorator: descriptions may contain estimators of the class, with parameters and fitted attributes."""
     ESTIMATORS[kind] = Kind(_described, _restored)
     return kind
 

@@ -107,7 +107,7 @@ def _names(y: Any) -> tuple[str, ...]:
 
 
 def _parts(fragment: Any) -> list[tuple[Any, int, object]]:
-    """Row groups of a Parquet file, or any other file as a whole, with the number of rows and the stamp of each."""
+    """Row groups of a Parquet file, or another file as a whole; each with its number of rows and its file's stamp."""
     stamp = _stamp(fragment)
     with _naming(fragment, stamp):
         split = getattr(fragment, "split_by_row_group", None)
@@ -128,7 +128,7 @@ def _stamp(fragment: Any) -> object:
 
 
 def _check_same(fragment: Any, stamp: object, cause: Exception | None = None) -> None:
-    """Refuse a file that is no longer the one that was read first."""
+    """Raise ``OSError`` if size or modification time of a file differ from ``stamp``."""
     if _stamp(fragment) != stamp:
         raise OSError(
             f"{fragment.path!r} was changed or removed while its rows were being read. Call again when all files are "
@@ -138,7 +138,7 @@ def _check_same(fragment: Any, stamp: object, cause: Exception | None = None) ->
 
 @contextmanager
 def _naming(fragment: Any, stamp: object) -> Iterator[None]:
-    """Name the file in an error that is raised while reading it; check first whether the file has changed."""
+    """Raise a ``ValueError`` that names the file if it cannot be read, or an ``OSError`` if it has changed."""
     cause = None
     try:
         yield

@@ -45,8 +45,8 @@ MARGIN = 2.0
 class Column:
     """Encoding of a column, determined by the training rows.
 
-    ``spread`` holds the values for a missing number or an unknown level. It is empty if the training rows had such
-    gaps.
+    ``spread`` holds training values that stand for a missing number or an unknown level. It is empty if training rows
+    had such values.
     """
 
     name: str  # in messages
@@ -100,7 +100,7 @@ def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column
 
 
 def check_zone(column: Column, zoned: bool | None, days: np.ndarray) -> None:
-    """Refuse times with a time zone if the training rows had none, or the reverse, because the offset is unknown."""
+    """Refuse times with a time zone if those in training had no zone, or the reverse, as the offset is unknown."""
     differs = column.zoned is not None and zoned is not None and column.zoned != zoned
     if differs and not np.isnan(days).all():
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
@@ -130,7 +130,7 @@ def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None
 
 
 def levels_of(name: str, values: np.ndarray, weights: np.ndarray, *, mixed: bool = False) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels. If there are many, the rarest share a code."""
+    """Encoding of a categorical column: codes of the sorted levels. Beyond ``MAX_LEVELS``, the rarest share a code."""
     values = as_levels(values)
     _kinds(values, name, mixed=mixed)
     totals, some_missing = _weights_of_levels(name, values, weights)
@@ -167,7 +167,7 @@ def _weights_of_levels(name: str, values: np.ndarray, weights: np.ndarray) -> tu
 
 
 def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes of the levels (n,), float64, and the unknown values; refuse numbers if all levels are text."""
+    """Return codes (n,), float64, and the unknown values; ``ValueError`` if values and levels differ in type."""
     values, known = as_levels(values), dict(column.codes)
     kinds = _kinds(values, column.name, mixed=len(column.level_kinds) > 1)
     _check_level_types(column, values, kinds)
@@ -184,7 +184,7 @@ def codes_of(column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def warn_of_unknown(unknown: Sequence[tuple[Column, np.ndarray]], n_rows: int, reported: set[tuple[str, Any]]) -> None:
-    """Warn once (``TableWarning``) about all columns in which most values are ``unknown`` levels, given enough rows."""
+    """Warn once (``TableWarning``) about all columns of mostly ``unknown`` values, given ``MANY_ROWS`` rows or more."""
     mostly = [(column, values.tolist()) for column, values in unknown if len(values) > MOST_UNKNOWN * n_rows]
     found = {(column.name, value) for column, values in mostly for value in values}
     if n_rows < MANY_ROWS or found <= reported:
@@ -235,7 +235,7 @@ def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 
 
 def reach_of(numbers: np.ndarray) -> tuple[float, ...]:
-    """Range of numbers (n,) with margins, in which the extremes of further rows usually lie.
+    """Ends of the range of numbers (n,) with margins that usually include further rows; empty if all are equal.
 
     A margin is twice the distance between the extreme and the quantile 1/(2√n) or 1 − 1/(2√n). If the distance from the
     extreme to the next value is larger, the margin is that distance.
@@ -266,7 +266,7 @@ def cycles_of(days: np.ndarray) -> tuple[float, ...]:
 
 
 def far(name: str, sizes: np.ndarray, usual: float) -> str:
-    """Reason for a warning about numbers that are too large to be true; empty if there are none."""
+    """Reason for a warning if the largest of ``sizes`` exceeds ``usual`` by a factor above ``FAR``; otherwise empty."""
     largest = float(sizes.max(initial=0.0))
     if not 0 < usual < largest / FAR:
         return ""

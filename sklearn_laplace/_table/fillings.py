@@ -3,9 +3,9 @@ r"""Training values that stand for missing numbers and unknown levels of new row
 Each column has K = 16 values. Gaps in several columns of a row are filled jointly, by K combinations of values. Let
 :math:`\alpha` be a generator of GF(16), p the place of a column, and s = (0, 5, 6, 2). Combination i then has value
 number :math:`(b_1 b_2 b_3 b_4)_2` of this column, where :math:`b_j = \langle \alpha^{p + s_j}, i \rangle` over GF(2).
-For any two of 15 columns, each half of one column's values meets each half of the other's equally often. For any two of
-five consecutive columns, the same holds for quarters. This is a Latin hypercube on an orthogonal array (Tang 1993),
-with correlations of at most .09 for five columns and .38 for 15.
+For any two of 15 columns, each half of one column's values occurs equally often with each half of the other's. For any
+two of five consecutive columns, the same holds for quarters. This is a Latin hypercube on an orthogonal array (Tang
+1993), with correlations of at most .09 for five columns and .38 for 15.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ STEPS = 0, 5, 6, 2
 
 @dataclass(frozen=True, eq=False)
 class Fillings:
-    """Values that fill the gaps of rows, by column."""
+    """Values of each column that fill gaps of rows: missing numbers and unknown levels."""
 
     values: Tensor  # (K, d), training values; NaN in columns without gaps
     unknown: Tensor  # (d,), code of unknown levels; NaN for numeric columns
@@ -30,16 +30,16 @@ class Fillings:
         return len(self.values)
 
     def gaps(self, x: Tensor) -> Tensor:
-        """True for each missing number and unknown level of rows (n, d)."""
+        """Mask (n, d) of the gaps of rows (n, d)."""
         return (x.isnan() | (x == self.unknown.to(x))) & ~self.values[0].isnan().to(x.device)
 
     def centre(self, x: Tensor) -> Tensor:
-        """Rows (n, d) with the mean of the column for each missing number."""
+        """Rows (n, d) in which the mean of its column's values replaces each missing number."""
         return x.where(~(self.gaps(x) & x.isnan()), self.values.mean(0).to(x))
 
 
 def order(place: int) -> np.ndarray:
-    """Order of the 16 values of the column at a place, shape (16,), int64; random from the 16th column on.
+    """Order (16,), int64, of the values of the column at ``place``; random from the 16th column on.
 
     >>> order(0)
     array([ 0,  8,  4, 12,  7, 15,  3, 11,  2, 10,  6, 14,  5, 13,  1,  9])

@@ -1,9 +1,9 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
-With up to 300 rows, a default fit takes no longer than a few training runs with Adam, since searches and ensembles run
-many fits. With more rows, training comes closer to the mode. The default memory budget is the memory available to the
-process. The budget does not cover the data, the net, training by epochs, or temporary arrays of up to 32 MB. Structures
-that exceed the budget are refused before they are allocated, and rows pass through the network in small enough chunks.
+Fits of up to 300 rows have lower limits, since searches and ensembles run many of them. The default memory budget is
+the memory available to the process. The budget does not cover the data, the net, training by epochs, or temporary
+arrays of up to 32 MB. Structures that exceed the budget are refused before they are allocated, and rows pass through
+the network in small enough chunks.
 """
 
 import os
@@ -40,7 +40,7 @@ FLOAT32_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one tier: costs in multiply-adds, memory in bytes."""
+    """Limits for one tier of fits, small or large: costs in multiply-adds, memory in bytes."""
 
     exact_step: float  # of a Gauss–Newton step in the training
     exact_posterior: float  # pass over the data and eigendecomposition of an automatic exact structure
@@ -60,9 +60,9 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper exact structure.
+    """Multiply-adds of one exact Gauss–Newton step, and the exact structure for which it is cheaper.
 
-    ``n_dual`` is the number of rows times the number of columns of the output factor S.
+    ``n_dual`` is the number of rows times K, where S (C, K) is the factor of the output Hessian S Sᵀ of a row's loss.
     """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
@@ -80,7 +80,8 @@ def automatic_structure(
 ) -> type[Curvature]:
     """Most accurate structure that is affordable and ``fits`` in memory: an exact one, else ``kron``, else ``diag``.
 
-    It must accept a form that the curvature ``provides``, and the ``unit`` of equal prior precisions, such as "layer".
+    ``Functional`` and ``Kron`` need a form of curvature that the rule ``provides``. ``Kron`` also has to support the
+    ``unit`` of weights with one prior precision, such as "layer".
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
@@ -148,7 +149,7 @@ class MemoryBudget:
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:
-        """Number of workers of ``each`` bytes that fit in memory, at least 1 and at most ``n_jobs``.
+        """Number of workers that fit in memory with ``each`` bytes per worker, from 1 to ``n_jobs``.
 
         >>> MemoryBudget(1000).workers(8, each=300), MemoryBudget(1000).workers(8, each=3000)
         (3, 1)
@@ -158,7 +159,7 @@ class MemoryBudget:
     def pass_workers(
         self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int, n_jobs: int
     ) -> int:
-        """Number of workers for a pass over the data, each with ``used_bytes`` for its structure and with one row."""
+        """Number of workers for a pass over the data, if each holds one row, and ``used_bytes`` for its structure."""
         return self.workers(n_jobs, used_bytes + ROW_BYTES * _row_width(structure, network, n_columns))
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
@@ -177,9 +178,7 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Bytes of a structure; ``MemoryBudgetError`` if it exceeds the budget together with the rule's
-        matrix and one row.
-        """
+        """Bytes of a structure and of the rule's matrix; ``MemoryBudgetError`` if these and one row do not fit."""
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
         if matrix > self.size:
@@ -200,7 +199,7 @@ class MemoryBudget:
         return needed
 
     def _smaller(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int, matrix: int) -> str:
-        """Advice to use a smaller structure, as a list item; empty if none fits in addition to ``matrix`` bytes."""
+        """Advice for a message: a smaller structure; empty if none fits in addition to ``matrix`` bytes."""
         left = replace(self, size=self.size - matrix)
         # The exact Hessian and subsets of single weights have no Kronecker factors.
         smaller = (Diag,) if matrix or network.layout.elements else (Kron, Diag)
@@ -232,7 +231,7 @@ class MemoryBudget:
 
 
 def of_last_layer(network: Network) -> str:
-    """Advice to restrict the random weights, as a list item; empty if only the last layer is random already."""
+    """Advice for a message: a posterior over the last layer only; empty if it is already restricted to this layer."""
     layers = {name.rpartition(".")[0] for name in network.parameter_names}
     return "" if layers == set(network.called[-1:]) else "subset_of_weights='last_layer', "
 
@@ -280,7 +279,7 @@ def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> 
 
 
 def _physical_memory(root: Path = Path("/")) -> int:
-    """Bytes available to this process in its machine, container or address space; ``root`` has ``proc`` and ``sys``."""
+    """Smallest memory limit of machine, container and address space, in bytes; ``root`` has ``proc`` and ``sys``."""
     try:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on every system

@@ -73,7 +73,7 @@ def _duration(value: Any) -> Any:
 
 
 def as_levels(values: np.ndarray) -> np.ndarray:
-    """Levels (n,) as text or numbers. Other hashable values are replaced by their text, if it identifies them."""
+    """Levels (n,) as text or numbers. Other hashable values become their text, if their type defines it."""
     if values.dtype != object or all(_is_level(kind) for kind in set(map(type, values.tolist()))):
         return values
     levels = np.empty(len(values), dtype=object)
@@ -102,21 +102,21 @@ def is_level_like(value: Any) -> bool:
 
 
 def in_pandas(name: str, conversion: str) -> str:
-    """Statement that converts a column; ``conversion`` holds "X[k]" for the column."""
+    """Statement that converts a column, for messages; "X[k]" stands for the column in ``conversion``."""
     column = f"X[{name.removeprefix('column ')}]"
     start = "" if column.startswith(("X['", 'X["')) else "X = pandas.DataFrame(X); "
     return f"{start}{column} = {conversion.replace('X[k]', column)}"
 
 
 def keys_of(names: Sequence[Any] | None) -> tuple[str, ...]:
-    """Text of each name, equal for equal numbers of any type; empty without names, or if all names are strings."""
+    """Text of each name, the same for equal numbers of any type; empty without names or if all are strings."""
     if names is None or all(isinstance(name, str) for name in names):
         return ()
     return tuple(repr(built_in(name)) for name in names)
 
 
 def built_in(name: Any) -> Any:
-    """Equal value of built-in types, also within tuples; whole numbers become integers."""
+    """Convert a column name to built-in types, also within tuples; whole floats become integers."""
     if isinstance(name, tuple):
         return tuple(built_in(part) for part in name)
     name = name.item() if isinstance(name, np.generic) else name
@@ -172,7 +172,7 @@ def is_plain(X: Any) -> bool:
 
 
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
-    """Return X, validated by scikit-learn, as float64 unless it needs encoding, and y, validated with options ``how``.
+    """Return X and y, validated by scikit-learn: X as float64 unless it needs encoding, y with the options ``how``.
 
     Without ``tables``, X must hold finite numbers.
     """
@@ -205,7 +205,7 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
 
 
 def _is_ready(estimator: Any, X: Any) -> bool:
-    """True for an array that a fitted estimator takes unchanged, so a prediction of one row skips slower checks."""
+    """True for an array that a fitted estimator takes unchanged. Slower checks are then skipped."""
     if type(X) is not np.ndarray or X.dtype != np.float64 or X.ndim != 2 or not len(X):
         return False
     return X.shape[1] == estimator.n_features_in_ and getattr(estimator, "feature_names_in_", None) is None
@@ -318,9 +318,9 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
 
 
 def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
-    """Return for each column: values (n,), float64 or object; True for a categorical data type; and the time zone.
+    """Return for each column: values (n,), float64 or object; True for a categorical data type; and a zone flag.
 
-    Columns marked in ``text`` were text in training. They stay text even if they look like numbers or times. The zone
+    Columns marked in ``text`` were text in training. They stay text even if they look like numbers or times. The flag
     is True for times with a time zone, False for times without one, and None for other columns.
     """
     arrays, types = _arrays_and_types(X)
@@ -347,7 +347,7 @@ def _arrays_and_types(X: Any) -> tuple[list[np.ndarray], list[Any]]:
 
 
 def named_columns(X: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """Name and values (n,) of each column, and True for times; yield nothing if X is not a table.
+    """Yield the name, the values (n,) and a flag for times of each column; yield nothing if X is not a table.
 
     Numbers are float64, also in lists of rows and in arrays of objects; other values are objects.
 

@@ -1,4 +1,4 @@
-r"""Validated training data as plain arrays: canonical order, merged equal rows, rescaled weights, standardised targets.
+r"""Validated training data as arrays: rows in canonical order, merged if equal, with standardised targets.
 
 **Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. Here σ is one number, one
 number per target, or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by
@@ -38,7 +38,7 @@ FEWEST_ROWS = 2
 
 
 def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """Validate noise variances, in squared units of y, and return (n, C). Given as (n,), they apply to all targets."""
+    """Return validated noise variances (n, C), in squared units of y. Those of shape (n,) apply to all targets."""
     if value is None:
         return None
     if not likelihood.takes_known_noise:
@@ -135,7 +135,7 @@ class TargetScale:
 
     @property
     def log_volume(self) -> float:
-        """Σ_c log scale_c − log_slope, subtracted per unit of weight from a log density in the network's units."""
+        """Σ_c log scale_c − log_slope: mean log density of a row in the network's units, minus that in units of y."""
         return float(np.log(self.scale).sum()) - self.log_slope
 
     def transformed(self, y: np.ndarray) -> np.ndarray:
@@ -172,7 +172,7 @@ class TargetScale:
         return (y - self.mean) / self.scale
 
     def noise(self, variances: np.ndarray | None, n_rows: int) -> np.ndarray | None:
-        """Noise variances of the rows in units of φ, shape (n, C); None if all of them equal φ."""
+        """Noise variances of the rows in units of φ, shape (n, C); None if all of them are 1."""
         if variances is None and np.array_equal(self.unit_noise, self.scale):
             return None
         ratios = np.broadcast_to((self.unit_noise / self.scale) ** 2, (n_rows, len(self.scale)))
@@ -307,7 +307,7 @@ class PreparedData:
         return replace(self, weights=self.weights * unit, unmerged=unmerged)
 
     def in_order(self) -> PreparedData:
-        """Sort large data by :func:`row_keys`; leave small data unchanged."""
+        """Sort data of a total weight above 10,000 by :func:`row_keys`; return smaller data unchanged."""
         if self.total_weight <= FLOAT32_ROWS:
             return self
         parts = (self.X, self.targets, self.weights) + (() if self.noise is None else (self.noise,))
@@ -329,13 +329,13 @@ class PreparedData:
         return np.where(observed, self.targets, 0).astype(self.targets.dtype)
 
     def under_noise(self, ratios: np.ndarray) -> PreparedData:
-        """Set noise variances (n, C), known up to a common factor; an average row gets the noise variance φ."""
+        """Return the data with noise variances ``ratios`` (n, C) in units of φ, and the unit noise that they imply."""
         average = np.average(ratios, axis=0, weights=self.weights)
         scale = replace(self.scale, unit_noise=self.scale.scale * np.sqrt(average))
         return replace(self, noise=ratios, scale=scale)
 
     def without(self, keys: np.ndarray | None) -> PreparedData:
-        """Give weight zero to the rows whose keys (hashes of inputs and targets) are among the given ones."""
+        """Return the data, with weight zero for rows whose keys (hashes of inputs and targets) are in ``keys``."""
         if keys is None:
             return self
         weights, present = self.weights.copy(), np.flatnonzero(self.weights > 0)
@@ -354,7 +354,7 @@ class PreparedData:
 
     @classmethod
     def together(cls, parts: Sequence[PreparedData]) -> PreparedData:
-        """Rows of several data sets with the same target scale, without known noise."""
+        """Concatenate data sets that have the same target scale and no known noise."""
         X, targets, weights = zip(*((part.X, part.targets, part.weights) for part in parts), strict=True)
         return replace(parts[0], X=np.concatenate(X), targets=np.concatenate(targets), weights=np.concatenate(weights))
 
@@ -362,7 +362,10 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Drop rows of weight zero, order the others canonically, and merge equal ones if weights sum to at most 10,000."""
+    """Return rows of positive weight in a canonical order, which does not depend on the given order.
+
+    Equal rows are merged if the weights sum to at most 10,000.
+    """
     X, targets, weights = present_rows(X, targets, weights)
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")
@@ -380,7 +383,7 @@ def canonical_rows(
 
 
 def present_rows(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of positive weight in the user's order, for a net with epochs of its own; see :func:`canonical_rows`."""
+    """Rows of positive weight in the user's order, for a skorch net; see :func:`canonical_rows` for other nets."""
     present = weights > 0
     return X[present], targets[present], weights[present]
 
@@ -403,7 +406,7 @@ def row_keys(*parts: np.ndarray) -> np.ndarray:
 
 
 def rehashed(keys: np.ndarray) -> np.ndarray:
-    """Hash the keys by the finaliser of SplitMix (Steele, Lea & Flood 2014): each bit depends on all input bits."""
+    """Hash the keys with the finaliser of SplitMix (Steele, Lea & Flood 2014): each bit depends on all input bits."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

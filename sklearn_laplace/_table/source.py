@@ -1,4 +1,4 @@
-"""A source of rows: a table in parts that are read block by block, in any order, by one process or several.
+"""Sources of rows: tables in parts, which one or several processes read in any order, block by block.
 
 A block has at most ``BLOCK_ROWS`` rows, so the memory in use does not depend on the number of rows.
 
@@ -22,14 +22,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that fit one model together: the number of this process, from 0, and the number of processes."""
+    """Processes that fit one model: the number of this process (its rank, from 0), and their number."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def current(cls) -> Self:
-        """The default process group of torch, or a single rank without one."""
+        """Default process group of torch; without one, a group of this process only."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
@@ -111,7 +111,7 @@ class RowSource(ABC):
 
     @property
     def identity(self) -> object:
-        """Plain value that is equal for sources of the same rows; None if the rows belong to this process alone."""
+        """Plain value that is equal for sources of the same rows; None if the rows belong only to this process."""
         return None
 
     @property

@@ -26,7 +26,7 @@ SAMPLE_ROWS = 200_000
 
 
 def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
-    """Source of the rows that the arguments stand for; None for rows in the memory of one process.
+    """Return a source of the rows in the arguments; None if one process has them in memory.
 
     X is an array, a path, a pyarrow dataset, or a dask collection; y and weights may be names of the columns of X.
     """
@@ -50,7 +50,7 @@ def _is_path(X: Any) -> bool:
 
 
 def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
-    """Rows of this rank, and the positions in the table at which their parts start.
+    """Source with the rows of this rank, and the positions in the table at which its parts start.
 
     A source that is the same on all ranks is divided among them; otherwise each rank has its own rows.
     """
@@ -84,7 +84,7 @@ class Sample:
 
 
 def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: Tally | None = None) -> Sample:
-    """Draw about ``most`` rows from all ranks, in one pass over each rank's rows; ``tally`` counts all labels."""
+    """Draw about ``most`` rows from all ranks, in one pass over each rank's rows; ``tally`` gives label weights."""
     shard, starts = shard_of(source, group)
     n_rows = sum(group.gathered(shard.n_rows))
     piece, error = None, None
@@ -104,7 +104,7 @@ def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS, tally: T
 def _drawn(
     shard: RowSource, starts: Sequence[int], n_rows: int, most: int, tally: Tally | None
 ) -> tuple[np.ndarray, Block, float, Counter[Any]]:
-    """Positions and rows of this rank's part of the sample; total weight and labels of all its rows."""
+    """Positions and rows of this rank's part of the sample; total weight and labels of all rows of this rank."""
     kept: list[Block] = []
     labels: Counter[Any] = Counter()
     positions: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""Weighted means, scales and quantiles of columns."""
+"""Weighted statistics of columns, rescaled row weights, and advice about targets."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ NORMAL_RANGE = 3.2897072539029444
 MOST_EXACT = 2.0**53
 """All floating-point numbers above this value are whole."""
 MOST_COPIES = 10
-"""Maximum ratio of weights at which multiples of the smallest count copies; larger multiples may be coincidences."""
+"""Maximum ratio of weights at which integer multiples of the smallest count copies; others may be coincidences."""
 FAR_TARGET = 1e6
 """Distance of a target from all others, in units of their range, above which a warning is issued."""
 MOST_ZEROS = 0.5
@@ -71,7 +71,7 @@ def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    """Row weights (n,). If several weights sum to at most one, they are rescaled to Kish's effective sample size.
+    """Return row weights (n,), rescaled to sum to Kish's effective sample size if several sum to at most one.
 
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
@@ -83,11 +83,11 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
 
 
 def relative_weights(weights: np.ndarray) -> np.ndarray:
-    """Row weights (n,), of which only the ratios matter.
+    """Rescale row weights (n,) of which only the ratios matter.
 
-    Whole numbers are divided by their greatest common divisor and then count copies. Small multiples of the smallest
-    weight also count copies. Other weights are rescaled to sum to Kish's effective sample size. Their ratios are
-    rounded to 30 bits, because training amplifies rounding errors.
+    Whole numbers are divided by their greatest common divisor and then count copies. Small integer multiples of the
+    smallest weight are divided by it and also count copies. Other weights are rescaled to sum to Kish's effective
+    sample size. Their ratios are rounded to 30 bits, because training amplifies rounding errors.
 
     >>> relative_weights(np.array([0.5, 0.0, 1.0])), relative_weights(np.array([20.0, 30.0]))
     (array([1., 0., 2.]), array([2., 3.]))
@@ -157,7 +157,7 @@ def ranges(values: np.ndarray) -> np.ndarray:
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of the asinh transform for heavy tails (beyond 20 robust deviations); None without them."""
+    """Centre and width of asinh for a column beyond ``HEAVY_TAIL`` (20) or ``DECADES`` (1000); otherwise None."""
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))

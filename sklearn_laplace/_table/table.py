@@ -1,4 +1,4 @@
-"""Encode a table as numbers, by the kind, levels, missing values and tails of each column.
+"""Encode a table as numbers, according to kind, levels, missing values and tails of each column.
 
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1, durations
 become numbers of days, and dates become days since 1970. Text is categorical, unless it holds dates or numbers
@@ -136,12 +136,12 @@ class Table:
 
     @classmethod
     def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Self:
-        """Names and extremes of columns (n, d) that a user's net reads unchanged; :meth:`with_reach` adds ranges."""
+        """Table with names and extremes of columns (n, d) of a user's net; :meth:`with_reach` adds the ranges."""
         ends = zip(X.min(0).tolist(), X.max(0).tolist(), strict=True)
         return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
 
     def warn(self) -> None:
-        """Warn about columns that are hardly useful in the form in which they are read."""
+        """Issue a ``TableWarning`` for each column with a :attr:`Column.concern`."""
         for column in self.columns:
             if column.concern:
                 warn_user(column.concern, TableWarning)
@@ -192,7 +192,7 @@ class Table:
             )
 
     def fillings(self, coded: np.ndarray) -> Fillings | None:
-        """Training values that stand for missing numbers and unknown levels of coded rows; None if there are none."""
+        """Training values that stand for missing numbers and unknown levels of coded rows; None without such gaps."""
         unknown = np.array([column.n_levels or np.nan for column in self.columns])
         gaps = (np.isnan(coded) | (coded == unknown)).any(0)
         filled = [k for k, column in enumerate(self.columns) if column.spread]
@@ -230,7 +230,7 @@ class Table:
         return replace(self, columns=tuple(columns)).with_later(coded)
 
     def with_later(self, coded: np.ndarray) -> Self:
-        """Encoding whose ranges include coded rows (n, d) that came later."""
+        """Encoding whose ranges include coded rows (n, d) added after the fit."""
         columns = []
         for column, values in zip(self.columns, coded.T, strict=True):
             if column.reach and not np.isnan(values).all():
@@ -249,7 +249,7 @@ class Table:
         return replace(self, columns=tuple(columns))
 
     def without_rows(self, coded: np.ndarray) -> Self:
-        """Encoding without coded rows that came later: ranges extended by the rows are reset to the training ranges."""
+        """Encoding after removal of coded rows: ranges that these had extended are reset to the training ranges."""
         columns = [
             replace(column, later=()) if np.isin(values, [*{*column.later} - {*column.reach}]).any() else column
             for column, values in zip(self.columns, coded.T, strict=True)
@@ -257,7 +257,7 @@ class Table:
         return replace(self, columns=tuple(columns))
 
     def extrapolation(self, scale: torch.Tensor) -> Extrapolation:
-        """Variance outside the range of the columns, with a scale for each output."""
+        """Rule for the variance outside the column ranges, with the ``scale`` (C,) of the outputs."""
         widths = [(column.high or 0.0) - (column.low or 0.0) if column.reach else 1.0 for column in self.columns]
         low, high = torch.from_numpy(self.reach).unbind()
         return Extrapolation(low, high, torch.tensor(widths, dtype=torch.float64), scale)
@@ -269,7 +269,7 @@ def _are_finite(X: Any) -> bool:
 
 @contextmanager
 def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
-    """Add the affected rows of X, if in memory, to the message of a :class:`NonFiniteError`."""
+    """Add the positions of affected rows of X, if in memory, to the message of a :class:`NonFiniteError`."""
     try:
         yield
     except NonFiniteError as error:
@@ -304,7 +304,7 @@ def check_columns(fitted: Any, previous: Any) -> None:
 
 
 def categorical(value: Any) -> Categorical:
-    """Check ``categorical_features``: a rule, None, or a list of names, positions or flags; else ``ValueError``."""
+    """Return ``categorical_features`` as a tuple, or None for "from_dtype"; ``ValueError`` for an invalid value."""
     if isinstance(value, str) and value == FROM_DTYPE:
         return None
     sequence = () if value is None else value

@@ -134,7 +134,7 @@ def converted(
 
 
 def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
-    """Return a number, or days and whether the date has a time zone; None for text that is not of the kind."""
+    """Return a number, or days and True if the date has a time zone; None for text that is not of the kind."""
     if kind == DATES:
         return days(text)
     value = number(text)
@@ -142,7 +142,7 @@ def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
 
 
 def concern(texts: Iterable[str], name: str) -> str:
-    """Reason for a warning about a categorical column, given its present texts; empty if no warning is needed."""
+    """Reason for a warning about a categorical column with these texts; empty if no warning is needed."""
     values = list(texts)
     levels, key = dict.fromkeys(values), name.removeprefix("column ")
     read = f"{name} of X is text and is read as {len(levels):,} categories"
@@ -172,7 +172,7 @@ def concern(texts: Iterable[str], name: str) -> str:
 
 
 def _text_among_numbers(levels: Collection[str]) -> str | None:
-    """Return the first level that is not a number, if most levels look like numbers."""
+    """Return the first level that is not a number, if most levels look like numbers; otherwise None."""
     like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
     is_mostly_numbers = len(like_numbers) > MOST_PART * len(levels)
     return next((text for text in levels if number(text) is None), None) if is_mostly_numbers else None

@@ -84,7 +84,7 @@ class RowStream:
                 yield block
 
     def _buffers(self, blocks: Iterator[Block]) -> Iterator[PreparedData]:
-        """Collect prepared rows up to the size of a buffer."""
+        """Yield prepared rows in buffers of at least ``BUFFER_ROWS``."""
         collected: list[PreparedData] = []
         for block in blocks:
             collected.append(self.read(block))

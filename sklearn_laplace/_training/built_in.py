@@ -1,4 +1,4 @@
-"""Constructor arguments of the built-in net: its class, the statistics of its columns, and its initial output."""
+"""Class and arguments of the built-in net, such as the statistics of its columns and its initial output."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +20,9 @@ from ..options.prior import previous_of
 from ..options.resolved import is_auto
 
 ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
-"""Values of "auto" for a net that is trained alone."""
+"""Values of "auto" for an independently trained net."""
 OF_NOISE = {"hidden_layer_sizes": (16,), "activation": "tanh", "n_bins": None}
-"""Options of the noise net. See docs/decisions.md."""
+"""Options of the noise net, which predicts log noise variances. See docs/decisions.md."""
 MOST_LEVELS = 32
 """Maximum number of levels of a column in the noise net, because an exact step costs P³ for P weights. Of a column with
 more levels, only the first two have indicators."""
@@ -81,7 +81,7 @@ def built_in_net(
 
 
 def _encoding_like(layer: Standardise) -> dict[str, Any]:
-    """Arguments of an encoding of the same shape. All statistics are buffers, which are loaded with the weights."""
+    """Arguments of an encoding with the shape of ``layer``. Its statistics are buffers, loaded with the weights."""
     arguments: dict[str, Any] = {}
     if isinstance(layer, Compress):
         arguments |= {"input_centre": layer.centre.tolist(), "input_width": layer.width.tolist()}
@@ -99,7 +99,7 @@ def noise_net(
     seed: int,
     levels: Sequence[float] = (),
 ) -> nn.Module:
-    """Net for log noise variances, shifted by the log ``levels`` (C,) of targets; ``seed`` is that of the mean net."""
+    """Noise net, shifted by the log ``levels`` (C,) of targets. ``seed`` is that of the net for the mean."""
     net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
     if levels:
         arguments["output_shift"] = np.log(levels).tolist()
@@ -239,7 +239,7 @@ def _mean_and_scale(X: np.ndarray, weights: np.ndarray) -> dict[str, list[float]
 
 
 def _spread(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As ``spread`` for the values that are present; a column without values has mean 0 and counts as constant."""
+    """As ``spread`` for present values; a column without values has mean 0 and counts as constant."""
     absent = np.isnan(X).any(axis=0)
     mean, deviation, constant = np.zeros(X.shape[1]), np.zeros(X.shape[1]), np.ones(X.shape[1], dtype=bool)
     if not absent.any():

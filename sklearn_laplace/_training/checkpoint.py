@@ -55,7 +55,7 @@ class Checkpoint:
         return Checkpoint, ()
 
     def result(self, stage: str, compute: Callable[[], Any]) -> Any:
-        """Result of a stage (numbers, strings, tensors, lists, dicts), read from the file if the stage is finished."""
+        """Stored result of a stage, or else that of ``compute()``: numbers, strings, tensors, lists, dicts."""
         if self.path is None:
             return compute()
         if stage not in self.finished:
@@ -66,7 +66,7 @@ class Checkpoint:
         return self.finished[stage]
 
     def is_due(self) -> bool:
-        """True if the last state is older than ``EVERY`` seconds."""
+        """True on rank 0, ``EVERY`` seconds after the last save."""
         return self.path is not None and self.group.rank == 0 and time.monotonic() - self._saved > EVERY
 
     def save(self, state: Mapping[str, Any]) -> None:

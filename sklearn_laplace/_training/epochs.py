@@ -29,7 +29,7 @@ from .progress import Steps, Task
 
 
 class EpochTasks(Callback):
-    """Callback that reports each epoch as a subtask of ``task``, the task of all epochs."""
+    """Callback that reports each epoch as a subtask of ``task``."""
 
     def __init__(self, task: Task, steps: Steps) -> None:
         self.task, self.steps = task, steps
@@ -198,7 +198,10 @@ def train_epochs(
     hyper: Hyper,
     task: Task,
 ) -> Hyper:
-    """Run the epochs of a net in place, with damped evidence steps in between; ``network`` is its initial trace."""
+    """Run the epochs of a net in place, with damped evidence steps in between; return the last hyperparameters.
+
+    ``network`` is the initial trace.
+    """
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)
     free_prior = plan.precision is None
@@ -213,7 +216,7 @@ def train_epochs(
 
     free = free_prior or plan.free_dispersion
     try:
-        # A skorch net of the user prints its own table of epochs.
+        # A user's skorch net prints its own table of epochs.
         shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
         with task.subtask("epochs", net.max_epochs) as epochs, Steps(epochs, net.max_epochs, **shown) as steps:
             net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs, steps))]

@@ -10,8 +10,8 @@ that ``kron`` does not support. The subset, structure and link of the posterior 
 
 **Gradient start.** For many rows, nets of one shape are first trained jointly by gradient steps; exact steps follow. A
 few hundred steps of Adam in single precision (``batched.py``) take as long as about five exact steps of each net. The
-penalty is that of ``batched.py``, with δ fixed and φ the training error after the previous cycle. The encoded columns
-have no learnable scales, because the nets share one encoding.
+penalty is that of ``batched.py``, with δ fixed and φ the smallest mean squared training error so far. The encoded
+columns have no learnable scales, because the nets share one encoding.
 """
 
 import math
@@ -58,7 +58,7 @@ class Effort:
 
 
 SCORED = Effort(14, 0)
-"""Effort for a net that is only scored."""
+"""Effort for comparing encodings."""
 LATER_NOISELESS = Effort(14, 10)
 """Effort for a net after the first, for many rows with targets almost free of noise."""
 NOISY = Effort(8, 10)
@@ -79,7 +79,7 @@ def fit_map(
 ) -> MapResult:
     """Train the net to the mode of its posterior, and select the free hyperparameters.
 
-    If there are neither ``own_epochs`` nor Gauss–Newton steps, the budget sets the number of epochs.
+    If ``own_epochs`` is False, the budget sets the number of epochs: zero with exact steps or a warm start.
     """
     n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
@@ -176,7 +176,7 @@ def problem_of(
     *,
     exact: bool | None = None,
 ) -> Problem:
-    """Set up the mode search, exact if affordable. The memory budget may cause an error, but never another method."""
+    """Inputs of the mode search, exact if affordable. The memory budget may cause an error, never another method."""
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.options.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag

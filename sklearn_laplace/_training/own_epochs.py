@@ -47,9 +47,9 @@ def train_given(
     seed: int,
     level: int,
 ) -> GivenNet:
-    """Run the epochs of an initialised net, in place and in the net's own precision.
+    """Run the epochs of an initialised net in place, in its own dtype; return the trained net.
 
-    ``network`` is its trace in the precision of the rows. A random ``train_split`` uses ``seed``.
+    ``network`` is its trace in the dtype of the rows. A random ``train_split`` uses ``seed``.
     """
     own = rows.to(next(net.module_.parameters()).dtype)
     held_out = hold_out(net, own, seed)
@@ -93,7 +93,7 @@ def is_linear(network: Network, inputs: Tensor) -> bool:
 
 
 def prepare_module(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, *, by_rows: bool) -> None:
-    """Prepare a net around a module: falling learning rate, prior of natural size and, if ``by_rows``, epochs."""
+    """Set learning rates, prior and, if ``by_rows``, epochs of the net around a plain torch module."""
     if by_rows:
         budget = budget_for(len(rows))
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
@@ -115,7 +115,7 @@ def _run(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task:
         past = None if plan.previous is None else plan.previous.fit
         net.criterion_.bind(network, net.module_, prior, plan.start(network, prior), past)
     between = (lambda net: net.criterion_.update_dispersion()) if plan.free_dispersion else None
-    # A skorch net of the user prints its own table of epochs.
+    # A user's skorch net prints its own table of epochs.
     shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
     with task.subtask("epochs", net.max_epochs) as stage, Steps(stage, net.max_epochs, **shown) as steps:
         net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(stage, steps))]

@@ -1,4 +1,4 @@
-"""Request of a fit, and specification, warm start and results of the MAP stage.
+"""Request of a fit, and specification, warm start and results of the MAP stage (training to the mode).
 
 A single row determines neither prior precision nor noise level. A net can interpolate the row, so that the posterior
 predictive is improper without a prior on the noise level. Therefore, for a single row, the prior precision is 1. The
@@ -48,9 +48,10 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
 def posterior_layout(
     everything: Network, rows: TrainingRows, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """Network of the random weights, structure, dual dimension M, and bytes of the structure.
+    """Network restricted to the weights with a posterior, its structure, dual dimension M, and bytes of the structure.
 
-    M is the number of rows times the columns of the output factor. The bytes include a previous posterior.
+    M is the number of rows times the number of columns of the output factor S (``laplace/jacobian/jacobian.py``). The
+    bytes include those of a previous posterior.
     """
     network, rule, memory = selected(everything, rows.inputs, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
@@ -72,13 +73,13 @@ def posterior_layout(
 
 
 def selected(everything: Network, example: Tensor, options: Options) -> Network:
-    """Network of the random weights, with separate blocks for biases if the structure needs them."""
+    """Network restricted to the weights with a posterior, with separate bias blocks if the structure needs them."""
     laid_out = everything.with_separate_biases() if options.separate_biases else everything
     return options.subset.of(laid_out, example)
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    """Prior of the random weights. Given precisions are checked against the groups of all tensors in ``names``."""
+    """Prior of weights with a posterior. Given precisions are checked against the groups of tensors in ``names``."""
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
         raise ValueError(
@@ -168,13 +169,13 @@ class Plan:
 
     @property
     def is_noisy(self) -> bool:
-        """True if an earlier training run has found a noise variance of ``NOISELESS`` or more."""
+        """True if an earlier run has found a noise variance of ``NOISELESS`` or more."""
         noise = self.begun if self.again is None else self.again.dispersion
         return self.likelihood.has_dispersion and noise is not None and noise >= NOISELESS
 
     @property
     def first_dispersion(self) -> float:
-        """Initial φ if it is neither fixed nor among the hyperparameters of an earlier training run."""
+        """Initial φ if it is neither fixed nor among the hyperparameters of an earlier run."""
         start = self.likelihood.dispersion_start
         return start if self.begun is None else min(start, BEGUN_DISPERSION * self.begun)
 
@@ -183,7 +184,7 @@ class Plan:
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Initial hyperparameters: fixed, those of a previous posterior or earlier run, or natural precisions."""
+        """Initial hyperparameters: fixed or natural ones, or those of a previous posterior or earlier run."""
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.first_dispersion
@@ -198,7 +199,7 @@ class Plan:
         return Hyper(values, dispersion if self.dispersion is None else self.dispersion)
 
     def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
-        """Update φ if it is free; the prior precisions do not change."""
+        """Return ``hyper`` with φ updated if it is free."""
         rule = DISPERSION_RULES.get(self.options.sigma_noise.rule)
         if not self.free_dispersion or rule is None:
             return hyper
@@ -234,7 +235,7 @@ class MapResult:
 
 @dataclass(frozen=True)
 class GivenNet:
-    """The user's net after its own training loop, or a frozen one. Its curvature is not known yet."""
+    """The user's net after its own training loop, or a frozen one, without a curvature."""
 
     net: NeuralNet  # in eval mode, trimmed for prediction
     network: Network  # its trace with the trained weights
@@ -252,13 +253,13 @@ class GivenNet:
         return len(self.history)
 
     def warm_start(self) -> WarmStart:
-        """Warm start without weights: a further member starts from its own initial weights."""
+        """Warm start without weights: further members start from their own."""
         return WarmStart(None, self.hyper.prior_precision.cpu().numpy(), self.hyper.dispersion)
 
 
 @dataclass(frozen=True)
 class SelectionState:
-    """State of the training from which the hyperparameters of a posterior can be selected, repeatedly."""
+    """Results of a training that are needed to select the hyperparameters of a posterior."""
 
     hyper: Hyper  # at the end of the training
     groups: tuple[str, ...]  # names of the prior groups at that time
@@ -355,7 +356,7 @@ class FitRequest:
         return replace(self, parameters={**self.parameters, "overdispersion": alpha})
 
     def without_held_out(self, trained: MapResult | GivenNet) -> FitRequest:
-        """Give weight zero to the stored rows that a user's net has held out from its training."""
+        """Request with weight zero for the stored rows held out from the training of a user's net."""
         if not isinstance(trained, GivenNet) or not len(trained.held_out) or self.kept is None:
             return self
         weights = self.kept.weights.copy()

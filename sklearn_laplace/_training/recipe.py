@@ -138,8 +138,8 @@ NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
 DETAILED_ROWS = 5000
 """Maximum number of rows for which the second repeat has an activation of its own."""
 NOISY, NOISY_WIDTH = 0.1, 0.5
-"""For noisy targets: minimum squared error in the trial of regularisations, relative to the target variance, and factor
-of the number of units for many rows. Noise hides the detail that wider nets would learn."""
+"""For noisy targets: minimum mean squared error in the trial of regularisations, relative to the target variance, and
+factor of the number of units for many rows. Noise hides the detail that wider nets would learn."""
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
@@ -177,7 +177,7 @@ REPEATS = (
         "gelu", power_law(8, at=1000, power=1.0, low=24, high=64), steps_power=0.6, lr=0.06, weight_decay=0.01
     ),
 )
-"""The two repeats suit smooth functions and fine detail, respectively. Two repeats show how much a mixture gains."""
+"""The two repeats suit smooth functions and fine detail, respectively. They also show how much averaging helps."""
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
@@ -199,7 +199,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
 
 
 def for_noise(recipes: Sequence[Recipe], error: float, n_rows: int) -> tuple[Recipe, ...]:
-    """Recipes with fewer units if the squared error of the trial, in units of the variance, is large."""
+    """Recipes with fewer units for many rows and a large mean squared ``error`` of the trial."""
     if error < NOISY or n_rows <= MANY_ROWS:
         return tuple(recipes)
     units = WIDTH_STEP * max(round(NOISY_WIDTH * recipes[0].hidden_layer_sizes[0] / WIDTH_STEP), 1)

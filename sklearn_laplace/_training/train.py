@@ -36,7 +36,7 @@ SAME_OUTPUTS = 1e-3
 
 
 def load(module: nn.Module, past: nn.Module) -> None:
-    """Load weights and buffers of the previous net ``past`` in place; ``ValueError`` if names or shapes differ."""
+    """Load weights and buffers of a previous net into ``module``; ``ValueError`` if names or shapes differ."""
     try:
         module.load_state_dict(past.state_dict())
     except RuntimeError as error:

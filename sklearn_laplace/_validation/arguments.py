@@ -66,7 +66,7 @@ def count(option: str, value: object) -> int:
 
 
 def below(value: object) -> str:
-    """Phrase of an error message that states the upper limit if the value is an integer above it; otherwise empty."""
+    """Part of an error message: the upper limit, if the value is an integer above it; otherwise empty."""
     return f" and at most {MOST}" if isinstance(value, Integral) and int(value) > MOST else ""
 
 
@@ -146,7 +146,7 @@ def count_or_share(option: str, value: object) -> int | float:
 
 
 def _check_size(option: str, values: np.ndarray) -> None:
-    """Check that values are in a range in which their squares and products are finite."""
+    """Raise ``ValueError`` unless values are within ``SIZES``, where squares and products are finite."""
     if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
         raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
 
@@ -169,7 +169,7 @@ class Choice:
 
 
 def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """Return a choice: a positive number, an array if ``array``, or a rule's name; else raise ``ValueError``."""
+    """Return a :class:`Choice`: a positive number, an array if ``array``, or a rule; else raise ``ValueError``."""
     alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
     if isinstance(value, str) and rules:
         lookup(option, value, dict.fromkeys(rules), "a finite number above zero")

@@ -162,7 +162,7 @@ def as_float(value: Any, where: str) -> float:
 
 
 def as_numbers(value: Any, name: str) -> Any:
-    """Convert numbers of dtype object to float64, and refuse too large numbers; scikit-learn checks other input."""
+    """Convert numbers of dtype object to float64; ``ValueError`` for too large ones. Return other input unchanged."""
     value = unmasked(name, readable(value, name))
     if value is None or issparse(value):
         return value
@@ -213,7 +213,7 @@ EXACT = 2**53
 
 
 def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
-    """Check that targets (n,) or (n, C) are present and of one type; convert those that NumPy would misread."""
+    """Return targets (n,) or (n, C), checked to be present and of one type; convert those that NumPy would misread."""
     y = unmasked(name, readable(y, name))
     if issparse(y):
         raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")

@@ -17,15 +17,15 @@ from .poisson_log_normal import PoissonLogNormal
 from .transformed import TransformedMixture
 
 N_NODES = 64
-"""Number of quadrature nodes below and above the level of the target."""
+"""Number of quadrature nodes on each side of the target's level F(y)."""
 
 
 def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     r"""CRPS :math:`\int (F(t) - 1[t \ge y])^2 dt` of each target, in the units of y; smaller is better.
 
-    Mixtures of normals have their own methods. With :math:`z = (y - \mu) / s`, the score of a normal is
-    :math:`s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2). For other
-    distributions it is :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
+    Mixtures of normals, transformed or not, have their own methods. With :math:`z = (y - \mu) / s`, the score of a
+    normal is :math:`s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]` (Gneiting & Raftery 2007, sec. 4.2). For
+    other distributions it is :math:`2 \int_0^1 (1[y < q_\tau] - \tau) (q_\tau - y)\, d\tau` (Laio & Tamea 2007, eq. 9).
     """
     if isinstance(distribution, NormalMixture | TransformedMixture):
         return distribution.crps(y)

@@ -1,4 +1,4 @@
-"""Interface of predictive distributions, and base class of regressors that transform those of another regressor."""
+"""Interface of predictive distributions, and base class of regressors that transform such distributions."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol

@@ -116,7 +116,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
 
 
 def counts_of(likelihood: Any, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
-    """Distribution of counts with mean exp(``mean``), for log rates of given ``variance``, both (n, C) or (n,)."""
+    """Distribution of counts with means exp(``mean``); ``variance`` is that of log rates. Both are (n, C) or (n,)."""
     mean = mean - 0.5 * variance
     if not isinstance(likelihood, NegativeBinomial):
         return PoissonLogNormal(mean, variance)

@@ -6,7 +6,8 @@ With the transformation g of ``transforms.py``, :math:`Z = g(Y)` and :math:`Z \s
 
 Means and variances are integrals of :math:`g^{-1}(z)` and its square against each normal. They have a closed form where
 :math:`g^{-1}` is a straight line, and use Gauss–Legendre quadrature elsewhere. The continuous ranked probability score
-is the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)`. It uses the same quadrature, piece by piece.
+is the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)`. It uses the same quadrature
+between successive :data:`PIECES`.
 """
 
 from collections.abc import Callable
@@ -22,13 +23,13 @@ from .mixtures import NormalMixture
 from .transforms import LogTransform
 
 REACH = 9.0
-"""Half-width of the integrals, in standard deviations of a component."""
+"""Half-width of the integration range, in standard deviations of a component."""
 N_NODES, N_PIECE_NODES, N_LATENT_NODES = 48, 8, 24
-"""Numbers of quadrature nodes: for a moment, for each piece of a score, and for the latent function."""
+"""Numbers of quadrature nodes: for a moment, for each interval of a CRPS, and for the latent function."""
 PIECES = np.array([-REACH, -5.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, REACH])
-"""Ends of the pieces of a score, in standard deviations around each component."""
+"""Ends of the integration intervals of a CRPS, in standard deviations around each component."""
 CHUNK = 2**21
-"""Maximum number of nodes that are evaluated at once."""
+"""Maximum number of nodes evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def by_target(
     *parts: np.ndarray,
     nodes: int = N_NODES,
 ) -> list[np.ndarray]:
-    """Results of a function of parts (n, J) or (n, k, J), target by target in chunks of rows."""
+    """Apply a function to ``parts`` (n, J) or (n, k, J) of each target, in chunks of rows; return its results."""
     single = len(transforms) == 1
     columns = []
     for k, transform in enumerate(transforms):

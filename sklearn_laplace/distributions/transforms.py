@@ -27,7 +27,7 @@ class LogTransform:
 
     @classmethod
     def fitted(cls, y: np.ndarray) -> Self:
-        """Transformation for training targets (n,). Raises a ``ValueError`` if one is not positive."""
+        """Transformation for training targets (n,). Raises a ``ValueError`` if a target is not positive."""
         if not (y > 0).all():
             raise ValueError(
                 f"y holds {y.min():g}; target_transform='log' needs targets above zero. Use target_transform=None, or "

@@ -1,4 +1,7 @@
-"""Find the scikit-learn search that calls a fit. The fits of a search share trained nets and issue no warning twice."""
+"""Find the scikit-learn search that calls a fit.
+
+The fits of a search share trained nets, and issue no warning twice except in worker processes.
+"""
 
 import sys
 from collections import OrderedDict

@@ -47,7 +47,7 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
 
 
 def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
-    """Effective number of parameters, MacKay's γ = Σ λ/(λ + δ), with λ the eigenvalues of P − P₀; at most dim θ."""
+    """MacKay's effective number of parameters γ. For one δ, it is Σ λ/(λ + δ), with λ the eigenvalues of P − P₀."""
     posterior = posterior or fit.posterior(hyper)
     one_group = torch.zeros_like(fit.prior.groups)  # cheaper than several groups, which can need a matrix each
     return float(fit.prior.counts.sum() - posterior.shrinkage(one_group, 1)[0])
@@ -98,7 +98,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Statistics t (G,) and S (G, G) of the module docstring. A single precision may need only the eigenvalues of H."""
+    """Statistics t (G,) and S (G, G) of the module docstring. For one prior precision, eigenvalues of H can suffice."""
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
@@ -120,7 +120,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper) -> Hyper:
 
 
 def mackay_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """Update only φ, as in :func:`mackay_fixed_point`. This needs only γ, not the γ_g of each group."""
+    """Return ``hyper`` with φ updated as in :func:`mackay_fixed_point`. The update needs only γ, not each γ_g."""
     gamma = effective_parameters(fit, hyper, fit.posterior(hyper, spectral=False))
     return replace(hyper, dispersion=_mackay_dispersion(fit, hyper, max(gamma, 1e-10)))
 

@@ -1,9 +1,9 @@
-r"""Variance of the outputs outside the range of the training rows.
+r"""Variance added to outputs outside the range of the training rows.
 
 Outside this range, a net's function is determined by the prior over the weights, not by the data. Random functions that
 are not part of the net are therefore added to its outputs. These functions are zero in the range, so their posterior
-equals their prior (in the spirit of Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j's
-value beyond the upper (+) or lower (−) end of its range, in range widths. The term added to each output is
+equals their prior (similar to Kristiadi, Hein & Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j's value
+beyond the upper (+) or lower (−) end of its range, in range widths. The term added to an output with the scale s is
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
           \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .
@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 FARTHEST = 1e30
-"""Upper limit of e, which keeps the variances finite."""
+"""Upper limit of the distances e, which keeps variances finite."""
 
 
 @dataclass(frozen=True, eq=False)
 class Extrapolation:
-    """Independent Gaussian random functions of rows (n, d), one for each output."""
+    """Independent Gaussian random functions of rows (n, d), one per output."""
 
-    low: Tensor  # (d,), lower end of the range; −∞ for a column without a range
+    low: Tensor  # (d,), lower end of the range; −∞ without a range
     high: Tensor  # (d,), upper end of the range
     width: Tensor  # (d,), in the units of X
     scale: Tensor  # s of each output, (C,), in the units of the output
 
     def excess(self, x: Tensor) -> Tensor:
-        """Distances e beyond both ends of each column's range, shape (n, 2 d), float64; zero for missing values."""
+        """Distances e beyond the ends of each column's range, shape (n, 2 d), float64; zero for missing values."""
         low, high, width = (part.to(x.device) for part in (self.low, self.high, self.width))
         beyond = torch.cat([(low - x.double()) / width, (x.double() - high) / width], 1)
         return torch.where(beyond > 0, beyond, 0.0).clamp_max(FARTHEST)
@@ -40,7 +40,7 @@ class Extrapolation:
         return excess * excess.sqrt()
 
     def variance(self, x: Tensor) -> Tensor:
-        """Variance of each output, shape (n, C)."""
+        """Variance added to each output, shape (n, C)."""
         return self.excess(x).pow(3).sum(1, keepdim=True) * self.scale.to(x.device).square()
 
     def joint_covariance(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Extrapolation:
         return torch.kron(features @ features.mT, self.scale.to(x.device).square().diag())
 
     def drawn(self, n_samples: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Draw S = ``n_samples`` functions, as one map from rows (n, d) to (n, C, S). The generator is not advanced."""
+        """Map from rows (n, d) to values (n, C, S) of ``n_samples`` random functions. The generator is not advanced."""
         ahead = torch.Generator().set_state(generator.get_state())
         ahead = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=ahead)))
         shape = 2 * len(self.low), len(self.scale), n_samples

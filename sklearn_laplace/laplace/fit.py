@@ -81,9 +81,9 @@ class LaplaceFit:
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """Loss Σ w·nll + gᵀd + ½ dᵀHd and its gradient g + H d at θ + d, from the quadratic model around θ at φ = 1.
+        """Loss Σ w·nll + gᵀd + ½ u dᵀHd and its gradient g + u H d, from the quadratic model around θ.
 
-        ``move`` is d. ``unit`` is the factor φ^(1−p) that turns the stored H into the second derivative of this loss.
+        ``move`` is d (P,). ``unit`` is u = φ^(1−p), which turns the stored H into the second derivative of this loss.
         """
         product = unit * self.curvature.times(move)
         return self.nll + float(self.gradient @ move + 0.5 * move @ product), self.gradient + product
@@ -100,7 +100,10 @@ class LaplaceFit:
         )
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
-        """Factorised posterior. For a single prior precision, ``spectral`` uses a cached eigendecomposition of H."""
+        """Posterior whose precision is factorised.
+
+        With ``spectral`` and one prior precision for all weights, a cached eigendecomposition of H is used.
+        """
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
@@ -164,10 +167,10 @@ def fit_laplace(
     past: LaplaceFit | None = None,
     **options: Any,
 ) -> LaplaceFit:
-    """Sum curvature, loss and gradient over ``batches`` of (inputs, targets, weights), in float64.
+    """Return the sums of curvature, loss and gradient over ``batches`` of (inputs, targets, weights), in float64.
 
     ``like``, a curvature with which the result will be merged, replaces ``structure`` and ``options``. With ``shift`` =
-    θ − θ* (P,), the network is linearised at θ* and evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
+    θ − θ* (P,), the linearisation at θ* is evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
     The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al. 2018b).
 
     Raises ``NonFiniteError``, which names the layer and the rows, if a sum is not finite. Raises ``ValueError`` if two
@@ -256,12 +259,12 @@ def _another_pass(
 
 
 CHUNK = 512
-"""Number of rows whose Jacobians are computed at a time."""
+"""Default number of rows whose Jacobians are computed at a time."""
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows used in training: inputs, targets and weights, with known noise variances."""
+    """Training rows: inputs, targets, weights and known noise variances."""
 
     inputs: Tensor  # (n, d)
     targets: Tensor  # (n, C), standardised, or class indices (n,)
@@ -299,7 +302,7 @@ class TrainingRows:
         return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise, self.n_logits)
 
     def chunks(self, step: int) -> list[Rows]:
-        """Rows in chunks of at most ``step`` rows."""
+        """Batches of at most ``step`` rows."""
         spans = [slice(start, start + step) for start in range(0, len(self), step)]
         return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
 

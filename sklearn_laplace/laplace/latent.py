@@ -25,7 +25,7 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class Predictive:
-    """Moments of the targets y at new inputs. For class indicators (0 or 1), the two variances add up to p (1 − p)."""
+    """Moments of targets y at new inputs. For class indicators with mean p, the two variances add up to p (1 − p)."""
 
     mean: Tensor  # (n, C)
     epistemic_variance: Tensor  # the part that more data would reduce, (n, C)
@@ -63,7 +63,7 @@ class Components:
 
     @classmethod
     def of_rows(cls, chunks: Sequence[Components]) -> Components:
-        """Concatenate chunks of rows that share the mixture weights."""
+        """Mixture for all rows of ``chunks``, which share the weights."""
         return cls(chunks[0].weights, *(torch.cat([getattr(chunk, name) for chunk in chunks]) for name in _MOMENTS))
 
     @property

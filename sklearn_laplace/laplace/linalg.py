@@ -72,7 +72,7 @@ def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
 
 
 def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
-    """Clip the negative eigenvalues of matrix − diag(floor) to zero; None if they exceed rounding errors."""
+    """Matrix with the negative eigenvalues of matrix − diag(floor) set to zero; None if they exceed rounding errors."""
     values, vectors = torch.linalg.eigh(matrix - floor.diag())
     if not float(values[0]) >= -INDEFINITE * float(values[-1]):
         return None
@@ -104,7 +104,10 @@ def eigvalsh(matrix: Tensor) -> Tensor:
 
 
 def clipped(values: Tensor) -> Tensor:
-    """Set negative eigenvalues (p,) of a curvature to zero. Issue a ClippedWarning if any exceed rounding errors."""
+    """Eigenvalues (p,) of a curvature, with negative ones set to zero.
+
+    Issues a ClippedWarning if any negative eigenvalue exceeds rounding errors.
+    """
     size = float(values.abs().max()) if len(values) else 0.0
     negative = values < -CLIP_ROUNDING * size
     if bool(negative.any()):
@@ -151,13 +154,13 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 
 
 def mirror_lower(matrix: Tensor) -> Tensor:
-    """Symmetric matrix (p, p) with the lower triangle of the given one."""
+    """Symmetric matrix (p, p) with the lower triangle of ``matrix``."""
     lower = matrix.tril()
     return lower + lower.tril(-1).mT
 
 
 def inverse_root(factor: Tensor) -> Tensor:
-    """Inverse root R = L⁻ᵀ (p, p), with R Rᵀ the inverse of L Lᵀ. Costs p³/3, in strips that skip the zero triangle."""
+    """Inverse root L⁻ᵀ (p, p) of a lower Cholesky factor L. Costs p³/3, in strips that skip the zero triangle."""
     size = len(factor)
     identity, root = torch.eye(size, dtype=factor.dtype, device=factor.device), torch.zeros_like(factor)
     for start in range(0, size, STRIP):
@@ -180,10 +183,10 @@ def trace_of_inverse(factor: Tensor) -> Tensor:
 def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
     r"""Covariance after removing one row's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
 
-    It equals :math:`(q^{-1} - S S^\top)^{-1}`, and is defined for a singular q (…, C, C) too. The leverages are the
-    eigenvalues of :math:`S^\top q S` for S (…, C, K). For leverages near 1, the bound :math:`q_- \preceq` ``most`` (the
-    prior covariance) limits their effect: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top \mathrm{most}\, S
-    u` for every unit vector u.
+    It equals :math:`(q^{-1} - S S^\top)^{-1}`, and is defined for a singular ``covariance`` q (…, C, C) too. The
+    leverages are the eigenvalues of :math:`S^\top q S` for ``factor`` S (…, C, K). For leverages near 1, the bound
+    :math:`q_- \preceq` ``most`` (the prior covariance) limits their effect: :math:`u^\top (I - S^\top q S)^{-1} u \le
+    1 + u^\top S^\top \mathrm{most}\, S u` for every unit vector u.
     """
     cross = covariance @ factor
     leverage, free = factor.mT @ cross, factor.mT @ most @ factor
@@ -203,7 +206,7 @@ def conjugate_gradients(
     precondition: Callable[[Tensor], Tensor],
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Solve a symmetric positive definite system (P,) up to a relative residual (Nocedal & Wright 2006, alg. 5.3)."""
+    """Solution (P,) of a positive definite system up to a relative residual (Nocedal & Wright 2006, alg. 5.3)."""
     solution, residual = torch.zeros_like(right), right
     solved = precondition(residual)
     direction, size = solved, float(residual @ solved)
@@ -221,7 +224,7 @@ def conjugate_gradients(
 
 
 LEVELS = 3
-"""Number of splits; the error is below 2⁻⁴⁰ n max |x| for up to 10⁵ values."""
+"""Number of splits in :func:`compensated`."""
 
 
 def sum_of_rows(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Locate the source of NaN or infinite values with a slow pass over the rows, once a sum is not finite.
+"""Locate the source of NaN or infinite values with a slow pass over the rows, when a sum is not finite.
 
 The order of checks is: weights, layer inputs and outputs, loss, layer gradients, weight gradients.
 """

@@ -47,7 +47,7 @@ class Grouping:
         return Prior(groups, tuple(names[i] for i in present.tolist()))
 
     def names(self, network: Network, tensors: Sequence[str]) -> tuple[str, ...]:
-        """Names of the groups of any tensors of the module, selected or not."""
+        """Names of the groups of any tensors, selected or not."""
         label, shapes = self.labels(network), network.layout.shapes
         return tuple(dict.fromkeys(group for name in tensors for group in label(name, shapes[name])[1]))
 
@@ -56,7 +56,7 @@ class ColumnsModule(nn.Module):
     """A module that assigns the inputs of its first layer to the columns of a table."""
 
     column_of: Mapping[str, tuple[int, ...]]  # by tensor, the column of each of its inputs
-    apart: tuple[str, ...]  # embeddings with their own precision; their last level is the unknown one
+    apart: tuple[str, ...]  # embeddings with their own precision; their last level stands for unknown levels
 
 
 def _one(shape: torch.Size, group: str) -> tuple[Tensor, Sequence[str]]:
@@ -114,7 +114,10 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """Inputs per row (d,) of each of :func:`input_columns`. With V levels, each embedding vector counts as 1 / V."""
+    """Number of inputs per row (d,) for each of :func:`input_columns`.
+
+    With V levels, each embedding vector counts as 1 / V.
+    """
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
         return counts + 1
@@ -175,7 +178,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 
 
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
-    """Temperature of each weight (P,), float64: given for its tensor, else for the innermost module, else 1."""
+    """Temperature of each weight (P,), float64: the value for its tensor, else for its innermost module, else 1."""
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
     valid = {part for parts in around.values() for part in parts}

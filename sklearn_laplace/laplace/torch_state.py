@@ -2,7 +2,7 @@
 
 Small problems use one thread. Matrix products of a few hundred rows gain nothing from a second thread, and lose time
 on a busy machine. Forked processes use one thread as well. In such a process, OpenMP's pool still lists worker threads
-that do not exist, and a parallel region would wait for them forever. Public methods of an estimator leave
+that do not exist, and a parallel region would wait for them forever. Public methods of an estimator exit
 ``torch.inference_mode()``, whose tensors autograd can never record.
 """
 

@@ -10,8 +10,8 @@ H`, without a structure's approximation. The new rows move the mean by the minim
 
 with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation of
 :math:`\hat H` is added to the curvature. Conjugate gradients, preconditioned by the posterior of all rows, solve the
-system. With exact structures, one step suffices. Removing rows reverses the equation: :math:`d = P^{-1} g/\varphi`,
-where P excludes these rows, and g is their gradient at the previous mean.
+system. With exact structures, one iteration suffices. Removing rows reverses the equation:
+:math:`d = P^{-1} g/\varphi`, where P excludes these rows, and g is their gradient at the previous mean.
 
 For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
 current rows. It does not depend on the order of updates. With any structure that can remove rows, removing the rows
@@ -42,7 +42,7 @@ class PreviousPosterior:
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit, with its curvature converted to ``Full`` unless it is a ``structure``. Costs P products."""
+        """The fit, with its curvature converted to ``Full`` by P products unless its type is ``structure``."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta
@@ -56,7 +56,7 @@ LEAST_WEIGHT = 1e-9
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """Convert a ``functional`` fit to ``full`` if its dual rows, plus ``n_dual`` new ones, outnumber its weights."""
+    """``fit``, converted from ``functional`` to ``full`` if its dual rows plus ``n_dual`` outnumber its weights."""
     curvature, blocks = fit.curvature, fit.network.blocks
     if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
         return fit

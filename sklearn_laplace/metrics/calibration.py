@@ -102,8 +102,9 @@ def expected_calibration_error(
     Returns
     -------
     float
-        Between 0 and 1; smaller is better. For a finite sample it is positive even for a calibrated model,
-        and grows with the number of bins. It is not a proper score: predicting the base rates for every row gives zero.
+        Between 0 and 1; smaller is better. For a finite sample, its expectation is positive even for a
+        calibrated model, and tends to grow with the number of bins. It is not a proper score: predicting the base
+        rates for every row gives zero.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class JudgedRows:
     def of(
         cls, distribution: Any, y: Any, output: int | None, sample_weight: Any, random: np.random.RandomState
     ) -> Self:
-        """Evaluate the predictive distributions of one target."""
+        """Evaluate the predictive distributions of target ``output`` in rows of positive weight."""
         mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
         if mean.ndim == 0 and y is not None:  # the same distribution for all rows
             mean = np.full(np.shape(y)[:1], mean)
@@ -126,7 +126,7 @@ def _place(output: int | None, n_outputs: int) -> int:
 def _exact(
     distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Quantiles (49, n) at the levels of the CRPS and of the interval ends, and draws (n,)."""
+    """Quantiles (49, n) at the levels of the CRPS and of interval ends, and draws (n,)."""
     table = _finite(distribution, rows, np.concatenate([LEVELS, END_LEVELS]))
     return table, tuple(rows(distribution.ppf(levels)) for levels in uniform)
 
@@ -134,7 +134,7 @@ def _exact(
 def _interpolated(
     distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Like :func:`_exact`, for a continuous distribution, from its quantiles at every other node."""
+    """As :func:`_exact` for a continuous distribution, interpolated between quantiles at every other node."""
     table = PchipInterpolator(NODES[::2], _finite(distribution, rows, LEVELS[::2]))(NODES)
     draws = []
     for levels in uniform:
@@ -156,7 +156,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 
 
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
-    """Normal quantiles of the PIT. Above a PIT of .5, the survival function is used if there is one."""
+    """Normal quantiles of the PIT. Above a PIT of .5, the survival function is used if available."""
     if is_normal(distribution):
         return (targets - distribution.mean()) / distribution.std()
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))

@@ -1,7 +1,7 @@
 """Metrics of predictive distributions: proper scores for model selection; coverage and width for reporting.
 
 Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float by default. It can be passed
-to scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
+to scikit-learn as ``scoring=``, alone or in a dict, and works through ``Pipeline`` and searches. The metrics
 take the estimator, because they need different parts of the predictive distribution: the density, quantiles or moments.
 Metrics whose names start with ``neg_`` are proper scores: higher is better, and the true distribution has the highest
 expected score.
@@ -59,9 +59,9 @@ def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None
 
     Notes
     -----
-    This is the logarithmic score of Gneiting & Raftery (2007, section 4.1). It is sensitive to the tails: a single
-    target ten standard deviations away costs 50 nats. For classes it equals scikit-learn's ``"neg_log_loss"`` without
-    clipping.
+    This is the logarithmic score of Gneiting & Raftery (2007, section 4.1). It is sensitive to the tails: under a
+    normal distribution, a target ten standard deviations away costs 50 nats. For classes it equals scikit-learn's
+    ``"neg_log_loss"`` without clipping.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def mean_width(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y. Smaller is sharper; report it together with :func:`coverage`.
+        In the units of y. Smaller is sharper; report it with :func:`coverage`.
 
     Examples
     --------
@@ -337,7 +337,7 @@ def calibration_gap(
 
 
 def _distribution(metric: str, estimator: Any, X: Any) -> Any:
-    """Predictive distribution of a regressor. Raises a TypeError for classifiers and models without one."""
+    """Predictive distribution of a regressor. Raises TypeError for classifiers and models that predict points only."""
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         raise TypeError(

@@ -16,7 +16,7 @@ In a bin b of rows with similar predicted standard deviations (Levi et al. 2022)
 .. math:: \mathrm{RMV}_b = \sqrt{\overline{\sigma^2}}, \quad \mathrm{RMSE}_b = \sqrt{\overline{(y - \mu)^2}}, \quad
           \mathrm{ENCE} = \frac1B \sum_b \frac{|\mathrm{RMV}_b - \mathrm{RMSE}_b|}{\mathrm{RMV}_b}.
 
-The band for the RMSE assumes that the mean squared error has a gamma distribution, with mean and variance from F.
+The band for the RMSE assumes a gamma distribution of the mean squared error, with mean and variance from F.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .._estimator.report import PLAUSIBLE
 from .._table.statistics import effective_number
 
 POWER = 0.8
-"""Probability with which the test detects a ratio as large as ``Spread.detectable``."""
+"""Probability of detecting a ratio as large as ``Spread.detectable``."""
 N_BINS, LEAST_ROWS = 10, 20
 """Largest number of bins, and smallest mean number of rows in a bin."""
 
@@ -55,7 +55,7 @@ class Spread:
 
     @classmethod
     def of(cls, scores: np.ndarray, weights: np.ndarray | None = None) -> Spread:
-        """Check normal scores (n,), with weights (n,)."""
+        """Estimate location and variance from normal scores (n,) with weights (n,)."""
         w = np.ones(len(scores)) if weights is None else weights
         n, w = effective_number(w), w / w.sum()
         mean, ratio = float(w @ scores), float(w @ scores**2)

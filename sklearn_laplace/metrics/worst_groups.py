@@ -1,4 +1,4 @@
-r"""Coverage in groups of rows: leaves of a tree that looks for wrong coverage, and strata of interval width.
+r"""Coverage in groups of rows: leaves of a tree grown to find wrong coverage, and strata of interval width.
 
 The groups of the tree are honest: one half of the rows grows the tree, and the other half is evaluated (Athey &
 Imbens 2016). The tree predicts :math:`|2u - 1|` from the columns, where u is the PIT. This value is the level of the
@@ -64,14 +64,14 @@ class GroupCoverage:
 
     @property
     def worst(self) -> Frequency:
-        """Group that is furthest from the level, in standard errors."""
+        """Group whose coverage is furthest from the level, in standard errors."""
         return max(self.groups, key=lambda entry: entry.distance)
 
 
 def leaves(
     X: Any, kept: np.ndarray, pit: np.ndarray, weights: np.ndarray, random: np.random.RandomState
 ) -> dict[str, np.ndarray] | None:
-    """Names of the leaves of a tree that looks for wrong coverage, with masks (n,) of the rows to evaluate.
+    """Rows to evaluate in each leaf of the tree, as masks (n,) keyed by names of leaves.
 
     ``kept`` (n_samples,) marks the n rows of the table X to use. Return None if X is not a table or n < 160.
     """
@@ -95,7 +95,7 @@ def leaves(
 
 
 def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Names and masks (n,) of groups of rows with similar interval widths (n,)."""
+    """Groups of rows with similar interval widths (n,), as masks (n,) keyed by names."""
     largest = float(np.abs(widths).max())
     if largest > 0:
         widths = largest * SAME_WIDTH * np.round(widths / (largest * SAME_WIDTH))

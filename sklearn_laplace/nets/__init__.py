@@ -1,4 +1,4 @@
-"""Built-in nets for tabular data: plain torch modules, also usable on their own."""
+"""Built-in nets for tabular data: plain torch modules, usable without the estimators."""
 
 from .mlp import ACTIVATIONS, MLP, TableMLP
 

@@ -1,4 +1,4 @@
-"""Inspect the user's net: its sizes, criterion and device."""
+"""Inspect and check the user's net: its sizes, criterion and device."""
 
 import copy
 import inspect
@@ -35,7 +35,7 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
 }
 """Criteria accepted for each likelihood: those that match it, and the defaults of skorch's classes."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
-"""Names of arguments for the number of outputs. INPUT_SIZES has those for the number of inputs."""
+"""Arguments of modules that set the number of outputs; ``INPUT_SIZES`` are those for inputs."""
 
 
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
@@ -61,7 +61,7 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
 
 
 def _check_criterion_options(net: NeuralNet) -> None:
-    """Check that a criterion has no options that the likelihood lacks, such as class weights."""
+    """Check that no option of the criterion is set that the likelihood lacks, such as class weights."""
     criterion = net.criterion
     is_class = inspect.isclass(criterion)
     of_instance = {name: getattr(criterion, name, None) for name in ADVICE}  # its weights are buffers
@@ -94,7 +94,7 @@ def _is_neutral(value: object, neutral: object) -> bool:
 
 
 def check_iterator(net: NeuralNet) -> None:
-    """Refuse a sampler, which would change the weights of the rows, and a function that changes batches."""
+    """Refuse samplers, which would change the weights of the rows, and ``collate_fn``, which can change batches."""
     refused = {"sampler", "batch_sampler", "collate_fn"}
     given = net.get_params_for("iterator_train") if net.iterator_train is DataLoader else {}
     for name in sorted(refused & {name for name, value in given.items() if value is not None}):
@@ -119,7 +119,7 @@ def check_monitors(net: NeuralNet) -> None:
 
 
 def names_criterion(net: Any, known: tuple[type[nn.Module], ...]) -> bool:
-    """True if a skorch net has one of these criteria, as a class or instance; False for any other net."""
+    """True for a skorch net whose criterion, a class or an instance, is one of the ``known`` classes."""
     if not isinstance(net, NeuralNet):
         return False
     criterion = net.criterion
@@ -133,7 +133,7 @@ def both_probabilities(logit: Tensor) -> Tensor:
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """True if the user's net has a single output (one logit for two classes) for rows (n, d), on the CPU."""
+    """True if the user's net, evaluated on the CPU for ``inputs`` (n, d), has a single output (one logit)."""
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
     if isinstance(net, FrozenEstimator):
@@ -157,7 +157,7 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
 
 
 def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
-    """Arguments of a module class that take the numbers of inputs and outputs, unless the user has set them."""
+    """Return skorch parameters that set the numbers of inputs and outputs of a module class, unless set by the user."""
     if not inspect.isclass(net.module):
         return {}
     arguments = inspect.signature(net.module).parameters
@@ -187,12 +187,12 @@ def is_frozen(net: Any) -> bool:
 
 
 def has_own_epochs(net: Any) -> bool:
-    """True for a skorch net, which trains for its own epochs on the rows in the user's order."""
+    """True for a skorch net, which sets its own number of epochs and gets the rows in the user's order."""
     return isinstance(net, NeuralNet)
 
 
 def check_split(net: Any, weights: np.ndarray) -> None:
-    """Refuse rows of weight zero if a split names rows by position: dropping these rows would shift the positions."""
+    """Refuse rows of weight zero if ``train_split`` names rows by position, since dropping rows shifts positions."""
     split = net.train_split if isinstance(net, NeuralNet) else None
     by_position = split is not None and not (isinstance(split, ValidSplit) and isinstance(split.cv, int | float))
     if by_position and bool((weights == 0).any()):
@@ -271,7 +271,7 @@ def check_module(module: nn.Module, example: Tensor, rows: TrainingRows) -> None
 
 
 def _width(outputs: Any) -> int | None:
-    """Number of outputs for each row; None unless a module has returned a vector or a matrix."""
+    """Number of outputs for each row; None if a module's output is neither a vector nor a matrix."""
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         return None
     return 1 if outputs.ndim == 1 else outputs.shape[1]
@@ -312,12 +312,12 @@ def returns_probabilities(module: nn.Module, inputs: Tensor) -> bool:
 
 
 def has_own_iterator(net: Any) -> bool:
-    """True for a skorch net that iterates over training rows in its own way, and may transform them."""
+    """True for a skorch net with its own training iterator, which may transform rows."""
     return isinstance(net, NeuralNet) and net.iterator_train is not DataLoader
 
 
 def device_of(net: Any) -> str | None:
-    """Device set in a skorch net, frozen or not, or in all nets of a list; None for any other net."""
+    """Device of a skorch net, frozen or not, or the common device of a list of nets; None if not set."""
     if is_list(net):
         devices = {device_of(element) for element in net} - {None}
         if len(devices) > 1:
@@ -331,7 +331,7 @@ def device_of(net: Any) -> str | None:
 
 
 def copied(net: NeuralNet) -> NeuralNet:
-    """Deep copy of a net that avoids skorch's pickling, which some versions of torch refuse."""
+    """Deep-copy a net without skorch's pickling, which some versions of torch refuse."""
     kind: Any = type(net)
     duplicate: NeuralNet = kind.__new__(kind)
     history = net.history if net.initialized_ else None
@@ -342,7 +342,7 @@ def copied(net: NeuralNet) -> NeuralNet:
 
 
 def move_to_present_device(net: NeuralNet) -> NeuralNet:
-    """Set the net's device to the CPU if its device is absent; its tensors are on the CPU already."""
+    """Return the net, with an absent device replaced by the CPU, where its tensors already are."""
     if net.device is not None:
         object.__setattr__(net, "device", str(present_device(str(net.device))))
     return net

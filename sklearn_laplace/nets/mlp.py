@@ -13,8 +13,8 @@ numeric column may enter as several inputs: its bins (:class:`Pieces`), and a si
 has the Kronecker form of a linear layer.
 
 Each categorical column has one extra embedding, for unseen levels of rows that are added later. No row of the first
-training run uses this embedding: its weights stay at the prior mean, and their posterior is the prior. All embeddings
-of a column share one prior precision, which the variance between the seen levels determines.
+training run uses this embedding: its weights stay at the prior mean, and their posterior is the prior. By default,
+the embeddings of each column form a separate group of weights with one prior precision.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Standardise(nn.Module):
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Input column of each output."""
+        """Column from which each output is computed."""
         return (*self._plain_sources, *self.cyclic.tolist() * 2)
 
     @property
@@ -90,7 +90,7 @@ class Standardise(nn.Module):
         return tuple(range(len(self.mean) - 2 * len(self.cyclic)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardised inputs of columns (n, d), shape (n, D), in the module's dtype; NaN stays NaN."""
+        """Standardised inputs (n, D) computed from columns (n, d), in the module's dtype; NaN stays NaN."""
         return ((self.encoded(x) - self.mean) / self.scale).to(self.like.dtype)
 
     def encoded(self, x: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class NumbersAndPieces(Pieces):
 
     The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
     interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). A column with fewer than two bins enters only as this
-    number, because a single bin would repeat it. All numbers come before all bins.
+    number, because a single bin would add no information. All numbers come before all bins.
 
     >>> NumbersAndPieces([[0.0, 1.0, 4.0]], [1.0], [2.0])(torch.tensor([[1.0], [5.0]])).round(decimals=3)
     tensor([[ 0.0000,  0.5000, -0.5000],
@@ -286,7 +286,7 @@ class MLP(nn.Sequential):
     Parameters
     ----------
     in_features, out_features : int
-        Number of columns, and of outputs: targets, or one logit per class.
+        Number of columns, and number of outputs (targets, or one logit per class).
     hidden_layer_sizes : sequence of int
         Units of each hidden layer. If empty, the model is linear.
     activation : str
@@ -372,14 +372,14 @@ class MLP(nn.Sequential):
 
 
 class Levels(nn.Module):
-    """One-hot encoding of V levels times ``factor``, 1/√(fan-in) in :class:`TableMLP`. Code V is the unknown level."""
+    """One-hot encoding of V levels, times ``factor``, which is 1/√(fan-in) in TableMLP. Code V is the unknown level."""
 
     def __init__(self, n_levels: int, factor: float) -> None:
         super().__init__()
         self.n_levels, self.factor = n_levels, factor
 
     def forward(self, codes: Tensor, like: Tensor) -> Tensor:
-        """Scaled one-hot rows of codes (n,), shape (n, V + 1), in the dtype of ``like``."""
+        """Scaled one-hot encoding (n, V + 1) of codes (n,), in the dtype of ``like``."""
         places = torch.arange(self.n_levels + 1, device=codes.device)
         return (codes[:, None] == places).to(like.dtype) * self.factor
 
@@ -388,9 +388,9 @@ class TableMLP(ColumnsModule):
     """Multilayer perceptron on numeric columns with missing values and embedded categorical columns.
 
     ``levels`` is the number of levels of each column, 0 for a numeric one. ``missing`` is True for columns that get an
-    indicator of missing values. Other parameters are as in :class:`~sklearn_laplace.nets.MLP`. The statistics are those
-    of the numeric columns or, with ``input_edges``, of the encoded columns (:class:`Pieces`). With
-    ``input_quartiles``, which are medians and interquartile ranges, each column also enters as a clipped number
+    indicator of missing values. Other parameters are as in :class:`~sklearn_laplace.nets.MLP`. Statistics are those of
+    numeric columns; with ``input_edges``, means and scales are those of the encoded columns (:class:`Pieces`). With
+    ``input_quartiles`` (medians and interquartile ranges), numeric columns also enter as clipped numbers
     (:class:`NumbersAndPieces`). ``input_cycles`` are the periods of cycles, see :class:`Standardise`.
 
     >>> import torch
@@ -472,13 +472,13 @@ class TableMLP(ColumnsModule):
         return units_before(self.behind)
 
     def numbers(self, x: Tensor) -> Tensor:
-        """Encoded numbers and missing-value indicators (n, D) of coded columns (n, d); independent of the weights."""
+        """Encoded numbers and missing-value indicators (n, D) of a table (n, d); independent of the weights."""
         numbers = self.standardise(x[:, self.numeric])
         flags = x[:, self.flagged].isnan().to(numbers.dtype)
         return torch.cat([torch.where(numbers.isnan(), 0.0, numbers), flags], 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (n, C) of coded columns (n, d), float64."""
+        """Outputs (n, C) for a float64 table (n, d) with category codes."""
         inputs = self.numbers(x)
         hidden = inputs.new_zeros(len(x), 1) if self.first is None else self.first(inputs * self.factor)
         columns = x.index_select(1, self.categorical).unbind(1)  # tensor indices would be read by the host
@@ -514,7 +514,7 @@ def standardised(
 
 
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """Linear layer with zero bias and Xavier normal weights, for inputs that are already divided by √(fan-in)."""
+    """Linear layer with zero bias and Xavier normal weights, scaled for inputs already divided by √(fan-in)."""
     layer = nn.Linear(n_in, n_out, bias=bias, device="meta")  # draws nothing; nn.utils.skip_init would import sympy
     std, dtype = math.sqrt(2.0 * fan_in / (fan_in + n_out)), torch.get_default_dtype()
     weight = std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64)

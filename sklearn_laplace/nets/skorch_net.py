@@ -1,15 +1,15 @@
 r"""Build a skorch net that trains in skorch's training loop. ``NeuralNet`` is used as it is, never subclassed.
 
 The net is a clone of the user's skorch net, or a new one around a torch module. It gets the numbers of inputs and
-outputs, separate seeds, and an iterator that slices rows instead of collating them. Its loss is the mean MAP objective,
+outputs, and an iterator that slices rows instead of collating them. Its loss is the mean MAP objective,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
           + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
           + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
-with the total weight :math:`N_w` and the likelihood of the estimator, which replaces the criterion of the user's net.
-The last term represents rows of earlier fits. Their loss has gradient g and curvature H at the earlier weights; d is
-the difference from these weights.
+with the total weight :math:`N_w`, dispersion φ, prior precisions δ and prior mean :math:`\mu_0`. The estimator's
+likelihood replaces the criterion of the user's net. The last term is the loss of rows of earlier fits, with gradient g
+and curvature H at the earlier weights; d is the difference from these weights.
 
 **Standardisation.** A linear layer that has a bias and reads X, or a range of the columns of X, standardises its input.
 The functions that the net can represent, the names of its parameters, and the units of gradients with respect to X stay
@@ -118,7 +118,7 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
 
 
 def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) -> None:
-    """Initialise the net, convert it to ``dtype`` if given, and check it by a forward pass on two rows."""
+    """Initialise the net, convert it to ``dtype`` if given, and check it with a forward pass on two rows."""
     try:
         net.initialize()
     except TypeError as error:
@@ -136,7 +136,7 @@ def initialise(net: NeuralNet, dtype: torch.dtype | None, rows: TrainingRows) ->
 
 
 def renewed(module: nn.Module) -> nn.Module:
-    """Copy the user's module. Draw new weights if all layers are trainable, resettable and in torch's initial range."""
+    """Return a copy of the module, with new weights if all are trainable, resettable and in torch's initial ranges."""
     module = copy_of(module)
     owners = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
@@ -156,7 +156,7 @@ def _is_new(layer: nn.Module) -> bool:
 
 
 def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
-    """Names of the linear layers with a bias that read X or some columns of X, each with the columns that it reads."""
+    """Map the name of each linear layer that has a bias and reads X, or a range of its columns, to these columns."""
     found: dict[str, list[slice | None]] = {}
     original, handles = x.clone(), []
     for name, layer in module.named_modules():
@@ -176,7 +176,7 @@ def first_layers(module: nn.Module, x: Tensor) -> dict[str, slice]:
 
 
 def _columns(inputs: Tensor, x: Tensor, original: Tensor) -> slice | None:
-    """Columns of X of which a layer's input is a view; None for other inputs."""
+    """Slice of the columns of X if a layer's input is a view of them; None otherwise."""
     start = inputs.storage_offset() - x.storage_offset()
     shares = inputs.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() and inputs.stride() == x.stride()
     if not (shares and inputs.ndim == 2 == x.ndim and inputs.dtype == x.dtype and 0 <= start < x.shape[1]):
@@ -191,7 +191,7 @@ def standardise_layers(
     statistics: tuple[Sequence[float], Sequence[float]],
     known: Mapping[str, Tensor],
 ) -> None:
-    """Change the :func:`first_layers` in place to standardise X with ``known`` or the given column statistics."""
+    """Make the :func:`first_layers` standardise X, in place. Tensors in ``known`` replace column ``statistics``."""
     for name, columns in layers.items():
         layer = module.get_submodule(name)
         mean, scale = (
@@ -205,12 +205,12 @@ def standardise_layers(
 
 
 def statistic_of(layer: str, which: str) -> str:
-    """Name of a standardised layer's statistic in the state of its net, such as "body.0.standardise.mean"."""
+    """Name of a standardised layer's statistic in the net's state dict, such as "body.0.standardise.mean"."""
     return f"{layer}.standardise.{which}".lstrip(".")
 
 
 def finish(net: NeuralNet, network: Network) -> NeuralNet:
-    """Copy the network's weights into the net and drop the parts that only training needs; the history is kept."""
+    """Return the net with the network's weights and its history, but without parts that only training needs."""
     net.module_.load_state_dict(network.module.state_dict())
     net.module_.eval()
     history = list(net.history)
@@ -229,7 +229,7 @@ class WeightedTargets(Tensor):
 
 
 class SlicingIterator:
-    """Iterator over mini-batches. Each epoch slices the rows, permuted if ``shuffle``, without collating.
+    """Iterator over mini-batches, sliced from the rows without collating; ``shuffle`` permutes the rows in each epoch.
 
     Without a seed, it draws from torch's global generator like ``torch.utils.data.DataLoader``.
     """
@@ -297,19 +297,19 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """Adam that waits for :meth:`make`, since its set-up imports torch's compiler, which is slower than most fits."""
+    """Adam that is set up by calling :meth:`make`: the set-up imports torch's compiler, which takes seconds."""
 
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr
 
     def make(self) -> None:
-        """Create the state of the optimiser."""
+        """Set up the optimiser."""
         params, lr = self._given
         super().__init__(params, lr=lr, fused=True)
 
 
 class MAPLoss(nn.Module):
-    """MAP objective in mean form, for n rows of total weight N_w.
+    """Mean MAP objective (see the top of this file), for n rows of total weight N_w.
 
     The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its gradient unbiased. With a
     ``scale`` of 2 / C, a Gaussian loss equals that of ``nn.MSELoss`` for C outputs.
@@ -344,7 +344,7 @@ class MAPLoss(nn.Module):
         self.dispersion = hyper.dispersion
 
     def update_dispersion(self) -> None:
-        """Set φ to twice the mean loss per output since the last call: the residual variance of an epoch."""
+        """Set φ, within bounds, to the residual variance: twice the mean loss per output since the last call."""
         total, count = self.seen
         if count:
             low, high = self.likelihood.dispersion_bounds
@@ -391,6 +391,6 @@ def _as_matrix(outputs: Tensor) -> Tensor:
 
 
 def _one_if_equal(values: Tensor) -> Tensor:
-    """Return a 0-d tensor if all entries are equal, which makes every training step cheaper."""
+    """Return a 0-d tensor if all ``values`` are equal, for cheaper training steps; otherwise return ``values``."""
     first = values.reshape(-1)[0]
     return first if bool((values == first).all()) else values

@@ -3,8 +3,8 @@ r"""Outputs and Jacobians of several built-in nets of the same shape, computed t
 The nets read the same rows through the same encoding, up to the scale of each encoded column. The columns are encoded
 once, and the ratios of the scales are multiplied into the first weights. The constant input factors of the other layers
 are multiplied into their weights as well. Let :math:`h_l` be the pre-activations, :math:`a_{l+1} = \varphi(h_l)` the
-inputs and :math:`W_l` the weights with these factors. The cotangents, which are derivatives of output c, follow
-backwards from the last layer,
+inputs and :math:`W_l` the weights with these factors. The cotangents :math:`g_l`, the derivatives of output c
+with respect to :math:`h_l`, are computed backwards from the last layer,
 
 .. math:: g_L = e_c, \qquad g_l = \varphi'(h_l) \circ W_{l+1}^\top g_{l+1} .
 """
@@ -33,17 +33,17 @@ SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.SiLU: torch.ops.aten.silu_backward,
     nn.Softplus: lambda g, h: g * h.sigmoid(),
 }
-"""Product of a gradient g with the derivative of each activation at h; g and h broadcast."""
+"""Functions of (g, h) for activations: the gradient g times the derivative at h; g and h broadcast."""
 
 
 @dataclass(frozen=True)
 class StackedPass:
-    """Inputs and cotangents of all layers of K nets for n rows. Inputs exclude the factors, and the ones for biases.
+    """Inputs and cotangents of all layers of K nets for n rows.
 
-    ``outputs`` have shape (K, n, C). ``shared`` are the inputs (n, I) of the layers that read the columns, and
-    ``hidden`` the inputs (K, n, I) of the other layers. ``cotangents`` (K, C, n, O) are derivatives of the outputs with
-    respect to the first pre-activations, and to those of the other layers. The last cotangent has n = 1, since it does
-    not depend on the row.
+    Inputs exclude the factors and the columns of ones for biases. ``outputs`` have shape (K, n, C). ``shared`` are the
+    inputs (n, I) of the layers that read the columns, and ``hidden`` the inputs (K, n, I) of the other layers.
+    ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the first pre-activations, and to those
+    of the other layers. The last cotangent has n = 1, since it does not depend on the row.
     """
 
     outputs: Tensor
@@ -119,7 +119,7 @@ class StackedNets:
         return StackedPass(self._shifted(heads[-1]), tuple(shared), tuple(hidden), tuple(cotangents))
 
     def jacobian(self, line: StackedPass, k: int) -> FactoredJacobian:
-        """Jacobian of one net, in the order of its parameters."""
+        """Jacobian of the outputs of net k, in the order of its parameters."""
         n, n_shared = line.outputs.shape[1], len(line.shared)
         inputs = [*line.shared, *(a[k] for a in line.hidden)]
         parts = []
@@ -164,7 +164,7 @@ def _standardise(net: MLP | TableMLP) -> Standardise:
 
 
 def is_built_in(network: Network) -> bool:
-    """True for an unchanged built-in net whose weights are all random."""
+    """True for an unchanged built-in net with a posterior over all its weights."""
     net: Any = network.module
     if type(net) not in (MLP, TableMLP) or network.generic is not None or network.layout.elements:
         return False

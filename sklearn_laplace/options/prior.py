@@ -1,7 +1,7 @@
 """Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
-A previous posterior (``prior=FrozenEstimator(…)``) is the prior for new rows. It consists of the curvature of the old
-rows and the weights at which this curvature was computed; the old rows are not stored. Net, subset, likelihood,
+A previous posterior (``prior=FrozenEstimator(…)``) is the prior for new rows. It consists of the gradient and curvature
+of the old rows' loss, and the weights at which these were computed; the rows are not stored. Net, subset, likelihood,
 curvature and structure must stay the same. Prior precision, noise level, temperature and predictive may change.
 """
 
@@ -33,7 +33,7 @@ PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 
 
 def mean_of(value: object) -> float | dict[str, Tensor]:
-    """Return the prior mean: a finite number, or tensors keyed by the names of parameter tensors; else ``ValueError``.
+    """Return the prior mean: a finite number, or a dict of tensors keyed by names. Raises ``ValueError`` otherwise.
 
     >>> mean_of({"0.bias": [1, 2]})
     {'0.bias': tensor([1., 2.], dtype=torch.float64)}
@@ -56,7 +56,7 @@ parameter tensors, such as a torch module's state_dict().
 
 
 def _float_arrays(values: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Convert values to arrays; NaN if any of them is not numeric."""
+    """Convert values to float arrays; a single NaN if one is not numeric."""
     try:
         return {str(name): np.asarray(_on_host(array), dtype=float) for name, array in values.items()}
     except (TypeError, ValueError, OverflowError):
@@ -71,7 +71,7 @@ def _on_host(value: object) -> object:
 def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
     """Return the grouping of the prior precisions, given the option and user-set precisions.
 
-    All weights share a single precision. Several precisions belong to tensors if ``grouping`` is the default.
+    All weights share a single precision. Under the default ``grouping``, several precisions are those of tensors.
 
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')
@@ -129,7 +129,7 @@ def can_leave_out(parameters: Mapping[str, object]) -> bool:
 
 
 def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
-    """Check that rows can be left out one at a time, for the option or method ``purpose``.
+    """Check that rows can be left out one at a time, as the option or method ``purpose`` requires.
 
     >>> check_left_out("loo_predict", {"prior": None})
     >>> check_left_out("loo_predict", {"prior": "FrozenEstimator(...)"})
@@ -160,14 +160,14 @@ def check_temperature(
 
 
 def temperature(value: object) -> float | dict[str, float]:
-    """Return the validated temperature: a positive number, or one per layer or tensor; else ``ValueError``."""
+    """Check and return the temperature: a positive number, or several keyed by names of layers or tensors."""
     if isinstance(value, Mapping):
         return {str(name): positive(f"temperature[{name!r}]", number) for name, number in value.items()}
     return positive("temperature", value)
 
 
 def previous_of(prior: object) -> PreviousPosterior | None:
-    """Return the posterior of the estimator in ``prior=``, or None; the estimator's type was checked before."""
+    """Return the posterior of a frozen estimator, whose type was checked before; None for any other prior."""
     if not isinstance(prior, FrozenEstimator):
         return None
     fitted = prior.estimator
@@ -210,7 +210,7 @@ def _check_structure(options: Options, parameters: Mapping[str, Any], past: Lapl
 
 
 def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Check that curvature rule and likelihood are those of the previous fit; refuse subsets and frozen nets."""
+    """Check that curvature rule and likelihood are those of the previous fit; refuse weight subsets and frozen nets."""
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))
         raise UnsupportedCombinationError(

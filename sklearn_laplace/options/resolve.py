@@ -45,7 +45,7 @@ def is_plain_subset(value: object) -> bool:
 
 
 def _subset(parameters: Mapping[str, Any]) -> Subset:
-    """Make the subset from a rule, a list of names or a dict of masks; the traced net resolves names later."""
+    """Return the subset given by a rule, a list of names or a dict of masks; the traced net resolves names later."""
     value = parameters["subset_of_weights"]
     score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
     scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed=0)
@@ -245,7 +245,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
 
 
 def verbosity(value: object) -> tuple[int, bool]:
-    """Return the level of the printed lines, and True if progress bars are drawn."""
+    """Return the verbosity level of printed lines, and True if progress bars are drawn."""
     if isinstance(value, str) and value == "bar":
         return 0, True
     if not isinstance(value, Integral):
@@ -293,7 +293,7 @@ def _is_same(first: object, second: object) -> bool:
 def check_capabilities(
     curvature_name: str, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None
 ) -> None:
-    """Check that the curvature rule provides a form that the structure accepts."""
+    """Check that the rule computes the curvature in a form that the structure accepts."""
     if structure is not None and not structure.accepts & rule.provides:
         able = sorted(name for name, other in STRUCTURES.items() if other.accepts & rule.provides)
         raise UnsupportedCombinationError(
@@ -312,7 +312,7 @@ class Parts(Bunch):
 
 
 def one_or_all(values: dict[str, np.ndarray]) -> Any:
-    """Return a single value, or several values as a Bunch."""
+    """Return the only value of a dict, or several values as :class:`Parts`."""
     return Parts(**values) if len(values) > 1 else next(iter(values.values()))
 
 

@@ -50,7 +50,7 @@ def is_auto(value: Any) -> bool:
 class Options:
     """Options of an estimator, resolved to objects."""
 
-    subset: Subset  # random weights
+    subset: Subset  # weights with a posterior
     rule: CurvatureRule  # contribution of a row to the curvature
     structure: type[Curvature] | None  # storage of the curvature; None if ``limits.automatic_structure`` selects it
     separate_biases: bool  # biases have separate blocks
@@ -80,7 +80,7 @@ class Options:
     outside: Extrapolation | None = None  # variance of predictions outside the range of the training rows
 
     def with_overdispersion(self, alpha: tuple[float, ...]) -> Options:
-        """Options with the overdispersion of each output; unchanged if α is (), for other likelihoods."""
+        """Options with overdispersion ``alpha`` for each output; unchanged if ``alpha`` is ()."""
         return replace(self, likelihood=NegativeBinomial(alpha)) if alpha else self
 
     def of_structure(self, structure: type[Curvature]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Options:
 
     @property
     def leaves_prior_open(self) -> bool:
-        """True if held-out rows would select prior precision or noise level."""
+        """True if held-out rows select prior precision or noise level, and the training has no fixed precision."""
         return any(self.by_held_out) and self.map_precision is None
 
     @property

@@ -105,7 +105,7 @@ def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> No
 
 
 def check_target_transform(parameters: Mapping[str, Any], likelihood: Likelihood) -> None:
-    """Check the name of the transformation; ``UnsupportedCombinationError`` for a likelihood without additive noise."""
+    """Check the transformation's name; raise an ``UnsupportedCombinationError`` if the noise is not additive."""
     value = parameters["target_transform"]
     if value is None:
         return
@@ -146,7 +146,7 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
 
 
 def number_of_members(value: object) -> int:
-    """Return the number of nets that are trained separately, 1 for "auto"; ``ValueError`` for an invalid value."""
+    """Return the number of nets trained separately, 1 for "auto". Raise ``ValueError`` for invalid values."""
     if isinstance(value, str):
         return lookup("n_members", value, {AUTO: 1}, "a whole number of at least 1")
     return count("n_members", value)

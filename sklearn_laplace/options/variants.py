@@ -47,7 +47,7 @@ class Variant(BaseEstimator):
         explained(cls)
 
     def expanded(self, name: str) -> dict[str, Any]:
-        """Return the internal options, with the value of the estimator's parameter ``name`` itself."""
+        """Return the internal options and, unless it is None, ``value`` under the key ``name``."""
         inner = {internal: getattr(self, parameter) for parameter, internal in self.internal.items()}
         return inner if self.value is None else {name: self.value, **inner}
 
@@ -83,7 +83,7 @@ class Kron(Variant):
     ----------
     damping : {"exact", "ritter"}, default="exact"
         How the prior precision δ enters the posterior precision. "exact": δ is added. "ritter": √δ is added to each
-        factor (Ritter et al. 2018, eq. 9), which narrows predictions; the evidence stays that of "exact".
+        factor (Ritter et al. 2018, eq. 9), which lowers variances; the evidence is that of "exact".
     bias : {"folded", "separate"}, default="folded"
         As in :class:`BlockDiagonal`.
     weight_sharing : {"expand", "reduce"}, default="expand"
@@ -290,8 +290,8 @@ class Members(Variant):
     n : "auto" or int, default="auto"
         Number of members.
     weights : {"uniform", "loo", "evidence"}, default="uniform"
-        "uniform": equal weights. In a joint ensemble (see the page "Parameters in detail"), weights are equal within
-        each partition of the rows into folds. Held-out rows determine the weight of each partition. "loo": weights that
+        "uniform": equal weights. In a joint ensemble (see the page "Parameters in detail"), nets of the same
+        partition into folds have equal weights; held-out rows determine each partition's weight. "loo": weights that
         maximise the leave-one-out density of the training rows (stacking; Yao et al. 2018). "evidence": weights in
         proportion to the evidence of each member.
 
@@ -395,7 +395,7 @@ def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) ->
 
 
 def _prior(prior: object) -> dict[str, Any]:
-    """Return the internal options that a plain value of ``prior`` stands for: those of a structure or a mean."""
+    """Return the internal options of a ``prior`` given as a structure or mean; otherwise an empty dict."""
     if isinstance(prior, str):
         return {"prior": None, "prior_structure": prior}
     if isinstance(prior, Mapping) or (isinstance(prior, Number) and not isinstance(prior, bool)):

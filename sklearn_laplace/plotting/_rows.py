@@ -45,7 +45,7 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
-    """Return the index of the output to draw, or raise a ValueError if it does not exist or is missing."""
+    """Return the index of the output to draw, or raise a ValueError if it does not exist or is not given."""
     n = shape[1] if len(shape) > 1 else 1
     if output is None and n > 1:
         raise ValueError(f"the model has {n} outputs and {display} draws a single output; pass output=0 to {n - 1}.")

@@ -190,7 +190,7 @@ class EntropyDisplay:
         return self
 
     def _area(self, low: str, high: str) -> float:
-        """AUROC: probability that a row of the second group has a higher entropy; NaN if a group is missing."""
+        """AUROC: probability that a row of ``high`` has more entropy than one of ``low``; NaN if a group is missing."""
         if low not in self.entropies or high not in self.entropies:
             return float("nan")
         first, second = self.entropies[low], self.entropies[high]

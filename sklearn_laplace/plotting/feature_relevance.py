@@ -1,7 +1,7 @@
 r"""Relevance of the input columns: by the prior, or by shuffling each column.
 
 Under automatic relevance determination, each column has a prior precision, from which ``feature_relevance_`` follows.
-For any other model, the relevance of a column is the loss of log density if its values are shuffled (permutation
+For any other model, the relevance of a column is the decrease in log density if its values are shuffled (permutation
 importance; Breiman 2001). In nats per row, it is :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)` with
 shuffled rows :math:`x'_n`.
 """
@@ -253,7 +253,7 @@ def _short(name: str) -> str:
 def losses_of_permutations(
     estimator: Any, X: Any, y: Any, output: int | None, random_state: Any, n_repeats: int = 3, max_rows: int = 300
 ) -> np.ndarray:
-    """Return the loss of mean log density (d,), at least zero, from shuffling each of the d columns."""
+    """Return the decrease (d,) in mean log density if each of the d columns is shuffled; at least zero."""
     X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
     if len(np.shape(X)) != 2:
         raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")
@@ -268,7 +268,7 @@ def losses_of_permutations(
 
 
 def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:
-    """Return the mean log density of targets, or of the true classes, under the predictions of a model."""
+    """Return the mean log density of targets, or log probability of true classes, under a model's predictions."""
     display = FeatureRelevanceDisplay.__name__
     if is_classifier(estimator):
         probabilities, classes = classification(display, estimator, X)

@@ -114,9 +114,9 @@ class OverviewDisplay:
 
         Notes
         -----
-        The relevance is ``feature_relevance_`` under ``prior="ard"``. For any other model, it is the loss of log
-        density if a column is shuffled (:meth:`FeatureRelevanceDisplay.from_permutations`). The axis names the
-        measure. Except under ``prior="ard"``, the panel is omitted if X has a single column or is not a table.
+        The relevance is ``feature_relevance_`` under ``prior="ard"``. For any other model, it is the decrease in
+        log density if a column is shuffled (:meth:`FeatureRelevanceDisplay.from_permutations`). The axis label names
+        the measure. Except under ``prior="ard"``, the panel is omitted if X has a single column or is not a table.
         """
         shared = {"output": output, "max_features": max_features, "random_state": random_state, "name": name}
         if is_classifier(estimator):
@@ -142,7 +142,7 @@ class OverviewDisplay:
         Parameters
         ----------
         ax : None, Axes or sequence of Axes
-            Axes to draw on: one for each panel, or a single Axes for the first panel alone.
+            Axes to draw on: one for each panel, or a single Axes for only the first panel.
         figure : Figure or SubFigure, optional
             Figure to draw in; by default a new one.
 
@@ -164,7 +164,10 @@ class OverviewDisplay:
 def _relevance(
     estimator: Any, X: Any, y: Any, *, output: int | None, max_features: int, random_state: Any, name: str | None
 ) -> FeatureRelevanceDisplay | None:
-    """Return the relevance by the prior if columns have their own precision, else by shuffling; None for no panel."""
+    """Return the relevance by the prior if columns have their own precision, else by shuffling.
+
+    Return None if the panel is omitted.
+    """
     with suppress(AttributeError, TypeError):  # another prior, or another kind of model
         return FeatureRelevanceDisplay._of_prior(estimator, None, max_features, name)
     shape = np.shape(X)

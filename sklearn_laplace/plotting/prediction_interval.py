@@ -291,7 +291,7 @@ BY_MEAN = "rows in the order of the predicted mean"
 
 
 def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
-    """Return values and name of the horizontal axis; the values are None if the predicted mean orders the rows."""
+    """Return values and name of the horizontal axis; the values are None if rows are ordered by predicted mean."""
     names = column_names(X)
     table = X if names is not None else np.asarray(X)
     n = table.shape[1] if len(table.shape) == 2 else 0
@@ -327,7 +327,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
-    """Return grid points over the range of the only column, and a table of them like X; None for several columns."""
+    """Return grid points over the range of the only column, also as a table like X; None for several columns."""
     names = column_names(X)
     if np.shape(X)[1] != 1:
         return None

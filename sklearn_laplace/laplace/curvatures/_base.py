@@ -13,7 +13,7 @@ from ..network.network import Linearisation
 
 
 class CurvatureRule(ABC):
-    """Rule for the contribution Jₙᵀ Sₙ Sₙᵀ Jₙ of row n to the curvature. Rules with the same options are equal."""
+    """Rule for the contribution Jₙᵀ Sₙ Sₙᵀ Jₙ of row n to the curvature. Rules with the same options compare equal."""
 
     provides: ClassVar[frozenset[str]]
     """Forms in which the contribution is available: "rows", "layers", "matrix"."""
@@ -26,12 +26,12 @@ class CurvatureRule(ABC):
 
     @abstractmethod
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of columns K of S: backward passes per batch, and dense rows per data row."""
+        """Number K of columns of S, backward passes per batch and dense rows per data row."""
 
     def memory(self, n_parameters: int) -> int:
         """Bytes of a contribution given as a matrix; zero if it is given as rows, which are processed in chunks."""
         return 0
 
     def sampling(self, n_samples: int, seed: int) -> CurvatureRule:
-        """Return the rule with this number of draws per row and this seed; ``self`` if the rule draws nothing."""
+        """Return the rule with this number of draws per row and this seed; ``self`` if it draws nothing."""
         return self

@@ -1,6 +1,6 @@
 r"""Exact Hessian: :math:`H = \nabla_\theta^2 \sum_n w_n \mathrm{nll}_n`, at unit dispersion.
 
-Except for ``negative_binomial``, it is the generalised Gauss–Newton matrix plus the curvature of the network itself,
+Except for ``negative_binomial``, it is the generalised Gauss–Newton matrix plus the curvature of the network,
 :math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`. Structures clip negative eigenvalues.
 """
 
@@ -33,7 +33,7 @@ class Hessian(CurvatureRule):
         return Batch(line.pullback(no_columns), line.outputs, weights, matrix)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number of columns of a rule of equal cost, 4: each of P backward passes costs about 4 P multiply-adds."""
+        """4, the columns of a rule with equal cost: each of P backward passes costs about 4 P multiply-adds."""
         return 4
 
     def memory(self, n_parameters: int) -> int:

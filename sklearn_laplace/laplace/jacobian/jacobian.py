@@ -106,7 +106,7 @@ class LayerFactor(_LinearFactor):
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
 
     def double(self) -> LayerFactor:
-        """Convert to float64."""
+        """Part in float64."""
         return LayerFactor(self.inputs.double(), self.cotangents.double())
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
@@ -173,7 +173,7 @@ class DenseFactor:
         return DenseFactor(self.values * weights.to(self.values.dtype))
 
     def double(self) -> DenseFactor:
-        """Convert to float64."""
+        """Part in float64."""
         return DenseFactor(self.values.double())
 
 
@@ -228,7 +228,7 @@ class SharedFactor(_LinearFactor):
 
 
 def picked(factor: Factor, index: Tensor) -> DenseFactor:
-    """Dense part of the parameters at positions ``index`` (p,) of the block's flattened matrix."""
+    """Dense part of SᵀJ for the parameters at positions ``index`` (p,) of the block's flattened matrix."""
     if isinstance(factor, LayerFactor):
         width = factor.inputs.shape[-1]
         return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
@@ -244,7 +244,7 @@ def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]
 
 
 def _in_float64(factor: Factor) -> Factor:
-    """Convert to float64 and keep the class of the factor, unlike :meth:`SharedFactor.double`."""
+    """Factor of the same class in float64, unlike :meth:`SharedFactor.double`."""
     return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 
@@ -332,7 +332,7 @@ class FactoredJacobian:
         return torch.cat([factor.square_sum().double() for factor in self.factors])
 
     def double(self) -> FactoredJacobian:
-        """Convert to float64; each factor keeps its type."""
+        """Matrix in float64, with factors of the same classes."""
         return FactoredJacobian(tuple(_in_float64(factor) for factor in self.factors))
 
 

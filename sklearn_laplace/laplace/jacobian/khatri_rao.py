@@ -28,7 +28,7 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """Add a layer's block to a matrix (O·I, O·I), at a quarter of the cost of :func:`add_khatri_rao_`.
+    """Add a layer's curvature block to a matrix (O·I, O·I), at a quarter of the cost of :func:`add_khatri_rao_`.
 
     Only the lower triangle of the result is valid.
     """
@@ -66,7 +66,7 @@ def _packed_products(inputs: Tensor) -> Tensor:
 
 
 def _pair_of(first: Tensor, second: Tensor, size: int) -> Tensor:
-    """Position of each of the size² ordered pairs in the list of packed pairs, shape (size²,)."""
+    """Position of each of the size² ordered pairs among the packed pairs, shape (size²,)."""
     place = torch.empty(size, size, dtype=torch.long, device=first.device)
     place[first, second] = place[second, first] = torch.arange(len(first), device=first.device)
     return place.flatten()

@@ -30,7 +30,7 @@ class FactoredLayer(ABC):
     @classmethod
     @abstractmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """Describe a layer. ``selected`` holds the short names of its random tensors."""
+        """Description of a layer, whose random tensors have the short names ``selected``."""
 
     @property
     @abstractmethod

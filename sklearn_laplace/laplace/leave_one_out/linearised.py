@@ -81,7 +81,7 @@ def _at(fit: LaplaceFit, rows: Iterable[LinearRows], shift: Tensor) -> LaplaceFi
 def _system(
     fit: LaplaceFit, rows: Iterable[LinearRows], dispersion: float, delta: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """Product of H/φ + diag(δ) with a vector, for the exact Gauss–Newton H of the rows at the fit's shift."""
+    """Function to multiply vectors by H/φ + diag(δ), for the exact Gauss–Newton H of the rows at the fit's shift."""
     factors = [part.factor(GGN(), fit.likelihood, part.at(fit.shift)) for part in rows]
 
     def times(vector: Tensor) -> Tensor:
@@ -97,9 +97,9 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """First fit at step, step/2, … that lowers the objective, and whether the decrease is only a rounding error.
+    """Fit at the first of step, step/2, … that lowers the objective, and whether the decrease is a rounding error.
 
-    None if no step lowers it.
+    None if no step does.
     """
     assert fit.shift is not None
     value = fit.objective(hyper)

@@ -18,7 +18,7 @@ LOGIT_OUTSIDE = 40.0
 
 
 class Likelihood(ABC):
-    """p(y given f). At dispersion φ, −log p of a row is ``nll / φ + log_normaliser(φ) + log_noise``."""
+    """Likelihood p(y given f). At dispersion φ, −log p of a row is ``nll / φ + log_normaliser(φ) + log_noise``."""
 
     has_dispersion: ClassVar[bool]
     """True if φ (the noise variance) is a free hyperparameter; otherwise it is fixed at 1."""
@@ -59,7 +59,7 @@ class Likelihood(ABC):
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """Likelihood for targets of this mean variance. ``noise`` (C,) is the average row's variance, in units of φ."""
+        """Likelihood scaled to the targets' mean variance, with ``noise`` variances (C,) of new rows in units of φ."""
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -88,7 +88,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets for ``nll``, with their known noise, drawn with the quantile function from ``uniforms`` (n, C)."""
+        """Sampled targets with known noise, drawn with the quantile function from ``uniforms`` (n, C)."""
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """Term that turns ``nll / φ`` into a negative log density, per row of weight 1; zero if ``nll`` is complete."""
@@ -99,7 +99,7 @@ class Likelihood(ABC):
         return torch.zeros_like(outputs[:, 0])
 
     def noise_variance(self, dispersion: float, n_outputs: int, device: torch.device | None = None) -> Tensor:
-        """Noise variance of a new row of numeric targets, equal to that of an average row, shape (C,), float64."""
+        """Noise variances (C,) of a new row of numeric targets, equal to those of an average row, float64."""
         return torch.full((n_outputs,), dispersion, dtype=torch.float64, device=device)
 
     def conditional_mean(self, outputs: Tensor) -> Tensor:
@@ -116,17 +116,17 @@ class Likelihood(ABC):
         return outputs
 
     def class_logits(self, latent: LatentGaussian) -> LatentGaussian:
-        """The Gaussian over :meth:`logits`."""
+        """Gaussian over :meth:`logits`, given that over outputs."""
         samples = None if latent.samples is None else self.logits(latent.samples.movedim(0, -1)).movedim(-1, 0)
         return LatentGaussian(self.logits(latent.mean), self.logits(self.logits(latent.covariance).mT), samples)
 
     @abstractmethod
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
-        """Moments of new targets under a Gaussian over the outputs."""
+        """Moments of new targets under a Gaussian over outputs."""
 
 
 def with_noise(targets: Tensor, noise: Tensor | None) -> Tensor:
-    """Concatenate targets (n, C) and their known noise variances (n, C), as a likelihood takes them."""
+    """Targets (n, C) and their known noise variances (n, C), concatenated as a likelihood takes them."""
     return targets if noise is None else torch.cat([targets, noise], 1)
 
 

@@ -43,7 +43,7 @@ class Gaussian(Likelihood):
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:
-        """Noise standard deviations from 10⁻⁴ to 10² times that of the targets, squared."""
+        """Squares of noise standard deviations from 10⁻⁴ to 10² times that of targets."""
         return 1e-8 * self.target_variance, 1e4 * self.target_variance
 
     @property

@@ -1,6 +1,6 @@
 """Base class of links; softmax samples; pairwise coupling for the links "probit" and "moderated".
 
-Samples use normal draws that are shared by all rows, so a prediction does not depend on the other rows. The draws are
+Samples use normal draws shared by all rows, so a prediction does not depend on other rows. The draws are
 scrambled Sobol points mapped through the normal quantile function.
 """
 
@@ -22,7 +22,7 @@ class Link(ABC):
 
     @classmethod
     def drawn(cls, n_samples: int, n_outputs: int, seed: int) -> Self:
-        """Link with its draws, for a net with ``n_outputs`` outputs."""
+        """Link with draws for ``n_outputs`` outputs."""
         return cls(standard_normals(n_samples, max(n_outputs, 2), seed))
 
     @abstractmethod
@@ -42,7 +42,7 @@ def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
 
 
 def centred(latent: LatentGaussian) -> LatentGaussian:
-    """The Gaussian over the logits minus their class mean. The probabilities stay the same."""
+    """Gaussian over the logits after subtracting their mean over classes. Probabilities stay the same."""
     covariance = latent.covariance - latent.covariance.mean(-1, keepdim=True)
     covariance = covariance - covariance.mean(-2, keepdim=True)
     return LatentGaussian(latent.mean - latent.mean.mean(-1, keepdim=True), covariance)
@@ -73,6 +73,6 @@ def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
 
 
 def log_coupled(difference: Tensor, widening: Tensor) -> Tensor:
-    """log p, shape (n, C), with p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj))."""
+    """log p (n, C), p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)), for differences d and widenings w (n, C, C)."""
     moderated = difference / (1 + widening).sqrt()
     return (-(-moderated).logsumexp(-1)).log_softmax(-1)

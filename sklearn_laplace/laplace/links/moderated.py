@@ -7,9 +7,9 @@ Here :math:`e_q` is the expected maximum of q standard normals. The effective nu
 probabilities of the probit link and is at least two.
 
 The constant :math:`k_q` matches the exact integral for q independent logits of large variance s². In this limit the
-softmax is an arg max. The probability of class c grows with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max
-z)]/s = e_q/(q s)`. Under the first formula, it grows at the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`. The constant
-makes both rates equal.
+softmax becomes an arg max. The probability of class c grows with the mean of its logit at the rate
+:math:`E[z_c 1(z_c = \max z)]/s = e_q/(q s)`. Under the first formula, it grows at the rate
+:math:`(q - 1)/(q^2 s \sqrt{2 k_q})`. The constant makes both rates equal.
 
 For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, which is MacKay's (1992) moderated logistic.
 """

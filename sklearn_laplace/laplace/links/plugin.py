@@ -1,4 +1,4 @@
-"""Plugin link: the softmax of the mean logits, which is the prediction of the network at the MAP weights."""
+"""Plugin link: the softmax of the mean logits, as in a prediction at the MAP weights."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from ._base import Link
 
 
 class Plugin(Link):
-    """softmax(mean). The mean ignores the epistemic covariance; ``variance`` still uses it.
+    """Softmax of the mean logits. Only :meth:`variance` uses the epistemic covariance.
 
     >>> import torch
     >>> Plugin(torch.zeros(1, 2)).mean(LatentGaussian(torch.zeros(1, 2), torch.eye(2)[None]))

@@ -54,7 +54,7 @@ def alternate(
     max_steps: int,
     short: bool = False,
 ) -> Mode:
-    """Train weights, prior precisions and dispersion jointly. Return the settled state with the best evidence.
+    """Train weights, prior precisions and dispersion jointly. Return the converged state with the best evidence.
 
     ``fit`` comes from a pass over the data at the initial weights. At most half of the ``max_steps`` Gauss–Newton steps
     precede the first move of a free prior, and at most a sixth follow each move. ``short``, for weights near a mode,
@@ -123,7 +123,7 @@ def _settle(
 
 
 def _moves(state: Mode, ratio: float) -> list[Hyper]:
-    """Proposals for the prior precisions: MacKay's, then a common factor, first in MacKay's direction."""
+    """Proposed prior precisions: MacKay's fixed point, then a common factor, first in MacKay's direction."""
     current = state.hyper.prior_precision
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision
     move = MACKAY_DAMPING * (target / current).log()
@@ -137,7 +137,7 @@ def _moves(state: Mode, ratio: float) -> list[Hyper]:
 
 
 def _updated(hyper: Hyper, proposal: Hyper) -> tuple[Hyper, bool]:
-    """Move the dispersion towards a proposal by a damped, limited step. Also return whether the step is small."""
+    """``hyper`` with dispersion moved towards a proposal by a damped, limited step, and whether the step is small."""
     move = MACKAY_DAMPING * math.log(proposal.dispersion / hyper.dispersion)
     move = min(max(move, -LONGEST_MOVE), LONGEST_MOVE)
     return replace(hyper, dispersion=hyper.dispersion * math.exp(move)), abs(move) < NEAR_DISPERSION

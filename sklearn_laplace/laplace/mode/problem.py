@@ -112,7 +112,7 @@ DECREMENT = 1e-10
 
 @dataclass(frozen=True)
 class Problem:
-    """The data of a mode search, as functions of the network."""
+    """Inputs of a mode search: functions of the network, and callbacks."""
 
     linearise: Callable[[Network], LaplaceFit]  # a pass over the data, with the curvature
     loss: Callable[[Network], DataLoss]
@@ -174,7 +174,7 @@ class _Objective:
 
 
 def _posterior(fit: LaplaceFit, hyper: Hyper, damping: float = 0.0) -> Posterior:
-    """Factorised posterior with precision H/φ + (1 + μ) diag(δ), at temperature 1."""
+    """Posterior whose precision matrix H/φ + (1 + μ) diag(δ) is factorised, at temperature 1; μ is ``damping``."""
     damped = replace(hyper, prior_precision=hyper.prior_precision * (1.0 + damping), temperature=1.0)
     return fit.posterior(damped, spectral=False)
 
@@ -238,7 +238,7 @@ def refine(
     *,
     is_far: bool = False,
 ) -> Mode:
-    """Converge to the mode at fixed hyperparameters, with a new linearisation at the final weights.
+    """Mode found by L-BFGS at fixed hyperparameters, with a new linearisation at the final weights.
 
     The metric is the posterior of ``fit``, damped by μ if ``is_far`` or if the undamped first step lowers L too little.
     """
@@ -291,7 +291,7 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """Weights (P,), objective and step size for the first of s, s/2, … that lowers L enough; or None."""
+    """Weights (P,), objective and step size for the first of ``size``, ``size``/2, … that lowers L enough; or None."""
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
         theta = objective.held(start + size * direction)

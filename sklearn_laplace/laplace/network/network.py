@@ -94,7 +94,7 @@ class Linearisation:
     inputs: Tensor  # (n, …)
     outputs: Tensor  # (n, C)
     pullback: Callable[[Tensor], FactoredJacobian]  # maps S (n, C, K) to SᵀJ
-    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # maps a scalar function of the outputs to (P, P)
+    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # maps a scalar function of outputs to its Hessian (P, P)
 
     def jacobian(self) -> FactoredJacobian:
         """Jacobian of the outputs, K = C."""
@@ -154,7 +154,7 @@ class Network:
         return moved
 
     def with_state_of(self, module: nn.Module) -> Network:
-        """Network with the current weights and buffers of the traced module."""
+        """Network with the weights and buffers of ``module``, which has the same architecture."""
         return replace(self, module=copy.deepcopy(module).eval().requires_grad_(False))
 
     # ------------------------------------------------------------------ evaluating
@@ -257,7 +257,7 @@ class Network:
         return tuple(name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None)
 
     def replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
-        """Replica that shares all tensors except those in ``replaced``. Tied tensors are replaced everywhere."""
+        """Replica of the module that shares all but the ``replaced`` tensors. Tied tensors are replaced everywhere."""
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
         return replicate(self.module, by_any_name, self.shallow)
 
@@ -325,7 +325,7 @@ class Network:
         return whole.tensors(torch.cat(parts))
 
     def _filled(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Complete each block's part of θ, to (…, size), with the module's values for elements that are not random."""
+        """Parts of θ, completed to (…, size) with the module's values of fixed elements."""
         if not self.layout.elements:
             return parts
         whole = replace(self, layout=replace(self.layout, elements={}))

@@ -26,7 +26,7 @@ class PosteriorPredictive(ABC):
 
     @abstractmethod
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
-        """Moments of the outputs of each row, float64, with the output samples if there are any."""
+        """Mean and covariance of each row's outputs, float64, with the output samples if there are any."""
 
     @abstractmethod
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:

@@ -3,8 +3,8 @@ r"""The sampled predictive: outputs :math:`f_{\theta_s}(x)` of the network itsel
 The samples are shared by all rows, so a prediction does not depend on the other rows. A batch of samples runs through
 the network in one pass (``torch.func``). If the module does not support this, the samples run one at a time.
 
-As the posterior narrows, this predictive converges to the linearised one. A wide Gaussian also covers weights for which
-the curvature at the mode is not valid.
+As the posterior narrows, this predictive converges to the linearised one. A wide Gaussian also covers weights where the
+quadratic approximation of the loss is poor.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ PASS_ELEMENTS = 2**22
 
 @dataclass(frozen=True)
 class MC(PosteriorPredictive):
-    """Moments over weight samples.
+    """Output moments over weight samples.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> module = torch.nn.Linear(1, 1, bias=False).double()

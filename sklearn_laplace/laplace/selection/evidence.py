@@ -85,7 +85,7 @@ def maximise_evidence(
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Issue a BoundWarning for values at a bound. Prior precisions at the upper bound count only if all are."""
+    """Issue a BoundWarning for values at a bound. Upper bounds of prior precisions count only if all are reached."""
     at_bounds = _at_bounds(fit, hyper, free_prior, free_dispersion)
     if at_bounds:
         n_more = len(at_bounds) - LISTED

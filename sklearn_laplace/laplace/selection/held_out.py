@@ -6,12 +6,13 @@ Each net is trained from its own initialisation, and its weights stay fixed. The
 times those used in training.
 
 For a Gaussian likelihood, the covariance at (fδ, φ) is φ times the covariance at (ρδ, 1), with :math:`\rho = f\varphi`.
-Let the held-out rows have errors :math:`e_n`, and variances :math:`V_n(\rho)` at (ρδ, 1), noise included. Then
+Let the held-out rows have prediction errors :math:`e_n`, and covariances :math:`V_n(\rho)` at (ρδ, 1), including noise.
+Then
 
 .. math:: L = -\tfrac12 \sum_n w_n \Big[ C \log 2\pi\varphi + \log |V_n(\rho)|
           + \tfrac1\varphi\, e_n^\top V_n(\rho)^{-1} e_n \Big].
 
-Two sums on a grid of ρ are therefore sufficient to select δ, φ or both, without the data.
+Two sums on a grid of ρ therefore suffice to select δ, φ or both, without the data.
 """
 
 import math
@@ -30,22 +31,22 @@ from ..structures._base import Eigenbasis
 
 DECADES, DECADES_WITHOUT_NOISE = 3, 6
 """The common factor of the precisions ranges over this many powers of ten above and below 1: for targets with noise,
-and for classes and counts. If nets separate the classes of few rows, the curvature almost vanishes, and so does the
-precision that maximises the evidence."""
+and for classes and counts. If nets separate the classes of a small table, the curvature almost vanishes, and so does
+the precision that maximises the evidence."""
 PER_DECADE, DEAR_PER_DECADE = 8, 2
 """Grid points per decade: if one eigendecomposition serves all of them, and if each needs a factorisation."""
 TOLERANCE = 0.002
 """Precisions are equivalent if log densities differ by at most this many nats per target, or by 1 nat in total."""
 WEAKEST = 0.3
 """Smallest factor of the prior precisions used in training, for targets with noise. Under a weaker prior, the wide
-posterior would explain varying noise, and nothing would be left for a noise model."""
+posterior would explain varying noise, and leave nothing for a noise model."""
 PROPORTIONAL = 1e-9
 """Relative difference up to which precisions count as a common multiple of those used in training."""
 
 
 @dataclass(frozen=True)
 class HeldOutErrors:
-    """Predictions of nets for their held-out rows, float64."""
+    """Prediction errors on held-out rows, with predictive variances, float64."""
 
     errors: Tensor  # e, (n, C), in the net's target units
     variance: Tensor  # of the predictions, without noise, (n, C)
@@ -55,7 +56,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Log density (nats) of held-out rows on a grid of m values of ρ; equal to ``constants`` without a dispersion."""
+    """Log density (nats) of held-out rows at m values of ρ; equal to ``constants`` if there is no dispersion."""
 
     unit: Tensor  # prior precisions used in training, (G,)
     ridge: Tensor  # ρ: common factor f, times φ if there is a dispersion, (m,)
@@ -209,7 +210,7 @@ def _covariances_in_basis(
 
 
 def _positive(matrices: Tensor) -> Tensor:
-    """Set negative eigenvalues, which result from rounding, to zero; shape (n, C, C)."""
+    """Matrices (n, C, C) with negative eigenvalues, which result from rounding, set to zero."""
     if matrices.shape[-1] == 1:
         return matrices.clamp_min(0.0)
     values, vectors = torch.linalg.eigh(matrices)

@@ -41,7 +41,7 @@ STRIDE, TOLERANCE = math.log(10), 0.15
 MAX_SWEEPS, GAIN = 5, 1e-3
 """Maximum number of sweeps over the coordinates, and the gain in nats below which a sweep is the last."""
 _Found = tuple[float, Hyper]
-"""Log density of a candidate and its hyperparameters. For candidates (ρ, 1), these are the best φ and δ = ρ/φ."""
+"""Log density and hyperparameters of a candidate. For candidates (ρ, 1), these are the best φ and δ = ρ/φ."""
 _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 
@@ -122,9 +122,9 @@ def select_loo(
 ) -> Hyper:
     """Return the hyperparameters that maximise the leave-one-out log density. Fixed values are kept.
 
-    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. With :func:`loo_path`, three passes
-    over the rows suffice. Otherwise each of about twenty points takes a few passes. Several precisions are optimised in
-    turn.
+    ``fit``, ``exact``, ``batches`` and ``density`` are as for ``loo_log_density``. With :func:`loo_path`, about four
+    passes over the rows suffice. Otherwise each of about fifteen points takes a few passes. Several precisions are
+    optimised in turn.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace import fit_laplace

@@ -49,7 +49,7 @@ class Curvature(ABC):
     """Sum over rows of JᵀS SᵀJ in the form of one structure, at unit dispersion."""
 
     accepts: ClassVar[frozenset[str]]
-    """Forms of a rule's contribution that the structure can use: "rows", "layers" (factors of rows), "matrix"."""
+    """Supported forms of a curvature rule's contribution: "rows", "layers" (factors of rows), "matrix"."""
 
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
     """Units that can have their own prior precision: "layer", "column" (an input column of a layer), "parameter"."""
@@ -68,12 +68,12 @@ class Curvature(ABC):
     """
 
     has_spectrum: ClassVar[bool] = True
-    """True if the eigenvalues of H cost less than a posterior. For one precision, the evidence then uses them."""
+    """True if the eigenvalues of H cost less than a posterior. For one prior precision, the evidence uses them."""
 
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """The curvature of zero rows. Subclasses have keywords for options."""
+        """Zero curvature, without rows. Subclasses have keywords for options."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -123,16 +123,16 @@ class Curvature(ABC):
         return torch.stack([tensor.double().sum() for tensor in tensors_in(self)]).sum()
 
     def eigenbasis(self) -> Eigenbasis | None:
-        """Eigenvectors of H, or None if H is approximated by blocks or Kronecker factors."""
+        """Eigenvalues and eigenvectors of H, or None if the structure is not exact."""
         return None
 
     def rotation(self, groups: Tensor) -> Rotation | None:
-        """Map from rows to covariances of their outputs, for prior ``groups`` (P,); None if no fixed basis exists."""
+        """Map from rows to covariances of their outputs, for prior ``groups`` (P,); None by default."""
         return None
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
-        """Factorise ``scale * H + diag(precision)``. A 0-d precision may cost less than one of shape (P,).
+        """Posterior with precision ``scale * H + diag(precision)``. A 0-d ``precision`` can cost less.
 
         ``scale`` is 1 / (temperature · dispersion^power), with the ``dispersion_power`` of the curvature rule.
         """
@@ -144,7 +144,7 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def n_parameters(self) -> int:
-        """Number P of weights."""
+        """Number of weights."""
 
     @property
     @abstractmethod
@@ -157,7 +157,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def logdet_precision(self) -> Tensor:
-        """log |P|, 0-d float64."""
+        """Log determinant of the precision P, 0-d float64."""
 
     @abstractmethod
     def apply_root(self, vectors: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def solve(self, vector: Tensor) -> Tensor:
-        """P⁻¹ v, shape (P,)."""
+        """Posterior covariance times ``vector``, shape (P,)."""
 
     @abstractmethod
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
@@ -176,7 +176,8 @@ class Posterior(ABC):
         r"""Covariance (n, C, C), float64, of each row's outputs if the row is left out, bounded by
         :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`.
 
-        The posterior precision loses :math:`J_n^\top S_n S_n^\top J_n`, with weight and scale in S (n, C, K).
+        The term :math:`J_n^\top S_n S_n^\top J_n` is subtracted from the posterior precision. ``factor`` is S, shape
+        (n, C, K), and includes the weight of the row and the scale.
         """
 
     @abstractmethod
@@ -185,18 +186,19 @@ class Posterior(ABC):
 
     @abstractmethod
     def marginal_variance(self) -> Tensor:
-        """Diagonal of P⁻¹, shape (P,)."""
+        """Diagonal of the posterior covariance, shape (P,)."""
 
     @abstractmethod
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        r"""Statistics for the derivatives of log |P| with respect to log δ of the G ``groups`` (P,), with Σ = P⁻¹.
+        r"""Statistics for the derivatives of the log determinant of the precision with respect to log δ of G groups.
 
-        They are :math:`\sum_{i \in g} \delta_i \Sigma_{ii}` (G,) and
+        ``groups`` (P,) holds the group index of each weight. With the covariance Σ, the statistics are
+        :math:`\sum_{i \in g} \delta_i \Sigma_{ii}` (G,) and
         :math:`\sum_{i \in g, j \in h} \delta_i \delta_j \Sigma_{ij}^2` (G, G).
         """
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """First result of :meth:`prior_statistics` alone, which may cost less."""
+        """First result of :meth:`prior_statistics`, possibly at lower cost."""
         return self.prior_statistics(groups, n_groups)[0]
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:

@@ -1,6 +1,6 @@
 r"""Block-diagonal structure: the exact block of every layer, without correlations between layers.
 
-:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, one dense curvature per block.
+For a linear layer, :math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`.
 """
 
 from __future__ import annotations

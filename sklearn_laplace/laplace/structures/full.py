@@ -25,7 +25,7 @@ MANY_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Full(Curvature):
-    """The dense curvature, of which only the lower block triangle is filled.
+    """Dense curvature with only the lower block triangle filled.
 
     Negative eigenvalues, which only occur if batches hold matrices (``Batch.matrix``), are treated as zero.
 
@@ -134,7 +134,7 @@ class Full(Curvature):
 
 @dataclass(frozen=True)
 class FullPosterior(Posterior):
-    """A dense root R of the covariance. A prediction costs O(n K P²), or O(n P²) for many columns."""
+    """Posterior with a dense root R of the covariance. A prediction costs O(n K P²), or O(n P²) for many columns."""
 
     half: Tensor  # R, or the Cholesky factor L of the precision, (P, P)
     logdet: Tensor  # log |P|, 0-d
@@ -155,7 +155,7 @@ class FullPosterior(Posterior):
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Elements per row of J R. With many outputs, a layer's inputs times R can be larger."""
+        """Elements per row of J R, or of a layer's inputs times R if that is larger."""
         widest = n_outputs if n_outputs < MANY_COLUMNS else max(n_outputs, *(block.outputs for block in blocks))
         return widest * self.n_parameters
 
@@ -177,7 +177,7 @@ class FullPosterior(Posterior):
         return projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Remove each row by Woodbury's formula, with an eigendecomposition of size K."""
+        """Covariance without each row, by Woodbury's formula with eigendecompositions of size K."""
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:

@@ -31,7 +31,7 @@ SAME_RATIOS = 1e-14
 
 @dataclass(frozen=True)
 class Functional(Curvature):
-    """All weighted rows, stored as factors.
+    """All weighted rows SᵀJ, stored as factors.
 
     >>> Functional.zero([ParameterBlock("w", 1, 2, factored=False)], torch.device("cpu")).eigenvalues().tolist()
     [0.0, 0.0]
@@ -49,7 +49,10 @@ class Functional(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes of factors, Gram matrix and factorisation: 8 M (Σ (O + I) + 3 M), M = N·K, or O·I for dense factors."""
+        """Bytes of factors, Gram matrix and factorisation: 8 M (Σ (O + I) + 3 M) with M = N·K.
+
+        Dense factors count O·I instead of O + I.
+        """
         row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (row_size + 3 * n_dual)
 
@@ -66,7 +69,7 @@ class Functional(Curvature):
         return type(self)(self.blocks, self.pieces + other.pieces, self.device)
 
     def subtract(self, other: Self) -> Self:
-        """Not supported: rows to remove would have to be found among the stored rows."""
+        """Not supported: individual stored rows cannot be found."""
         raise UnsupportedCombinationError(
             "hessian_structure='functional' stores the training rows and cannot remove rows from them. Use "
             "hessian_structure='full' (the same posterior), 'kron' or 'diag'."
@@ -92,7 +95,7 @@ class Functional(Curvature):
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
-        """J diag(1/ratios) Jᵀ for ratios (P,), cached because damped and undamped posteriors share them."""
+        """J diag(1/ratios) Jᵀ for precision ratios (P,), cached for posteriors that differ only in damping."""
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
             factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
             self._kept[:] = ratios, _gram(factors, factors, columns)
@@ -190,7 +193,7 @@ class FunctionalPosterior(Posterior):
         return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Remove each row by Woodbury's formula, within the span of the training rows to avoid cancellation."""
+        """Covariance without each row, by Woodbury's formula in the span of the training rows to avoid cancellation."""
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
         rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)
@@ -213,7 +216,7 @@ class FunctionalPosterior(Posterior):
         return torch.cat(parts)
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Statistics from the Gram matrix K_g of each group, by G solves of O(M³); holds 2 G matrices (M, M)."""
+        """Statistics from each group's Gram matrix K_g, by G solves of O(M³), with 2 G matrices (M, M) in memory."""
         counts = torch.bincount(groups, minlength=n_groups).double()
         grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
@@ -222,7 +225,7 @@ class FunctionalPosterior(Posterior):
         return counts - explained, second + torch.diag(counts - 2 * explained)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """n_g − s tr(C⁻¹ K_g); computed from the marginal variances if there are many groups."""
+        """n_g − s tr(C⁻¹ K_g) of each group, from marginal variances if there are many groups."""
         if n_groups * sum(block.width(1) for block in self.blocks) > self.n_parameters:
             zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
             return zeros.index_add(0, groups, self.precision * self.marginal_variance())
@@ -259,13 +262,13 @@ class FunctionalPosterior(Posterior):
         return torch.cat([factor.transposed_times(vectors) for factor in self.factors])
 
     def _explained(self, jacobian: FactoredJacobian) -> Tensor:
-        """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
+        """L⁻¹ Ĵ Ĵ*ᵀ, with Ĵ* from ``jacobian`` and L = ``factor``, (M, n·K)."""
         cross = _gram(self.factors, _matched(self.factors, jacobian), self._columns)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
 def padded(eigenvalues: Tensor, size: int) -> Tensor:
-    """The ``size`` largest of the ascending eigenvalues of a Gram matrix. If there are fewer, zeros precede them."""
+    """The ``size`` largest of the ascending ``eigenvalues``, preceded by zeros if there are fewer."""
     kept = eigenvalues[max(len(eigenvalues) - size, 0) :]
     return torch.cat([kept.new_zeros(size - len(kept)), kept])
 
@@ -279,7 +282,7 @@ def _empty(block: ParameterBlock, device: torch.device) -> Factor:
 
 
 def _positive(values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove eigenpairs whose eigenvalue is zero up to rounding."""
+    """Eigenpairs whose eigenvalues exceed rounding errors."""
     kept = values > 1e-14 * values.max() if len(values) else values > 0
     return values[kept], vectors[:, kept]
 
@@ -338,7 +341,7 @@ def _matched(factors: Sequence[Factor], jacobian: FactoredJacobian) -> list[Fact
 
 
 def _columns(blocks: Sequence[ParameterBlock], per_parameter: Tensor) -> list[Tensor]:
-    """Weights of :func:`_gram` for each block: (I,) with one value per column, else (O, I); (p,) for a dense block."""
+    """Weights of :func:`_gram` for each block: (I,) if equal within columns, else (O, I); (p,) if dense."""
     weights = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
         matrix = part.view(block.outputs, block.inputs)

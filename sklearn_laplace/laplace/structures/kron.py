@@ -288,12 +288,12 @@ class KronBlockPosterior:
         return self.output_basis.square() @ (1 / self.spectrum) @ self.input_basis.square().mT
 
     def shrinkage(self, columns: Tensor, n_groups: int) -> Tensor:
-        """First statistic of :meth:`Posterior.prior_statistics` with one group per column, O(O I + I²)."""
+        """First statistic of :meth:`Posterior.prior_statistics`, from each column's group (I,), O(O I + I²)."""
         shares = (self.precision[:, None] * self.input_basis.square()) @ (1 / self.spectrum).sum(0)
         return shares.new_zeros(n_groups).index_add(0, columns, shares)
 
     def prior_statistics(self, columns: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Both statistics of :meth:`Posterior.prior_statistics` with one group per column, O(O I² min(I, G²)).
+        """Both statistics of :meth:`Posterior.prior_statistics`, from each column's group (I,), O(O I² min(I, G²)).
 
         In the whitened basis, the covariance has one block for each eigenvector u_b of B. Let vᵢ be the rows of U,
         m_b row b of 1/m, and E_g = Σ_{i∈g} vᵢ vᵢᵀ. The second statistic is Σ_b m_bᵀ (E_g ∘ E_h) m_b. For many groups it

@@ -22,7 +22,7 @@ from ._base import RANK, Curvature
 from .functional import FunctionalPosterior, padded
 
 SLACK, PIECE = 2, 256
-"""Rows are added in pieces of max(``PIECE``, rank). If more than ``SLACK`` · rank rows result, they are truncated."""
+"""Rows are added in groups of max(``PIECE``, rank). If more than ``SLACK`` · rank rows result, they are truncated."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class LowRank(Curvature):
         return replace(self, kept=replace(self, kept=torch.cat([self._leading, other._leading]))._leading)
 
     def subtract(self, other: Self) -> Self:
-        """Not supported: the truncated part of the rows is lost."""
+        """Not supported: truncated parts of rows are lost."""
         raise UnsupportedCombinationError(
             "hessian_structure='low_rank' has truncated the training rows and cannot remove rows from them. Use "
             "hessian_structure='full', 'block_diagonal', 'kron' or 'diag'."
@@ -95,7 +95,7 @@ class LowRank(Curvature):
         return eigh(self.kept @ self.kept.mT)[1].mT[-self.rank :] @ self.kept
 
     def eigenvalues(self) -> Tensor:
-        """Squared singular values, padded with zeros or truncated to P."""
+        """Squared singular values of R, padded with zeros or truncated to P."""
         return self._eigenvalues
 
     @cached_property

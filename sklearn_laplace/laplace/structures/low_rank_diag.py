@@ -43,7 +43,7 @@ class InfBlock:
 
     @classmethod
     def of(cls, moments: EKFACBlock, diagonal: Tensor, rank: int) -> Self:
-        """Keep the ``rank`` largest moments, and the part of the exact diagonal (p,) that they do not explain."""
+        """Block with the ``rank`` largest moments, and the part of ``diagonal`` (p,) that they do not explain."""
         values = moments.values.flatten()
         kept = torch.zeros_like(values)
         largest = values.topk(min(rank, len(values))).indices

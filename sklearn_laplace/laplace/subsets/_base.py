@@ -1,4 +1,4 @@
-"""Base class of weight subsets. A subset depends on the traced network, and possibly on marginal variances."""
+"""Base class of weight subsets. A subset depends on the traced network and possibly marginal variances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Subset(ABC):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Supported forms of a rule's contribution; "layers" requires tensors that are random as a whole."""
+        """Supported forms of a curvature rule's contribution; "layers" requires tensors that are random as a whole."""
         return frozenset({"rows", "layers", "matrix"})
 
     @abstractmethod

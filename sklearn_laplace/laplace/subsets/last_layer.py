@@ -10,9 +10,9 @@ from ._base import Subset
 
 
 class LastLayer(Subset):
-    """Weights of the module with parameters that is called last, a linear layer or a convolution.
+    """Weights of the last called module with parameters, which must be a linear layer or a convolution.
 
-    No other layer may reach the outputs on a path that bypasses the last layer. In a network with several heads, the
+    No other weights may reach the outputs on a path that bypasses this module. With several heads, for example, the
     outputs of the other heads would have no variance.
 
     >>> from sklearn_laplace.laplace.network import trace

@@ -24,7 +24,7 @@ Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
 
 @dataclass(frozen=True)
 class Subnetwork(Subset):
-    """Selected modules and tensors; a mask selects single elements of a tensor.
+    """Selected modules and tensors; a mask selects single elements.
 
     A mask has the shape of its tensor. None selects a tensor, or all tensors of a module and of its submodules.
 
@@ -41,7 +41,7 @@ class Subnetwork(Subset):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Supported forms of a rule's contribution: only "rows" if a tensor is partly random."""
+        """Supported forms of a curvature rule's contribution: only "rows" if a tensor is partly random."""
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores in the trained network. Before training, :meth:`of` selects stand-ins."""
+    """Weights with the largest scores in the trained network. Before training, :meth:`of` selects other weights."""
 
     score: Score  # a value of ``SCORES``
     size: int | float  # number of weights, or share of all weights
@@ -110,7 +110,7 @@ class Scored(Subset):
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Stand-in for memory estimates: ``size`` weights in the fewest possible blocks, which need the most memory."""
+        """Network for memory estimates: ``size`` random weights in the fewest blocks, which need the most memory."""
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
