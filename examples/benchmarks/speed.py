@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._table.limits import MemoryBudget
 from sklearn_laplace._training.epochs import Watch, run_epochs
+from sklearn_laplace._training.progress import Task
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.evidence import log_evidence
@@ -424,7 +425,7 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
         network = trace(net.module_, rows.inputs[:10])
         hyper = Hyper(torch.ones(1, dtype=torch.float64, device=device))
         net.criterion_.bind(network, net.module_, network.scalar_prior(), hyper)
-        run_epochs(net, rows, Watch(1, None, lambda: False))
+        run_epochs(net, rows, Watch(lambda: False), Task())
 
     def default(batch: int, epochs: int) -> None:
         criterion = nn.CrossEntropyLoss if work.classes else nn.MSELoss

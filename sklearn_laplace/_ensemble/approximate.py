@@ -63,7 +63,9 @@ def approximate(
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
     settled = by_exact_evidence and options.map_precision is None
     settled = settled and same_sums and laid_out.structure in (Full, Functional)
-    origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
+    origin = SelectionState(
+        mode.hyper, mode.fit.prior.names, everything.parameter_names, options.as_trained if settled else None
+    )
     return fit, origin
 
 

@@ -87,7 +87,7 @@ def with_copy(
     data = request.data
     mask = held_out_rows(data.X, data.targets, 1, FOLDS_OF_MANY)[0]
     seen = replace(request, data=data.taken(np.flatnonzero(~mask)), is_member=True)
-    seen = replace(seen, warm_start=trained.warm_start().of_member())
+    seen = replace(seen, warm_start=replace(trained.warm_start(), theta=None))
     with task.subtask("copy", STAGES) as stages:
         copy = cached_training(train, seen, stages)
     assert isinstance(copy, MapResult)

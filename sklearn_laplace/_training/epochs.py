@@ -20,6 +20,7 @@ from .._table.limits import budget_for
 from ..errors import NonFiniteError, NonFiniteLossError
 from ..laplace.evidence import mackay_fixed_point
 from ..laplace.fit import Hyper, TrainingRows
+from ..laplace.mode.alternating import MACKAY_DAMPING
 from ..laplace.mode.problem import Problem
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
@@ -100,27 +101,30 @@ def _one_row(net: NeuralNet, n_rows: int) -> ValueError:
     )
 
 
-def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
-    """Train an initialised net in place for its ``max_epochs`` and return the number of epochs run."""
-    if net.max_epochs <= 0:
-        return 0
-    if isinstance(net.optimizer_, LateAdam):
-        net.optimizer_.make()
-    net.callbacks_ = [*net.callbacks_, ("laplace_watch", watch)]
-    data = RowsDataset(rows)
-    y = rows.targets.cpu().numpy()
-    net.notify("on_train_begin", X=data, y=y)
-    try:
-        net.fit_loop(data, y)
-    except KeyboardInterrupt as stop:
-        if not _raised_by_callback(stop):
+def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch, task: Task) -> None:
+    """Train an initialised net in place for its ``max_epochs``, as a subtask of ``task``."""
+    # A skorch net of the user prints its own table of epochs.
+    shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
+    with task.subtask("epochs", net.max_epochs) as epochs, Steps(epochs, net.max_epochs, **shown) as steps:
+        if net.max_epochs <= 0:
+            return
+        if isinstance(net.optimizer_, LateAdam):
+            net.optimizer_.make()
+        ours = ("laplace_progress", EpochTasks(epochs, steps)), ("laplace_watch", watch)
+        net.callbacks_ = [*net.callbacks_, *ours]
+        data = RowsDataset(rows)
+        y = rows.targets.cpu().numpy()
+        net.notify("on_train_begin", X=data, y=y)
+        try:
+            net.fit_loop(data, y)
+        except KeyboardInterrupt as stop:
+            if not _raised_by_callback(stop):
+                raise
+        except ValueError as error:
+            if str(error).startswith("Expected more than 1 value per channel"):
+                raise _one_row(net, len(data)) from error
             raise
-    except ValueError as error:
-        if str(error).startswith("Expected more than 1 value per channel"):
-            raise _one_row(net, len(data)) from error
-        raise
-    net.notify("on_train_end", X=data, y=y)
-    return len(net.history)
+        net.notify("on_train_end", X=data, y=y)
 
 
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
@@ -183,10 +187,6 @@ def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
     return NeuralNet.notify.__code__ in frames
 
 
-EPOCH_DAMPING = 0.7
-"""Fraction of the logarithmic distance to the target by which an evidence step moves the hyperparameters."""
-
-
 def train_epochs(
     net: NeuralNet,
     rows: TrainingRows,
@@ -216,12 +216,8 @@ def train_epochs(
 
     free = free_prior or plan.free_dispersion
     try:
-        # A user's skorch net prints its own table of epochs.
-        shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
-        with task.subtask("epochs", net.max_epochs) as epochs, Steps(epochs, net.max_epochs, **shown) as steps:
-            net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs, steps))]
-            period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
-            run_epochs(net, rows, Watch(plan.is_over, between if free else None, period))
+        period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
+        run_epochs(net, rows, Watch(plan.is_over, between if free else None, period), task)
     except NonFiniteLossError:
         problem.linearise(network)  # if the initial outputs are not finite, this error names the layer
         raise
@@ -229,6 +225,6 @@ def train_epochs(
 
 
 def _part_of_the_way(hyper: Hyper, target: Hyper) -> Hyper:
-    precision = hyper.prior_precision * (target.prior_precision / hyper.prior_precision) ** EPOCH_DAMPING
-    dispersion = hyper.dispersion * (target.dispersion / hyper.dispersion) ** EPOCH_DAMPING
+    precision = hyper.prior_precision * (target.prior_precision / hyper.prior_precision) ** MACKAY_DAMPING
+    dispersion = hyper.dispersion * (target.dispersion / hyper.dispersion) ** MACKAY_DAMPING
     return replace(hyper, prior_precision=precision, dispersion=dispersion)

@@ -24,10 +24,10 @@ from ..laplace.structures import Diag
 from ..laplace.torch_state import single_thread
 from ..nets.given_net import copied
 from ..nets.skorch_net import finish
-from .epochs import Annealing, EpochTasks, Watch, hold_out, run_epochs
+from .epochs import Annealing, Watch, hold_out, run_epochs
 from .fit_map import n_dual_rows
 from .plan import GivenNet, Plan, grouped
-from .progress import Steps, Task
+from .progress import Task
 
 MODULE_LR = 0.02
 """Initial learning rate of a module without a skorch net."""
@@ -115,11 +115,7 @@ def _run(net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task:
         past = None if plan.previous is None else plan.previous.fit
         net.criterion_.bind(network, net.module_, prior, plan.start(network, prior), past)
     between = (lambda net: net.criterion_.update_dispersion()) if plan.free_dispersion else None
-    # A user's skorch net prints its own table of epochs.
-    shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
-    with task.subtask("epochs", net.max_epochs) as stage, Steps(stage, net.max_epochs, **shown) as steps:
-        net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(stage, steps))]
-        run_epochs(net, rows, Watch(plan.is_over, between))
+    run_epochs(net, rows, Watch(plan.is_over, between), task)
 
 
 def _given(

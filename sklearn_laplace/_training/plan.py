@@ -131,10 +131,6 @@ class WarmStart:
     dispersion: float  # φ
     by_evidence: bool = True  # the prior precisions maximise the evidence
 
-    def of_member(self) -> WarmStart:
-        """Warm start of a further member: the same hyperparameters, and its own initial weights."""
-        return replace(self, theta=None)
-
     @property
     def hyper(self) -> Hyper:
         return Hyper(torch.from_numpy(self.prior_precision), self.dispersion)
@@ -228,10 +224,6 @@ class MapResult:
         theta, precision = self.mode.fit.network.theta, self.mode.hyper.prior_precision
         return WarmStart(theta.cpu().numpy(), precision.cpu().numpy(), self.mode.hyper.dispersion, self.by_evidence)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.mode.fit.network.parameter_names
-
 
 @dataclass(frozen=True)
 class GivenNet:
@@ -294,30 +286,6 @@ class FitRequest:
     is_member: bool = False  # a member after the first, with the prior precisions of its warm start
     stream: RowStream | None = None
     saved: Checkpoint = field(default_factory=Checkpoint)  # state of a killed process
-
-    @classmethod
-    def of(
-        cls,
-        kind: str,
-        parameters: Mapping[str, Any],
-        resolved: Options,
-        data: PreparedData,
-        seeds: list[int],
-        *,
-        stream: RowStream | None,
-        saved: Checkpoint,
-    ) -> FitRequest:
-        """Request for prepared rows; their unmerged copy is stored in ``kept``."""
-        return cls(
-            kind=kind,
-            parameters=parameters,
-            resolved=resolved,
-            data=replace(data, unmerged=None),
-            kept=data.unmerged,
-            seeds=seeds,
-            stream=stream,
-            saved=saved,
-        )
 
     def with_parameters(self, parameters: Mapping[str, Any]) -> FitRequest:
         """Request with other parameters. They are resolved unless they are the same mapping as before."""

@@ -142,8 +142,10 @@ NOISY, NOISY_WIDTH = 0.1, 0.5
 factor of the number of units for many rows. Noise hides the detail that wider nets would learn."""
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
 """Candidates of the trial: prior precision of the weights, and probability of dropout."""
-STRONGEST_PRIOR, PILOT_STEPS, PILOT_ROWS = 2.0, 400, 150
-"""Maximum prior precision in training; maximum number of steps and minimum number of held-out rows in the trial."""
+STRONGEST_PRIOR = max(prior for prior, _ in REGULARISATIONS)
+"""Maximum prior precision in training."""
+PILOT_STEPS, PILOT_ROWS = 400, 150
+"""Maximum number of steps and minimum number of held-out rows in the trial."""
 MOST_INPUTS = 512
 """Maximum number of encoded inputs. With many columns, each column has fewer bins."""
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +36,6 @@ MOST_FACTOR = 8.0
 """Maximum factor of the outputs for classes, and maximum of its inverse."""
 SPARE = 2**16
 """Number of random values of :class:`Dropout` in addition to those of two batches."""
-HALF_A_ROW = 0.5
-"""Weight that each class has in addition to its rows, when the frequencies of the classes are estimated."""
 
 
 def of_mixture(log_densities: Tensor, shares: Tensor, n_nets: int) -> Tensor:
@@ -60,76 +57,57 @@ def of_mixture(log_densities: Tensor, shares: Tensor, n_nets: int) -> Tensor:
     return torch.minimum(larger, log_densities.amax(0))
 
 
-class Loss(Protocol):
-    """Loss of the outputs of K nets."""
-
-    @property
-    def first_noise(self) -> float:
-        """Noise level φ of the first cycle."""
-
-    @property
-    def has_noise(self) -> bool:
-        """True if φ is set to the held-out error after each cycle; otherwise φ stays 1."""
-
-    def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Terms (K, n, C) or (K, n, 1) of the loss, and its derivative (K, n, C) with respect to the outputs (K, n, C).
-
-        Targets are (n, C), or (n,) for classes; factors of the terms are (K, n, 1) or (K, n, C).
-        """
-
-    def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
-        """Outputs (C,) of all nets before the training; None to keep the outputs of the given nets."""
-
-    def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
-        """Errors (K, n), float64, for comparing training runs; ``precision`` is a factor of squared errors."""
-
-    def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
-        """Show the mean errors (K,) of held-out rows."""
-
-
 class Squares:
-    """The loss is half the squared errors; the errors of held-out rows are the squared errors."""
+    """Loss of the outputs (K, n, C) of K nets: half the squared errors. Errors of held-out rows are squared errors."""
 
-    has_noise: ClassVar[bool] = True
-    first_noise: ClassVar[float] = 0.1  # in units of the target variance
+    has_noise = True  # φ is set to the held-out error after each cycle; without noise, φ stays 1
+    first_noise = 0.1  # φ of the first cycle, in units of the target variance
 
     def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """½ factor · error², and factor · error."""
+        """Terms ½ factor · error² (K, n, C), and their derivatives factor · error with respect to the outputs.
+
+        Targets are (n, C); factors are (K, n, 1) or (K, n, C).
+        """
         errors = outputs - targets
         slope: Tensor = errors * factors
         return errors.mul_(slope).mul_(0.5), slope
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
-        """None: targets are standardised."""
+        """Outputs (C,) of all nets before the training, or None: targets are standardised."""
         return None
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
-        """Mean over the outputs of precision · squared error."""
+        """Errors (K, n), float64, for comparing training runs: mean over the outputs of precision · squared error."""
         return ((outputs - targets.double()).square() * precision).mean(-1)
 
     def show(self, steps: Steps, errors: Tensor, n_outputs: int) -> None:
+        """Show the mean errors (K,) of held-out rows."""
         steps.score(errors, n_outputs)
 
 
-@dataclass(frozen=True)
 class NegativeLog:
     """Negative log likelihood of classes or counts, in nats, for a likelihood without dispersion."""
 
-    likelihood: Likelihood
-    has_noise: ClassVar[bool] = False
-    first_noise: ClassVar[float] = 1.0
+    has_noise = False
+    first_noise = 1.0
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        self.likelihood = likelihood
 
     def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """factor · nll of each row, and factor · residual."""
+        """Terms factor · nll (K, n, 1), and their derivatives factor · residual (K, n, C).
+
+        Targets are (n, C), or (n,) for classes; factors are (K, n, 1).
+        """
         flat, repeated = self._flat(outputs, targets)
         loss = self.likelihood.nll(flat, repeated).view(*outputs.shape[:2], 1)
         return loss * factors, self.likelihood.residual(flat, repeated).view_as(outputs) * factors
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
-        """Logits of the class frequencies; half a row is added to each class, since a rare class may be missing."""
+        """Logits (C,) of the class frequencies plus half a row, as a rare class may be missing; None for counts."""
         if not self.likelihood.over_classes:
             return None
-        logs = (targets.bincount(weights.double(), minlength=max(n_outputs, 2)) + HALF_A_ROW).log()
+        logs = (targets.bincount(weights.double(), minlength=max(n_outputs, 2)) + 0.5).log()
         return logs[1:] - logs[:1] if n_outputs == 1 else logs - logs.mean()
 
     def errors(self, outputs: Tensor, targets: Tensor, precision: Tensor | float = 1.0) -> Tensor:
@@ -167,6 +145,9 @@ class NegativeLog:
     def _flat(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs of all nets as rows (K n, C), and the target of each such row."""
         return outputs.flatten(0, 1), targets.repeat(len(outputs), *[1] * (targets.ndim - 1))
+
+
+Loss = Squares | NegativeLog
 
 
 def loss_of(likelihood: Likelihood) -> Loss:
