@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._table.limits import MemoryBudget
 from .._table.rows import PreparedData
-from .._training.plan import MapResult, SelectionState, grouped, posterior_layout, selected
+from .._training.plan import MapResult, SelectionState, grouped, posterior_layout
 from ..laplace.fit import Hyper, LaplaceFit, Rows, TrainingRows, fit_laplace
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
@@ -58,7 +58,7 @@ def approximate(
     else:
         # With a previous posterior, fit_laplace also adds the previous rows, so training's gradient is not reused.
         known = None if options.previous is not None else laid_out.network.vector(everything.tensors(fit.gradient))
-        fit = laid_out.fit(everything, rows, gradient=known)
+        fit = laid_out.fit(rows, gradient=known)
     # The hyperparameters are settled if training has already maximised the evidence of this very posterior.
     by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
     settled = by_exact_evidence and options.map_precision is None
@@ -102,8 +102,8 @@ class PosteriorLayout:
         """True if a curvature has this structure with the same options."""
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
-    def fit(self, everything: Network, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Fit to all rows, with several workers if ``gradient`` is given and the structure is a sum over rows."""
+    def fit(self, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
+        """Fit to rows, with several workers if ``gradient`` is given and the structure sums over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)
@@ -115,15 +115,6 @@ class PosteriorLayout:
         if gradient is not None:
             return shared_out(data_pass, rows.chunks(share), n_jobs, gradient=gradient)
         return data_pass(rows.chunks(share), past=None if options.previous is None else options.previous.fit)
-
-    def refit(self, net: Network, rows: TrainingRows) -> LaplaceFit:
-        """Laplace fit of ``net`` to other rows, in one pass."""
-        options = self.options
-        chunks = rows.chunks(options.memory.pass_rows(self.structure, self.network, self.n_columns, self.n_bytes))
-        network = selected(net, self.example, options)
-        return fit_laplace(
-            network, options.likelihood, options.rule, self.structure, self.prior, chunks, **self.settings
-        )
 
 
 def pass_over(

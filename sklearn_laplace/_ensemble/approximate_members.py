@@ -34,7 +34,7 @@ from .._training.batches import FORWARD_ROWS, RowStream, held_out_by_hash
 from .._training.built_in import initialised
 from .._training.plan import FitRequest, MapResult, SelectionState, fixed_dispersion, tempering
 from .._training.progress import Clock
-from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace, some_rows
+from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, fit_laplace
 from ..laplace.leave_one_out.rows import gaussian_density, linear_rows
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.mode.problem import Mode
@@ -228,12 +228,12 @@ def _levels(joint_nets: JointMembers, hypers: Sequence[Hyper]) -> Tensor:
 
 
 def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRows) -> HeldOutRepeats:
-    """Held-out errors and predicted variances of a sample of rows."""
+    """Held-out errors of rows for the calibration, of a sample if a model of their noise was trained."""
     (error, variance, noise), weights = passes.errors, rows.weights.double()
     levels = _levels(joint_nets, passes.hypers)[:, None, None]
     repeats = HeldOutRepeats(error, variance, levels * noise, None, weights, joint_nets.repeat_shares)
     if passes.trained is None:
-        return repeats.taken(some_rows(len(rows), MOST_ROWS).to(weights.device))
+        return repeats
     known = passes.trained.some(MOST_ROWS)
     return repeats.under(known.chosen, levels, known.left_out())
 

@@ -64,9 +64,7 @@ class HeldOutRepeats:
 
     def some(self, most: int) -> HeldOutRepeats:
         """Random sample of at most ``most`` rows, with a fixed seed."""
-        return self.taken(some_rows(len(self.weights), most).to(self.weights.device))
-
-    def taken(self, chosen: Tensor) -> HeldOutRepeats:
+        chosen = some_rows(len(self.weights), most).to(self.weights.device)
         errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))
         log_variance = None if self.log_variance is None else self.log_variance[chosen]
         return HeldOutRepeats(errors, variance, noise, log_variance, self.weights[chosen], self.shares)

@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 import joblib
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor
 
 from .._table.limits import held
@@ -27,7 +28,7 @@ from ..laplace.torch_state import single_thread
 from ..nets.stacked import StackedNets, StackedPass, is_built_in, is_same_kind
 from ..options.resolved import Options
 from ..options.training import WEIGHTINGS
-from .joint_members import by_evidence, by_stacking
+from .joint_members import by_stacking
 from .member import Member, with_sum
 
 T = TypeVar("T")
@@ -310,7 +311,7 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     if left_out is None or len(members) == 1:
         return Ensemble.of(members, ensemble.shares)
     if not left_out:
-        return replace(ensemble, weights=by_evidence(np.array([member.log_evidence for member in members])))
+        return replace(ensemble, weights=softmax([member.log_evidence for member in members]))
     kept = [member.kept.weights for member in members if member.kept is not None]
     if not kept:
         return ensemble

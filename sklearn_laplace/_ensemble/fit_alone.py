@@ -9,11 +9,9 @@ Warnings about members after the first are recorded, and issued after all of the
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import joblib
 import numpy as np
@@ -41,30 +39,18 @@ from .target_noise import ROUNDS, Noise, best_overdispersion
 
 OF_MEMBERS = ClippedWarning, JitterWarning
 """Warnings that concern a single net."""
-Caught: TypeAlias = "list[warnings.WarningMessage]"
 
 
-@contextmanager
-def kept_back() -> Iterator[Caught]:
-    """Yield a list that records the warnings of the block."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield caught
-
-
-def issue(caught: Caught, *, of_others: bool) -> None:
-    """Issue recorded warnings, but only one about jitter.
-
-    For later members (``of_others``), issue only one about clipping, and none about bounds.
-    """
+def issue(caught: list[warnings.WarningMessage]) -> None:
+    """Issue the recorded warnings of later members: only one of each of ``OF_MEMBERS``, and none about bounds."""
     issued: set[type[Warning]] = set()
     for record in caught:
         message: Warning | str = record.message
         if issubclass(record.category, OF_MEMBERS):
-            if record.category in issued and (of_others or issubclass(record.category, JitterWarning)):
+            if record.category in issued:
                 continue
-            message = f"another member of the ensemble: {message}" if of_others else message
-        elif of_others and issubclass(record.category, BoundWarning):
+            message = f"another member of the ensemble: {message}"
+        elif issubclass(record.category, BoundWarning):
             continue
         issued.add(record.category)
         warnings.warn_explicit(message, record.category, record.filename, record.lineno)
@@ -139,9 +125,10 @@ def fit_alone(
     # The tasks are numbered before the threads start.
     tasks = [task.subtask("member", STAGES, place=(k + 2, n_others + 1), n_jobs=n_jobs) for k in range(n_others)]
     fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
-    with kept_back() as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         members = joblib.Parallel(n_jobs, require="sharedmem")(fits)
-    issue(caught, of_others=True)
+    issue(caught)
     return Ensemble.of([first, *filter(None, members)])
 
 

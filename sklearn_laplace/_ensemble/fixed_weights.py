@@ -258,10 +258,10 @@ def approximate_given(trained: GivenNet, data: PreparedData, options: Options) -
     names = trained.network.parameter_names
     origin = SelectionState(trained.hyper, trained.prior.names, names, None)
     if not _has_scores(options):
-        return layout.fit(trained.network, rows), origin
+        return layout.fit(rows), origin
     scores, left_out = None, None
     if len(validation):
-        fit = layout.fit(trained.network, rows)
+        fit = layout.fit(rows)
         scored = _dual_if_cheaper(fit, rows, layout)
         parts = [(scored, validation.chunks(CHUNK))]
         if options.likelihood.has_dispersion and len(validation) < FEW:
@@ -315,18 +315,18 @@ def _folds(
     several = len(folds) > 1
     folds = folds if len(rows) <= SMALL_ROWS else folds[:1]
     if not (several and layout.options.likelihood.has_dispersion):
-        return layout.fit(everything, rows), []
+        return layout.fit(rows), []
     others = [other_rows(fold, len(rows)) for fold in folds]
     if layout.structure.is_monoid:
-        of_folds = [layout.refit(everything, rows.taken(fold)) for fold in folds]
+        of_folds = [layout.fit(rows.taken(fold)) for fold in folds]
         if len(folds) == 1:
-            without = [layout.refit(everything, rows.taken(others[0]))]
+            without = [layout.fit(rows.taken(others[0]))]
         else:
             without = [reduce(LaplaceFit.merge, [f for f in of_folds if f is not part]) for part in of_folds]
         fit = without[0].merge(of_folds[0])
     else:
-        fit = layout.fit(everything, rows)
-        without = [layout.refit(everything, rows.taken(index)) for index in others]
+        fit = layout.fit(rows)
+        without = [layout.fit(rows.taken(index)) for index in others]
     without = [_dual_if_cheaper(f, rows.taken(index), layout) for f, index in zip(without, others, strict=True)]
     errors = _left_out_errors(everything, rows, fit, layout)
     if errors is None:

@@ -94,12 +94,6 @@ EM_STEPS = 100
 """Number of expectation-maximisation steps from equal weights; further steps hardly change the density of new rows."""
 
 
-def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
-    """Weights (k,) in proportion to exp(log evidence)."""
-    weights: np.ndarray = softmax(log_evidences)
-    return weights
-
-
 def by_stacking(
     log_densities: np.ndarray, row_weights: np.ndarray, updated: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> np.ndarray:

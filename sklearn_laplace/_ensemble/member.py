@@ -135,7 +135,9 @@ class Member:
         moments = self.fit.likelihood.predict(latent, dispersion, link)
         if varying is None:
             return Components.of(moments)
-        return varying.components(moments, varying.nodes(x) if nodes is None else nodes, dispersion)
+        weights, values = varying.nodes(x) if nodes is None else nodes
+        mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
+        return Components(weights, mean, epistemic, dispersion * values)
 
     def draws(self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws (n, C, n_samples) of the outputs of the network or its linearisation."""

@@ -40,7 +40,7 @@ from ..errors.warn import warn_user
 from ..laplace.curvatures import GGN
 from ..laplace.evidence import log_evidence
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, fit_laplace, some_rows
-from ..laplace.latent import Components, LatentGaussian, Predictive
+from ..laplace.latent import LatentGaussian, Predictive
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links._base import Link
 from ..laplace.mode.alternating import alternate
@@ -144,13 +144,6 @@ class NoiseModel:
         weights, values = self.nodes(inputs)
         return weights.new_ones(1), (values @ weights)[..., None]
 
-    @staticmethod
-    def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
-        """Predictive of rows under the noise φ e^h, from ``moments`` without noise and the result of :meth:`nodes`."""
-        weights, values = nodes
-        mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
-        return Components(weights, mean, epistemic, dispersion * values)
-
     def warn_at_bounds(self, inputs: Tensor) -> None:
         """Issue ``BoundWarning`` if |h| is at its bound for some rows."""
         at_bound = self.ratios(inputs).log().abs().amax(1) > REACH - 1e-6
@@ -179,14 +172,8 @@ class TrainedNoise:
     def some(self, most: int) -> TrainedNoise:
         """Return the model with at most ``most`` rows, sampled with a fixed seed."""
         sample = some_rows(len(self.chosen), most).to(self.chosen.device)
-        return replace(
-            self,
-            chosen=self.chosen[sample],
-            inputs=self.inputs[sample],
-            errors=self.errors[sample],
-            variance=self.variance[sample],
-            weights=self.weights[sample],
-        )
+        of_rows = "chosen", "inputs", "errors", "variance", "weights"
+        return replace(self, **{name: getattr(self, name)[sample] for name in of_rows})
 
     def left_out(self) -> LatentGaussian:
         """Leave-one-out predictions of h at the training rows, by one Newton step each, with independent outputs."""

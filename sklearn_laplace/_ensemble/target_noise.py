@@ -39,7 +39,6 @@ from torch import Tensor
 
 from ..distributions.poisson_log_normal import N_NODES, hermite
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, Rows, TrainingRows, some_rows
-from ..laplace.latent import Components, Predictive
 from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods import NegativeBinomial
 from ..laplace.likelihoods._base import Likelihood
@@ -77,10 +76,6 @@ class TargetNoise:
 
     def merged_nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         return self.nodes(inputs)
-
-    @staticmethod
-    def components(moments: Predictive, nodes: tuple[Tensor, Tensor], dispersion: float) -> Components:
-        return NoiseModel.components(moments, nodes, dispersion)
 
 
 Noise = NoiseModel | TargetNoise | None

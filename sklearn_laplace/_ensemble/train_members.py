@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .._table.rows import PreparedData
 from .._training.batched import seconds_of_step, train_stacked
-from .._training.batches import RowNoise, RowStream, StreamedBatches, held_out_by_hash
+from .._training.batches import RowNoise, StreamedBatches, held_out_by_hash
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.plan import NOISELESS, FitRequest, grouped, posterior_layout
 from .._training.progress import Clock, Steps, Task
@@ -98,7 +98,12 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     if is_few and leaves_layers_open(request.parameters):
         recipes += (linear(recipes[0]),)
     n_members = FOLDS_OF_FEW if is_few else FOLDS_OF_MANY  # of a repeat
-    held_out = torch.from_numpy(_held_out(data, len(recipes), n_members, stream)).to(rows.inputs.device)
+    masks = (
+        held_out_rows(data.X, data.targets, len(recipes), n_members)
+        if stream is None
+        else held_out_by_hash(data, len(recipes))  # folds of a stream are sets of hashes
+    )
+    held_out = torch.from_numpy(masks).to(rows.inputs.device)  # (K, n), True for rows that a member holds out
     repeats: list[tuple[JointMembers, Tensor]] = []
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
@@ -140,13 +145,6 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     if len(by_repeat) == 1:
         return by_repeat[0]
     return JointMembers.of_repeats(by_repeat, shares_of(rows, outputs, noise, least))
-
-
-def _held_out(data: PreparedData, n_repeats: int, n_folds: int, stream: RowStream | None) -> np.ndarray:
-    """Mask (K, n) of the rows held out from each member; hashes determine the folds of a stream."""
-    if stream is None:
-        return held_out_rows(data.X, data.targets, n_repeats, n_folds)
-    return held_out_by_hash(data, n_repeats)
 
 
 def arguments_of(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:

@@ -52,8 +52,10 @@ def posterior_layout(
 
     M is the number of rows times the number of columns of the output factor S (``laplace/jacobian/jacobian.py``). The
     bytes include those of a previous posterior.
+    Biases have separate blocks in the network if the structure needs them.
     """
-    network, rule, memory = selected(everything, rows.inputs, options), options.rule, options.memory
+    laid_out = everything.with_separate_biases() if options.separate_biases else everything
+    network, rule, memory = options.subset.of(laid_out, rows.inputs), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, rows.n_outputs)
     n_dual = len(rows) * n_columns
     grouped(network, everything.parameter_names, options)
@@ -70,12 +72,6 @@ def posterior_layout(
     settings = options.of_structure(structure)
     n_bytes = memory.require(structure, network, n_dual + n_previous, n_columns, rule, **settings)
     return network, structure, n_dual, n_bytes
-
-
-def selected(everything: Network, example: Tensor, options: Options) -> Network:
-    """Network restricted to the weights with a posterior, with separate bias blocks if the structure needs them."""
-    laid_out = everything.with_separate_biases() if options.separate_biases else everything
-    return options.subset.of(laid_out, example)
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
