@@ -33,11 +33,11 @@ from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.links import LINKS
 from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.selection import SELECTIONS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS
 from sklearn_laplace.options import resolve
-from sklearn_laplace.options.prior import PRIOR_STRUCTURES
 from sklearn_laplace.options.resolved import DISPERSION_RULES
 
 PACKAGE = pathlib.Path(sklearn_laplace.__file__).parent
@@ -90,7 +90,7 @@ MOST_BASES = 5
 OPTION_STRINGS = {
     *resolve.STD_KINDS,
     *DISPERSION_RULES,
-    *PRIOR_STRUCTURES,
+    *GROUPINGS,
     *(key for registry in REGISTRIES.values() for key in registry),
     "auto",
     "same",

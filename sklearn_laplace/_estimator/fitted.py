@@ -422,7 +422,7 @@ class FittedModel(ABC):
         require_fitted(self)
         hyper = self.hyper_
         if prior_precision is not None:
-            precisions = choice("prior_precision", prior_precision, [], array=True).value
+            precisions = choice("prior_precision", prior_precision, []).value
             groups = self.laplace_.prior.n_groups
             if precisions is None or precisions.size not in (1, groups):
                 raise ValueError(
@@ -437,7 +437,7 @@ class FittedModel(ABC):
                 "Omit sigma_noise."
             )
         if sigma_noise is not None:
-            sigma = choice("sigma_noise", sigma_noise, [], array=True).value
+            sigma = choice("sigma_noise", sigma_noise, []).value
             assert sigma is not None
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
         if temperature is not None:

@@ -67,10 +67,6 @@ class Column:
     spread: tuple[float, ...] = ()  # quantiles of numbers or codes at ``MIDDLES``
     cycles: tuple[float, ...] = ()  # periods, in days, with which dates are encoded
 
-    @property
-    def flagged(self) -> bool:
-        return self.has_missing and not self.is_empty
-
     @cached_property
     def level_kinds(self) -> set[str]:
         """Kinds of the levels in the training rows: "text", "numbers" or both."""

@@ -95,12 +95,12 @@ class Table:
 
     @property
     def flagged(self) -> tuple[bool, ...]:
-        return tuple(column.flagged for column in self.columns)
+        return tuple(column.has_missing and not column.is_empty for column in self.columns)
 
     @property
     def n_added(self) -> int:
         """Number of further inputs of the net: missing-value indicators, and a sine and a cosine for each cycle."""
-        return sum(column.flagged + 2 * len(column.cycles) for column in self.columns)
+        return sum(self.flagged) + 2 * sum(len(column.cycles) for column in self.columns)
 
     @property
     def numeric(self) -> np.ndarray:

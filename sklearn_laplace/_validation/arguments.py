@@ -168,28 +168,28 @@ class Choice:
         return self.value is None
 
 
-def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """Return a :class:`Choice`: a positive number, an array if ``array``, or a rule; else raise ``ValueError``."""
+def choice(option: str, value: object, rules: Sequence[str]) -> Choice:
+    """Return a choice: positive numbers with at most one axis, or a rule's name; else raise ``ValueError``."""
     alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
     if isinstance(value, str) and rules:
         lookup(option, value, dict.fromkeys(rules), "a finite number above zero")
         return Choice(None, value)
-    numbers = _float_array(value, 1 if array else 0)
+    numbers = _float_array(value)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise ValueError(f"{option}={shown(value)} has to be a finite number above zero{alternative}.")
     _check_size(option, numbers)
     return Choice(numbers, "")
 
 
-def _float_array(value: object, most_axes: int) -> np.ndarray:
-    """Convert numbers to an array of at most ``most_axes`` axes; NaN for other input."""
+def _float_array(value: object) -> np.ndarray:
+    """Convert numbers to an array of at most one axis; NaN for other input."""
     if isinstance(value, bool):
         return np.asarray(math.nan)
     try:
         numbers = np.asarray(value, dtype=float)
     except (TypeError, ValueError, OverflowError):
         return np.asarray(math.nan)
-    return numbers if numbers.size and numbers.ndim <= most_axes else np.asarray(math.nan)
+    return numbers if numbers.size and numbers.ndim <= 1 else np.asarray(math.nan)
 
 
 SUFFIXES = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5", ".safetensors")

@@ -285,11 +285,11 @@ def _check_each_weight(weights: Any, n_rows: int) -> None:
         )
 
 
-def check_lengths(n_rows: int, y: Any, name: str = "y") -> None:
+def check_lengths(n_rows: int, y: Any) -> None:
     """Raise a ``ValueError`` unless there is one target for each row."""
     if y is not None and (n_targets := _num_samples(y)) != n_rows:
         raise ValueError(
-            f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows and {name} has "
+            f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows and y has "
             f"{n_targets}. Pass one target for each row."
         )
 

@@ -76,7 +76,7 @@ def _varying_noise(parameters: Mapping[str, Any], noise: Choice) -> bool | None:
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """Noise level or its rule; a placeholder of 1 if the likelihood has no noise level."""
     value = parameters.get("sigma_noise", AUTO)
-    noise = choice("sigma_noise", value, list(DISPERSION_RULES), array=True)
+    noise = choice("sigma_noise", value, list(DISPERSION_RULES))
     if likelihood.has_dispersion:
         return noise
     if noise.rule not in BY_EVIDENCE:

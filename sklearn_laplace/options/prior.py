@@ -28,9 +28,6 @@ from ..laplace.updates import PreviousPosterior
 from ..nets.given_net import is_frozen
 from .resolved import Options
 
-PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
-"""Values of the prior structure, each with the unit within which its precisions are equal (see ``Curvature.holds``)."""
-
 
 def mean_of(value: object) -> float | dict[str, Tensor]:
     """Return the prior mean: a finite number, or a dict of tensors keyed by names. Raises ``ValueError`` otherwise.

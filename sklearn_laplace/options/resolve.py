@@ -133,7 +133,7 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     if kind == "regressor":
         _check_regressor(parameters)
         check_target_transform(parameters, likelihood)
-    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
+    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES)
     grouping = grouping_of(lookup("prior", parameters["prior_structure"], GROUPINGS), precision.value)
     name = parameters["hessian_structure"]
     check_grouping(grouping, name, structure, separate_biases=separate_biases, damped=damped)

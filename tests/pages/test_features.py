@@ -15,12 +15,12 @@ from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.links import LINKS
 from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.selection import SELECTIONS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SCORES, SUBSETS
 from sklearn_laplace.nets import ACTIVATIONS
 from sklearn_laplace.options.likelihood import BALANCED, SINGLE_LOGIT, VARYING_NOISE
-from sklearn_laplace.options.prior import PRIOR_STRUCTURES
 from sklearn_laplace.options.resolve import STD_KINDS
 from sklearn_laplace.options.resolved import BIASES, DAMPINGS, DISPERSION_RULES, PRIOR_RULES, SHARINGS
 from sklearn_laplace.options.training import WEIGHTINGS
@@ -52,7 +52,7 @@ OPTIONS = {
     "selection": SELECTIONS,
     "prior_precision": PRIOR_RULES,
     "sigma_noise": DISPERSION_RULES,
-    "prior": PRIOR_STRUCTURES,
+    "prior": GROUPINGS,
     "kind": STD_KINDS,
     "n_members__weights": WEIGHTINGS,
     "class_weight": [BALANCED],

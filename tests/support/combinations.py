@@ -14,10 +14,10 @@ import torch
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.prior_groups import GROUPINGS
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 from sklearn_laplace.options.likelihood import LIKELIHOODS_FOR
-from sklearn_laplace.options.prior import PRIOR_STRUCTURES
 from sklearn_laplace.options.resolve import DEFAULT_LINK, PREDICTIVES_BY_NAME, SAMPLE_LINK
 from sklearn_laplace.options.resolved import AUTO, DISPERSION_RULES, EVIDENCE
 
@@ -104,8 +104,8 @@ TABLES = (
         "hessian_structure",
         "prior",
         STRUCTURES,
-        PRIOR_STRUCTURES,
-        lambda a, b: PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
+        GROUPINGS,
+        lambda a, b: GROUPINGS[b].unit in STRUCTURES[a].holds,
         "Kronecker factors need equal prior precisions within each column of a layer's weight matrix. `ekfac` needs "
         "equal prior precisions within each layer.",
     ),

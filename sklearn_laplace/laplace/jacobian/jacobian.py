@@ -344,8 +344,3 @@ class Batch:
     outputs: Tensor  # at the MAP, (n, C)
     weights: Tensor  # of the rows, (n,)
     matrix: Tensor | None = None  # (P, P), float64, of a rule without S
-
-    @property
-    def total_weight(self) -> Tensor:
-        """Sum of the row weights, float64. A 0-d tensor, since a float would synchronise a GPU."""
-        return self.weights.double().sum()

@@ -23,7 +23,7 @@ from ..curvatures import GGN
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
 from .linearised import _curvature_at, _settled
-from .rows import Density, LinearRows, linear_rows, one_temperature
+from .rows import Density, LinearRows, held_rows, one_temperature
 
 
 def leave_one_out(
@@ -37,10 +37,10 @@ def leave_one_out(
 
     The structure and rule of ``fit`` determine the covariance. ``exact``, a fit of the same rows with ``GGN`` and an
     exact structure, determines the mean. A row of weight zero gets the ordinary prediction. The temperature affects
-    only the covariance. ``all_rows`` are the ``linear_rows`` of the batches, if known.
+    only the covariance. ``all_rows`` are the ``held_rows`` of the batches, if known.
     """
     one_temperature(hyper)
-    all_rows = linear_rows(fit.network, batches) if all_rows is None else all_rows
+    all_rows = held_rows(fit.network, batches) if all_rows is None else all_rows
     settled = _settled(exact, all_rows, batches, hyper)
     for_mean = posterior = settled.posterior(replace(hyper, temperature=1.0))
     same = fit is exact and hyper.temperature == 1.0

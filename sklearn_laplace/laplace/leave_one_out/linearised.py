@@ -11,7 +11,7 @@ from ..curvatures import GGN
 from ..fit import Hyper, LaplaceFit, Rows, fit_laplace
 from ..linalg import TOLERANCE, conjugate_gradients
 from ..structures._base import Curvature
-from .rows import LinearRows, linear_rows
+from .rows import LinearRows, held_rows
 
 MAX_STEPS, MAX_HALVINGS = 50, 25
 """Maximum number of Newton steps, and of step sizes in each line search."""
@@ -31,7 +31,7 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
 
     The result has ``shift`` = θ − θ*, and loss, gradient and curvature at θ ("hessian" keeps its Hessian at θ*).
     """
-    return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
+    return _settled(fit, held_rows(fit.network, batches), batches, hyper)
 
 
 def _settled(fit: LaplaceFit, rows: Iterable[LinearRows], batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:

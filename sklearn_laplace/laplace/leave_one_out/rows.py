@@ -70,25 +70,32 @@ class LinearRows:
         return rule.batch(line, likelihood, self.targets, self.weights).jacobian.rows().mT
 
 
+def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterator[LinearRows]:
+    """Yield a :class:`LinearRows` for each batch."""
+    for inputs, targets, weights in batches:
+        outputs, jacobian = network.jacobian(inputs)
+        targets = targets.double() if targets.is_floating_point() else targets
+        yield LinearRows(inputs, outputs.double(), jacobian.double(), targets, weights.double())
+
+
 @dataclass(frozen=True)
-class _Pass:
+class _Recomputed:
+    """Rows that are computed anew in each iteration."""
+
     network: Network
     batches: Iterable[Rows]
 
     def __iter__(self) -> Iterator[LinearRows]:
-        for inputs, targets, weights in self.batches:
-            outputs, jacobian = self.network.jacobian(inputs)
-            targets = targets.double() if targets.is_floating_point() else targets
-            yield LinearRows(inputs, outputs.double(), jacobian.double(), targets, weights.double())
+        return linear_rows(self.network, self.batches)
 
 
-def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
-    """A :class:`LinearRows` for each batch, as a reusable iterable that recomputes them if they exceed :data:`HELD`."""
-    recomputed, kept, size = _Pass(network, batches), [], 0
-    for rows in recomputed:
+def held_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
+    """:func:`linear_rows` for several iterations, which compute them anew if they exceed :data:`HELD`."""
+    kept, size = [], 0
+    for rows in linear_rows(network, batches):
         size += len(rows.weights) * sum(block.width(rows.outputs.shape[1]) for block in network.blocks)
         if size > HELD:
-            return recomputed
+            return _Recomputed(network, batches)
         kept.append(rows)
     return kept
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..evidence import log_evidence
 from ..fit import Hyper, LaplaceFit, Rows
+from ..leave_one_out.linearised import DECREMENT
 from ..likelihoods._base import Likelihood
 from ..linalg import pulled_back, sum_of_rows
 from ..network.network import Network
@@ -45,8 +46,8 @@ class DataLoss:
         self._random = random.nonzero()[:, 0]
         # Index in θ of each random element.
         self._place = torch.cat([place.flatten() for place in places.values()])[self._random].long()
-        values = network.tensors(network.theta)
-        self._values = torch.cat([value.flatten() for value in values.values()]).to(_dtype(network))
+        values, dtype = network.tensors(network.theta), next(network.module.parameters()).dtype
+        self._values = torch.cat([value.flatten() for value in values.values()]).to(dtype)
         pieces = self._values.split([value.numel() for value in values.values()])
         shaped = zip(values.items(), pieces, strict=True)
         self._leaves = {name: piece.view(value.shape).requires_grad_() for (name, value), piece in shaped}
@@ -100,14 +101,6 @@ class DataLoss:
     def _of_past(self) -> tuple[float, Tensor]:
         assert self.past is not None
         return self.past.quadratic_model(self._theta - self.past.theta)
-
-
-def _dtype(network: Network) -> torch.dtype:
-    return next(network.module.parameters()).dtype
-
-
-DECREMENT = 1e-10
-"""Convergence criterion: Newton decrement, in posterior standard deviations."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..evidence import PRECISION_BOUNDS
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
-from ..leave_one_out.rows import Density, LinearRows, linear_rows, normal_terms
+from ..leave_one_out.rows import Density, LinearRows, held_rows, linear_rows, normal_terms
 from ..likelihoods._base import without_noise
 from ..structures._base import Eigenbasis
 
@@ -178,21 +178,21 @@ def covariances(
 
     The covariances (n, C, C) are those at φ = 1.
     """
-    row_batches = linear_rows(fit.network, batches)
     basis = fit.curvature.eigenbasis() if precisions.shape[1] == 1 else None
     if basis is None and (rotate := fit.curvature.rotation(fit.prior.groups)) is not None:
-        for rows in row_batches:
+        for rows in linear_rows(fit.network, batches):
             covariance = rotate(rows.jacobian)
             for place, values in enumerate(precisions):
                 yield place, rows, covariance(fit.prior.precision(values))
         return
     if basis is None:
+        row_batches = held_rows(fit.network, batches)
         for place, values in enumerate(precisions):
             posterior = fit.posterior(Hyper(values))
             for rows in row_batches:
                 yield place, rows, posterior.covariance(rows.jacobian)
         return
-    yield from _covariances_in_basis(basis, row_batches, precisions, fit.network.n_parameters)
+    yield from _covariances_in_basis(basis, linear_rows(fit.network, batches), precisions, fit.network.n_parameters)
 
 
 def _covariances_in_basis(

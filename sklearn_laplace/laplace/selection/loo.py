@@ -30,7 +30,7 @@ from ..evidence import PRECISION_BOUNDS
 from ..fit import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
 from ..leave_one_out.left_out import leave_one_out, loo_log_density
-from ..leave_one_out.rows import Density, linear_rows, normal_terms, one_temperature
+from ..leave_one_out.rows import Density, held_rows, linear_rows, normal_terms, one_temperature
 from ..likelihoods._base import without_noise
 from ..linalg import downdated
 
@@ -230,7 +230,7 @@ def _path_score(fit: LaplaceFit, batches: Iterable[Rows], profile: bool) -> _Sco
 def _point_score(
     fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], density: Density, profile: bool
 ) -> _Score:
-    rows = linear_rows(fit.network, batches)  # the same for all candidates
+    rows = held_rows(fit.network, batches)  # the same for all candidates
 
     def score(candidates: Sequence[Hyper]) -> list[_Found]:
         if not profile:

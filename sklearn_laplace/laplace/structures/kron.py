@@ -76,7 +76,7 @@ class Kron(Curvature):
     """
 
     parts: tuple[KronBlock, ...]
-    total_weight: Tensor  # N_w, total weight of the rows, 0-d
+    total_weight: Tensor  # N_w, total weight of the rows, 0-d, since a float would synchronise a GPU
     weight_sharing: WeightSharing = WeightSharing.EXPAND
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
@@ -121,7 +121,7 @@ class Kron(Curvature):
                 part.input_sum.add_(gram(factor.inputs.flatten(0, 1), (factor.inputs * weights).flatten(0, 1)))
             else:
                 part.input_sum.add_(gram(factor.inputs, factor.inputs * batch.weights[:, None]))
-        return replace(self, total_weight=self.total_weight + batch.total_weight)
+        return replace(self, total_weight=self.total_weight + batch.weights.double().sum())
 
     def merge(self, other: Self) -> Self:
         parts = tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import oracles
 
@@ -39,5 +38,4 @@ def check_curvature(key: str) -> None:
         ]
         close(sum(dense_contribution(part)[0] for part in parts), ours, 1e-12, f"{key}, {kind}: in two batches")
         assert float(rows[problem.weights == 0].abs().sum()) == 0, f"{key}, {kind}: a row of weight zero"
-        assert math.isclose(batch.total_weight, float(problem.weights.sum()), rel_tol=1e-14)
         close(batch.outputs, oracles.outputs(problem.module, problem.x), 1e-12, f"{key}, {kind}: outputs")
