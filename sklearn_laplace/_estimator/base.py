@@ -308,9 +308,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
 
         Notes
         -----
-        For a linear net with Gaussian noise, the result is Bayesian linear regression on all rows. ``net_``, prior
-        precision, noise level and the scales of X and y do not change; :meth:`refit_laplace` selects prior precision
-        and noise level again. If the new rows differ strongly from the old ones, a fit on all rows is better.
+        For a linear net with Gaussian noise and an exact ``hessian_structure``, the result is Bayesian linear
+        regression on all rows. ``net_``, prior precision, noise level and the scales of X and y do not change;
+        :meth:`refit_laplace` selects prior precision and noise level again. If the new rows differ strongly from the
+        old ones, a fit on all rows is better.
 
         The structure "functional", which keeps every row, becomes "full" once rows × outputs exceed the number of
         weights. The posterior stays the same, and its size stops growing. ``structure_`` is the current structure.

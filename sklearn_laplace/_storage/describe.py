@@ -138,7 +138,7 @@ class Describer:
         return [REFERENCE, len(self.objects) - 1]
 
     def _is_data(self, value: Any, path: str) -> bool:
-        """True unless an object of a user's class, or a module of torch, has a part that cannot be described."""
+        """False if ``value`` is a torch module or an object of a user's class, with a part that cannot be described."""
         is_of_user = isinstance(value, nn.Module) or type(value) not in self.known
         if is_of_user and id(value) not in self._checked:
             trial = Describer(self.known)

@@ -159,7 +159,7 @@ class MemoryBudget:
     def pass_workers(
         self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int, n_jobs: int
     ) -> int:
-        """Number of workers for a pass over the data, if each holds one row, and ``used_bytes`` for its structure."""
+        """Number of workers for a pass. Each needs memory for one row, and ``used_bytes`` for its structure."""
         return self.workers(n_jobs, used_bytes + ROW_BYTES * _row_width(structure, network, n_columns))
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:

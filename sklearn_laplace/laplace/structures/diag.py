@@ -100,7 +100,7 @@ class DiagPosterior(Posterior):
         return jacobian.weighted_inner(1 / self.total)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Covariance without the row's part of each precision; one block's rows are dense at a time."""
+        """Covariance after the row's part is subtracted from each precision; rows are dense in one block at a time."""
         total = torch.zeros((), dtype=torch.float64, device=self.total.device)
         pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
         for part, precision, least in pieces:
