@@ -1,8 +1,8 @@
 """Log transformation of positive targets: log density, RMSE, CRPS and intervals below zero, on inner splits.
 
-Each fit uses at most ``--rows`` of the training rows, and is scored on others; the test parts are not used. Run
-``python examples/benchmarks/target_transforms.py --data DIR``, with the tables in DIR. ``--quick`` fits a simulated
-table with few rows.
+Each fit uses at most ``--rows`` of the training rows, and is scored on others; the test parts are not
+used. With the tables in DIR, run ``python examples/benchmarks/target_transforms.py --data DIR``. ``--quick`` fits a
+simulated table with few rows.
 """
 
 import argparse
