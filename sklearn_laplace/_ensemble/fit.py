@@ -23,19 +23,19 @@ The nets of the first repeat suit smooth functions; those of the second have mor
 1. A short trial, whose nets are discarded, compares errors on held-out rows. It selects a dropout rate and a prior
    precision for step 2. In regression with more than ``MANY_ROWS`` rows, a large error halves the
    widths of the hidden layers. For overdispersed counts, the trial gives a first overdispersion.
-2. The nets in the table are trained.
-3. In regression, four *exact nets*, one per fold of a further repeat, are trained by exact Gauss–Newton steps. They are
+2. The nets in the table are trained. In regression, the last cycle weights rows by inverse noise variances.
+3. In regression, a further repeat of four folds is trained by exact Gauss–Newton steps: the *exact nets*. They are
    omitted if such a step costs more than ``MOST_ADDED`` multiply-adds (``joint_members.py``).
 4. Held-out rows select the weight of each repeat; its nets share this weight equally. A repeat with little weight is
-   dropped. Exact nets get at least a fifth of the weight, because held-out rows cannot show that nets with bins are
-   overconfident in regions without rows. For classification, held-out rows also select factors of the logits.
-5. The posterior of each net is approximated on its training rows. Held-out rows select its prior precision, which may
-   differ from that of the training. They also select noise level and noise model of a regression, or the
-   overdispersion of counts.
+   dropped. Exact nets get at least a fifth of the weight: nets with bins are overconfident in regions without rows,
+   where no row is held out. For classification, held-out rows also select factors of the logits.
+5. The posterior of each net is approximated on its training rows. The prior precision of largest evidence of the first
+   net is multiplied by a factor that held-out rows select. They also select noise level and noise model of a
+   regression, or the overdispersion of counts.
 
 If the trial finds almost no noise in the targets of a regression, only four exact nets are trained. The limit on their
-cost is then higher (``MOST_STEP``). Held-out rows determine the noise model, and training of the four nets continues on
-all rows.
+cost is then higher (``MOST_STEP``). Held-out rows determine the noise model. The training of these nets then
+continues on all rows.
 
 **Training alone** (``fit_alone.py``). Other fits train one or more nets independently, each on all rows. By default,
 the evidence of the first net selects the prior precisions for training all nets. For classification and counts, a copy
