@@ -208,16 +208,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             if are_rates(options.likelihood, data.targets):
                 parameters = {**parameters, "of_rates": True}
             stream = None if sample is None else stream_of(self, sample, data)
-            request = FitRequest(
-                kind=self._kind,
-                parameters=parameters,
-                resolved=options,
-                data=replace(data, unmerged=None),
-                kept=data.unmerged,
-                seeds=seeds,
-                stream=stream,
-                saved=saved,
-            )
+            request = FitRequest.of(self._kind, parameters, options, data, seeds, stream=stream, saved=saved)
             request = request.with_parameters(device_of_fit(parameters, data.shape(), options))
             ensemble = fit_ensemble(request, n_trainings * STAGES, task)
             self._table = self._table if request.stream is None else request.stream.table()

@@ -283,6 +283,30 @@ class FitRequest:
     stream: RowStream | None = None
     saved: Checkpoint = field(default_factory=Checkpoint)  # state of a killed process
 
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        parameters: Mapping[str, Any],
+        resolved: Options,
+        data: PreparedData,
+        seeds: list[int],
+        *,
+        stream: RowStream | None,
+        saved: Checkpoint,
+    ) -> FitRequest:
+        """Request for prepared rows; their unmerged copy is stored in ``kept``."""
+        return cls(
+            kind=kind,
+            parameters=parameters,
+            resolved=resolved,
+            data=replace(data, unmerged=None),
+            kept=data.unmerged,
+            seeds=seeds,
+            stream=stream,
+            saved=saved,
+        )
+
     def with_parameters(self, parameters: Mapping[str, Any]) -> FitRequest:
         """Request with other parameters. They are resolved unless they are the same mapping as before."""
         if parameters is self.parameters:

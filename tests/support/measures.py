@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, is_dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -33,11 +34,15 @@ COMPLEX = 10
 
 @dataclass(frozen=True)
 class Trace:
-    """What a call enters: files, data classes of which methods run, and how often options are resolved."""
+    """What a call enters: files, data classes of which methods run, and how often options are resolved.
+
+    ``moves`` counts changes of the top-level package in the order in which files are first entered.
+    """
 
     files: int
     data_classes: int
     resolved: int
+    moves: int
 
     def exceeds(self, other: Trace) -> bool:
         """True if one of the counts is larger than that of ``other``."""
@@ -46,7 +51,7 @@ class Trace:
 
 def traced(call: Callable[[], object]) -> Trace:
     """Follow a call of this package, function by function."""
-    files: set[str] = set()
+    files: dict[str, None] = {}  # in the order of entrance
     kinds: set[type] = set()
     resolved = 0
 
@@ -55,7 +60,7 @@ def traced(call: Callable[[], object]) -> Trace:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(PACKAGE)) or code.co_name == "<module>":
             return
-        files.add(code.co_filename)
+        files[code.co_filename] = None
         resolved += code is resolve.resolve.__code__
         owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
         kind = owner if isinstance(owner, type) else type(owner)
@@ -68,7 +73,8 @@ def traced(call: Callable[[], object]) -> Trace:
         call()
     finally:
         sys.setprofile(before)
-    return Trace(len(files), len(kinds), resolved)
+    rooms = [Path(file).relative_to(PACKAGE).parts[0] for file in files]
+    return Trace(len(files), len(kinds), resolved, sum(a != b for a, b in pairwise(rooms)))
 
 
 def traces(n: int, *, classes: bool) -> tuple[Trace, Trace]:
@@ -179,6 +185,7 @@ def of_fits() -> Iterator[tuple[str, str, str]]:
     for name, counts, limit in (
         ("files that a fit enters", [trace.files for trace in fits], "70"),
         ("data classes of a fit", [trace.data_classes for trace in fits], "32"),
+        ("changes of the top-level package in a fit", [trace.moves for trace in fits], "30"),
         ("options resolved by a fit", [trace.resolved for trace in fits], "1"),
         ("files that a prediction enters", [trace.files for trace in predictions], "22"),
         ("options resolved by a prediction", [trace.resolved for trace in predictions], "0"),
