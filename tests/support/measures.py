@@ -36,7 +36,7 @@ COMPLEX = 10
 class Trace:
     """What a call enters: files, data classes of which methods run, and how often options are resolved.
 
-    ``moves`` counts changes of the top-level package in the order in which files are first entered.
+    With the files in the order of their first call, ``moves`` is the number of neighbours in different subpackages.
     """
 
     files: int
@@ -185,7 +185,7 @@ def of_fits() -> Iterator[tuple[str, str, str]]:
     for name, counts, limit in (
         ("files that a fit enters", [trace.files for trace in fits], "70"),
         ("data classes of a fit", [trace.data_classes for trace in fits], "32"),
-        ("changes of the top-level package in a fit", [trace.moves for trace in fits], "30"),
+        ("changes of the subpackage in a fit", [trace.moves for trace in fits], "30"),
         ("options resolved by a fit", [trace.resolved for trace in fits], "1"),
         ("files that a prediction enters", [trace.files for trace in predictions], "22"),
         ("options resolved by a prediction", [trace.resolved for trace in predictions], "0"),

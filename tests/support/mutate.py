@@ -1,7 +1,7 @@
 """Mutation tests: each mutation breaks a formula in a copy of the package, and some test must fail.
 
-``python tests/support/mutate.py`` prints a line per mutation and exits with status 1 if any mutation survives. With
-a number k, it skips the first k mutations.
+``python tests/support/mutate.py`` prints a line per mutation and exits with status 1 if any mutation survives.
+``python tests/support/mutate.py 20`` skips the first 20 mutations.
 """
 
 from __future__ import annotations
