@@ -197,7 +197,7 @@ class Training:
                 break
             factors = batch.shares.mT[:, :, None] / len(batch.targets) * batch.precision
             masks = self.dropout.masks(place, len(batch.targets))
-            terms, gradients = self.stacked.gradients(
+            outputs, gradients = self.stacked.gradients(
                 batch.numbers, batch.codes, batch.targets, factors, self.loss, masks
             )
             if self.streamed is not None:
@@ -208,6 +208,7 @@ class Training:
             for optimiser in self.optimisers:
                 optimiser.step(gradients, rate(place), decay(place))
             if steps.is_shown:
+                terms = self.loss.terms(outputs, batch.targets, factors)
                 steps.advance(terms.sum() / len(self.shares))
             if at_step is not None:
                 at_step(place + 1 - places.start)

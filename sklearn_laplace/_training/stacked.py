@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -63,14 +63,13 @@ class Squares:
     has_noise = True  # φ is set to the held-out error after each cycle; without noise, φ stays 1
     first_noise = 0.1  # φ of the first cycle, in units of the target variance
 
-    def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Terms ½ factor · error² (K, n, C), and their derivatives factor · error with respect to the outputs.
+    def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+        """Terms ½ factor · error² (K, n, C) of targets (n, C) with factors (K, n, 1) or (K, n, C)."""
+        return 0.5 * factors * (outputs - targets).square()
 
-        Targets are (n, C); factors are (K, n, 1) or (K, n, C).
-        """
-        errors = outputs - targets
-        slope: Tensor = errors * factors
-        return errors.mul_(slope).mul_(0.5), slope
+    def slope(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+        """Derivatives factor · error of the terms with respect to the outputs."""
+        return (outputs - targets) * factors
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
         """Outputs (C,) of all nets before the training, or None: targets are standardised."""
@@ -94,14 +93,13 @@ class NegativeLog:
     def __init__(self, likelihood: Likelihood) -> None:
         self.likelihood = likelihood
 
-    def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Terms factor · nll (K, n, 1), and their derivatives factor · residual (K, n, C).
+    def terms(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+        """Terms factor · nll (K, n, 1) of targets (n, C), or (n,) for classes, with factors (K, n, 1)."""
+        return self.likelihood.nll(*self._flat(outputs, targets)).view(*outputs.shape[:2], 1) * factors
 
-        Targets are (n, C), or (n,) for classes; factors are (K, n, 1).
-        """
-        flat, repeated = self._flat(outputs, targets)
-        loss = self.likelihood.nll(flat, repeated).view(*outputs.shape[:2], 1)
-        return loss * factors, self.likelihood.residual(flat, repeated).view_as(outputs) * factors
+    def slope(self, outputs: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+        """Derivatives factor · residual (K, n, C) of the terms with respect to the outputs."""
+        return self.likelihood.residual(*self._flat(outputs, targets)).view_as(outputs) * factors
 
     def first_outputs(self, targets: Tensor, weights: Tensor, n_outputs: int) -> Tensor | None:
         """Logits (C,) of the class frequencies plus half a row, as a rare class may be missing; None for counts."""
@@ -261,18 +259,35 @@ class Stacked:
         self.activations = [layer for layer in first.behind if type(layer) in DERIVATIVES]
         self.factors = [layer.factor for layer in first.behind if isinstance(layer, Scale)]
         self.shift = first.behind[-1] if len(first.behind) and isinstance(first.behind[-1], Shift) else None
-        numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
-        embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
+        numbers: list[list[Any]] = [] if first.first is None else [[module.first] for module in modules]
+        embeddings = [list(module.embeddings) for module in modules] if len(first.embeddings) else []
         places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
-        self.layers = [*numbers, *embeddings, *([module.behind[k] for module in modules] for k in places)]
-        self.n_numeric, self.n_first = len(numbers), len(numbers) + len(embeddings)
-        self.weights = [self._stacked(layers, "weight") for layers in self.layers]
-        self.biases = [None if layers[0].bias is None else self._stacked(layers, "bias") for layers in self.layers]
+        later = [[[module.behind[k]] for module in modules] for k in places]
+        # Layers of each net for each stacked weight: a single one, or the embeddings of all categories.
+        self.layers = [of_nets for of_nets in (numbers, embeddings, *later) if of_nets]
+        self.n_numeric, self.n_first = int(bool(numbers)), len(self.layers) - len(later)
+        self.weights = [self._weight(of_nets) for of_nets in self.layers]
+        self.biases = [self._bias(of_nets) for of_nets in self.layers]
         with_scales = self.n_numeric if learns_scales else 0
         self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[:with_scales]]
+        self.begins: Tensor | None = None  # (q,), place of the first level of each category in the stacked weight
+        if embeddings:
+            begins = [0, *accumulate(layer.in_features for layer in embeddings[0][:-1])]
+            self.begins = torch.tensor(begins, device=self.weights[0].device)
+            # In memory, all weights of a level lie together, for embedding_bag.
+            levels_first = self.weights[self.n_numeric].permute(2, 0, 1).contiguous()
+            self.weights[self.n_numeric] = levels_first.permute(1, 2, 0)
 
-    def _stacked(self, layers: Sequence[Any], name: str) -> Tensor:
-        return torch.stack([getattr(layer, name).detach().to(self.dtype) for layer in layers])
+    def _weight(self, of_nets: Sequence[Sequence[Any]]) -> Tensor:
+        """Weights (K, h, D) of the layers of each net, D the number of all their inputs."""
+        weight = torch.stack([torch.cat([layer.weight for layer in layers], 1) for layers in of_nets])
+        return weight.detach().to(self.dtype)
+
+    def _bias(self, of_nets: Sequence[Sequence[Any]]) -> Tensor | None:
+        """Biases (K, h) of each net's first layer, or None."""
+        if of_nets[0][0].bias is None:
+            return None
+        return torch.stack([layers[0].bias.detach().to(self.dtype) for layers in of_nets])
 
     def is_small(self, schedule: Schedule) -> bool:
         """Return True if a step of this schedule is too small to benefit from several threads."""
@@ -299,17 +314,17 @@ class Stacked:
 
     def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
         """Pre-activations (K, n, h) of the first hidden layer."""
-        parts = []
+        bias = self.biases[0]
+        assert bias is not None
+        hidden = bias[:, None]
         if self.n_numeric:
-            bias = self.biases[0]
-            assert bias is not None
             weight = self.weights[0] * self._first_scale
-            parts.append(torch.baddbmm(bias[:, None], numbers.expand(len(weight), -1, -1), weight.mT))
-        for place in range(self.n_numeric, self.n_first):
-            looked_up = self.weights[place].mT.index_select(1, codes[:, place - self.n_numeric]) * self.factor
-            bias = self.biases[place]
-            parts.append(looked_up if bias is None else looked_up + bias[:, None])
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+            hidden = torch.baddbmm(hidden, numbers.expand(len(weight), -1, -1), weight.mT)
+        if self.begins is not None:
+            table = self.weights[self.n_numeric].permute(2, 0, 1)  # (levels of all categories, K, h)
+            summed = nn.functional.embedding_bag(codes + self.begins, table.flatten(1), mode="sum")
+            hidden = torch.add(hidden, summed.unflatten(1, table.shape[1:]).transpose(0, 1), alpha=self.factor)
+        return hidden
 
     @torch.no_grad()
     def gradients(
@@ -321,13 +336,13 @@ class Stacked:
         loss: Loss,
         masks: Sequence[Tensor | None] = (),
     ) -> tuple[Tensor, list[Tensor]]:
-        """Terms (K, n, C) or (K, n, 1) of the loss of a mini-batch, and its gradient for each of ``tensors``.
+        """Outputs (K, n, C) for a mini-batch, and the gradient of its loss for each of ``tensors``.
 
         Numbers are (n, D), codes (n, q), int64, targets (n, C) or (n,) for classes, factors (K, n, 1) or (K, n, C).
         """
         masks = masks or [None] * len(self.activations)
         outputs, passed = self._forward(numbers, codes, masks)
-        terms, slope = loss.terms(outputs, targets, factors)
+        slope = loss.slope(outputs, targets, factors)
         of_weights: list[Tensor] = []
         of_biases: list[Tensor] = []
         later = zip(self.activations, self.factors, self.weights[self.n_first :], passed, masks, strict=True)
@@ -337,19 +352,35 @@ class Stacked:
             of_weights.insert(0, torch.bmm(slope.mT, kept))
             slope = torch.bmm(slope, weight)
             slope = DERIVATIVES[type(activation)](slope if mask is None else slope * mask, before, activated)
-        for place in reversed(range(self.n_numeric, self.n_first)):
-            weight, levels = self.weights[place], codes[:, place - self.n_numeric]
-            summed = weight.new_zeros(weight.shape[2], *weight.shape[:2])
-            summed.index_put_((levels,), slope.transpose(0, 1) * self.factor, accumulate=True)
-            of_weights.insert(0, summed.permute(1, 2, 0).contiguous())
-            of_biases[:0] = [] if self.biases[place] is None else [slope.sum(1)]
+        of_biases.insert(0, slope.sum(1))
+        if self.begins is not None:
+            of_weights.insert(0, self._of_levels(codes + self.begins, slope * self.factor))
         of_scales = []
         if self.n_numeric:
             of_scaled = torch.bmm(slope.mT, numbers.expand(len(slope), -1, -1))
             of_scales = [(of_scaled * self.weights[0]).sum(1, keepdim=True) * self.factor for _ in self.scales]
             of_weights.insert(0, of_scaled * self._first_scale)
-            of_biases.insert(0, slope.sum(1))
-        return terms, [*of_scales, *of_weights, *of_biases]
+        return outputs, [*of_scales, *of_weights, *of_biases]
+
+    def _of_levels(self, levels: Tensor, slope: Tensor) -> Tensor:
+        """Sum of the cotangents (K, n, h) of the rows with each level, for levels (n, q) of q categories."""
+        n_rows, n_categories = levels.shape
+        weight = self.weights[self.n_numeric]
+        bags = torch.arange(n_rows, device=levels.device)
+        # torch's backward pass of embedding_bag; the bag sizes and maxima are not used for mode 0, "sum".
+        summed = torch.ops.aten._embedding_bag_dense_backward(
+            slope.transpose(0, 1).flatten(1),
+            levels.flatten(),
+            bags.repeat_interleave(n_categories),
+            bags,
+            bags,
+            weight.shape[2],
+            False,
+            0,
+            None,
+        )
+        gradient: Tensor = summed.unflatten(1, weight.shape[:2]).permute(1, 2, 0)
+        return gradient
 
     @property
     def n_outputs(self) -> int:
@@ -390,11 +421,14 @@ class Stacked:
     def _state(self, k: int, module: MLP | TableMLP) -> dict[str, Tensor]:
         state = {name: value.clone() for name, value in module.state_dict().items()}
         names = {id(layer): name for name, layer in module.named_modules()}
-        for layers, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
-            name = names[id(layers[k])]
-            state[f"{name}.weight"] = weight[k].to(state[f"{name}.weight"])
+        for of_nets, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+            parts = weight[k].split([layer.in_features for layer in of_nets[k]], 1)
+            for layer, part in zip(of_nets[k], parts, strict=True):
+                name = f"{names[id(layer)]}.weight"
+                state[name] = part.to(state[name]).contiguous()
             if bias is not None:
-                state[f"{name}.bias"] = bias[k].to(state[f"{name}.bias"])
+                name = f"{names[id(of_nets[k][0])]}.bias"
+                state[name] = bias[k].to(state[name])
         for scale in self.scales:
             _absorb(state, scale[k, 0].double())
         return state

@@ -130,9 +130,37 @@ def test_gradients_are_those_of_automatic_differentiation(activation, rates):
     masks = Dropout(rates, stacked, n, seed=0).masks(3, n)
     outputs, _ = stacked._forward(*encoded, masks)
     expected = 0.5 * factors * (outputs - targets).square()
-    loss, gradients = stacked.gradients(*encoded, targets, factors, Squares(), masks)
-    torch.testing.assert_close(loss, expected.detach())
+    found, gradients = stacked.gradients(*encoded, targets, factors, Squares(), masks)
+    torch.testing.assert_close(Squares().terms(found, targets, factors), expected.detach())
     torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
+
+
+@pytest.mark.parametrize("levels", [[3, 0, 7, 0, 2], [4, 1, 9]], ids=["with numbers", "categories alone"])
+@pytest.mark.parametrize("sizes", [(5, 4), ()], ids=["hidden layers", "linear"])
+def test_embeddings_of_several_categories_share_one_table(levels, sizes):
+    """Outputs, gradients and trained weights are those of the nets one by one; unknown levels have a code of their own.
+
+    Some levels have no rows, and their gradient is zero.
+    """
+    modules = [TableMLP(levels, [False] * len(levels), 2, sizes, seed=seed).double() for seed in range(3)]
+    stacked, n, random = Stacked(modules, torch.float64), 25, torch.Generator().manual_seed(0)
+    codes = [torch.randint(max(count, 1), (n,), generator=random) + (count > 4) for count in levels]
+    x = torch.stack([column.double() for column in codes], 1)
+    targets, factors = torch.rand(2, n, 2, generator=random, dtype=torch.float64)
+    for tensor in stacked.tensors:
+        tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64))
+    encoded = Encoded.of(modules[0], x, torch.float64).taken(torch.arange(n))
+    outputs, gradients = stacked.gradients(*encoded, targets, factors, Squares())
+    for module, state, output in zip(modules, stacked.written(), outputs, strict=True):
+        module.load_state_dict(state)
+        torch.testing.assert_close(module(x), output)
+    for tensor in stacked.tensors:
+        tensor.requires_grad_()
+    expected = 0.5 * factors * (stacked._forward(*encoded, [None] * len(sizes))[0] - targets).square()
+    torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
+    categories = [(column, count) for column, count in zip(codes, levels, strict=True) if count]
+    unseen = sum(int((column.bincount(minlength=count + 1) == 0).sum()) for column, count in categories)
+    assert int((gradients[len(stacked.scales) + stacked.n_numeric] == 0).all(0).all(0).sum()) == unseen > 0
 
 
 def test_dropout_multiplies_the_outputs_of_activations():
@@ -177,8 +205,8 @@ def test_gradients_of_classes_are_those_of_automatic_differentiation():
     outputs, _ = stacked._forward(*encoded, [None, None])
     each = torch.stack([torch.nn.functional.cross_entropy(of_net, targets, reduction="none") for of_net in outputs])
     expected = factors[..., 0] * each
-    terms, gradients = stacked.gradients(*encoded, targets, factors, loss)
-    torch.testing.assert_close(terms[..., 0], expected.detach())
+    found, gradients = stacked.gradients(*encoded, targets, factors, loss)
+    torch.testing.assert_close(loss.terms(found, targets, factors)[..., 0], expected.detach())
     torch.testing.assert_close(loss.errors(outputs.detach(), targets), each.detach())
     torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
 
@@ -640,7 +668,7 @@ def test_steps_are_those_of_torchs_adamw():
     truth = torch.optim.AdamW(groups, betas=schedule.betas, eps=schedule.epsilon)
     optimisers = Adam.of(stacked, schedule)
     for _ in range(3):
-        gradients = [torch.randn(tensor.shape, dtype=torch.float64, generator=random) for tensor in tensors]
+        gradients = [torch.empty_like(tensor).normal_(generator=random) for tensor in tensors]
         for optimiser in optimisers:
             optimiser.step(gradients, 0.25, 0.5)
         for group, gradient in zip(truth.param_groups, gradients, strict=True):
