@@ -207,9 +207,8 @@ class Training:
                     gradient.addcmul_(penalty, weight)
             for optimiser in self.optimisers:
                 optimiser.step(gradients, rate(place), decay(place))
-            if steps.is_shown:
-                terms = self.loss.terms(outputs, batch.targets, factors)
-                steps.advance(terms.sum() / len(self.shares))
+            terms = self.loss.terms(outputs, batch.targets, factors) if steps.is_shown else torch.zeros(())
+            steps.advance(terms.sum() / len(self.shares))
             if at_step is not None:
                 at_step(place + 1 - places.start)
 

@@ -347,6 +347,14 @@ def test_verbose_prints_the_time_that_is_left_of_a_long_training(capsys, monkeyp
         assert capsys.readouterr().out == f"   20.0 s  training, 8 members: step 10 of 40, about {left} s left\n"
 
 
+def test_a_default_fit_prints_the_time_that_is_left(capsys, monkeypatch):
+    """Of joint training with ``verbose=1``, without the losses, which a GPU would have to send."""
+    monkeypatch.setattr(_steps, "EVERY", 0.0)
+    LaplaceRegressor(hidden_layer_sizes=(4,), random_state=0, verbose=1).fit(X, Y)
+    printed = capsys.readouterr().out
+    assert re.search(r"epochs, 8 members: step \d+ of \d+, about \d+ s left\n", printed) and "loss" not in printed
+
+
 def test_a_bar_shows_the_steps_and_is_gone_at_the_end(capsys):
     """On standard error, for trainings together and for epochs of a skorch net; no lines."""
     LaplaceRegressor(n_bins=None, hidden_layer_sizes=(4,), random_state=0, verbose="bar").fit(
