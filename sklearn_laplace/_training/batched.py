@@ -68,7 +68,8 @@ def train_stacked(
     for each net, the probability that a hidden unit is set to zero in a step; it is empty without dropout. Before the
     last cycle, ``noise_of`` maps outputs to noise variances, or to None if the noise is constant. With ``streamed``
     batches, ``rows`` are a sample. If a ``score`` of the outputs is given, the weights after the cycle with the
-    smallest score are kept.
+    smallest score are kept. The last cycle, more than half of all steps, then follows only if the one before has the
+    smallest score so far.
     """
     training = Training(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -79,6 +80,8 @@ def train_stacked(
     for cycle, (begin, end) in enumerate(cycles):
         if cycle < first:
             continue
+        if end == schedule.n_steps and not is_best:
+            break
         if cycle == first and last_errors:
             before, error = last_errors
         n_done = n_taken if cycle == first else 0

@@ -356,6 +356,41 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
     assert sizes[0] > 2 * sizes[1] > 8 * sizes[2]
 
 
+@pytest.mark.parametrize(
+    ("scores", "best"), [((5, 4, 3, 2), 3), ((5, 4, 3, 9), 2), ((5, 3, 4), 1), ((5, 9, 4, 9), 2), ((1, 2, 3), 0)]
+)
+def test_the_weights_after_the_best_cycle_are_kept_and_the_last_follows_only_the_best(scores, best):
+    """The last cycle is omitted if the score was smaller after an earlier cycle than after the one before."""
+    X, n = coded(40), 40
+    rows = TrainingRows(X, torch.arange(n) % 3, torch.ones(n, dtype=torch.float64), n_logits=3)
+    left, seen = list(scores), []
+
+    def score(outputs: torch.Tensor) -> float:
+        seen.append(outputs.clone())
+        return left.pop(0)
+
+    stacked, loss, schedule = (
+        Stacked(nets(2, 3), torch.float64),
+        NegativeLog(Categorical()),
+        Schedule(30, batch_size=20),
+    )
+    outputs, _ = train_stacked(
+        stacked,
+        loss,
+        rows,
+        torch.ones(2, n),
+        schedule,
+        seed=0,
+        prior=[0.0, 0.0],
+        noise_of=lambda outputs: None,
+        score=score,
+    )
+    assert left == [] and len({float(each.sum()) for each in seen}) == len(scores)
+    torch.testing.assert_close(outputs, seen[best])
+    encoded = Encoded.of(stacked.modules[0], X, torch.float64).taken(torch.arange(n))
+    torch.testing.assert_close(stacked(*encoded), seen[best])
+
+
 @pytest.mark.parametrize("noise", [None, "varies"])
 def test_repeats_are_weighed_by_stacking(noise):
     generator = torch.Generator().manual_seed(0)
