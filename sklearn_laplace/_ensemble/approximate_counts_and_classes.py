@@ -21,15 +21,14 @@ from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence,
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import Options
 from .approximate_members import SCORED_ROWS, curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
-from .calibration import MOST_ROWS
 from .choose import density_for
 from .joint_members import JointMembers
 from .member import Member
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Candidate overdispersions, as fractions of the value from training; held-out rows select one of them."""
-FEW_SCORED_ROWS = FOLDS_OF_MANY * SCORED_ROWS
-"""Number of rows for selecting the prior precision if less time is left than the curvatures took."""
+MOST_ROWS = 2 * FOLDS_OF_MANY * SCORED_ROWS
+"""Maximum number of rows for selecting the overdispersion and the prior precision."""
 
 
 def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
@@ -48,9 +47,8 @@ def approximate_counts_and_classes(joint_nets: JointMembers, request: FitRequest
         fits, _ = fits_on_rows(networks, joint_nets, data, options, copies)
     if stream is not None and not clock.lacks((clock.elapsed - begun) * curvature_rows(stream) / len(rows)):
         fits = fits_of_stream(fits, joint_nets.places, stream, options, None, rows.weights)
-    most = FEW_SCORED_ROWS if clock.lacks(clock.elapsed - begun) else MOST_ROWS
     start = _of_largest_evidence(fits[0])
-    scores = _scored(fits, joint_nets, rows, start, most, len(fits))
+    scores = _scored(fits, joint_nets, rows, start, len(fits))
     hyper = scores.chosen(start, free_prior=True, free_dispersion=False)
     origin = SelectionState(start, fits[0].prior.names, networks[0].parameter_names, None, scores)
     return members_of(joint_nets, request, nets, fits, [hyper] * len(fits), [origin] * len(fits), None)
@@ -71,21 +69,21 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 
     def density(under: Options) -> float:
         of_all = [replace(fit, likelihood=under.likelihood) for fit in fits]
-        scores = _scored(of_all, joint_nets, rows, start, MOST_ROWS // 4, joint_nets.n_repeats)
+        scores = _scored(of_all, joint_nets, rows, start, joint_nets.n_repeats)
         return float(scores.constants.max())
 
     return max(candidates, key=density)
 
 
 def _scored(
-    fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, most: int, n_nets: int
+    fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, n_nets: int
 ) -> HeldOutScores:
-    """Log density of at most ``most`` rows under a mixture of ``n_nets`` members, by factor of the prior precision.
+    """Log density of at most ``MOST_ROWS`` rows under a mixture of ``n_nets`` nets, by factor of the prior precision.
 
     A row's density is estimated from the members from which it is held out.
     """
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
-    chosen = some_rows(len(rows), most).to(rows.weights.device)
+    chosen = some_rows(len(rows), MOST_ROWS).to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
     repeat_of = joint_nets.repeat_of.tolist()
     precisions, density = factors[:, None] * start.prior_precision, density_for(likelihood, DEFAULT_LINK)

@@ -48,7 +48,7 @@ SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the minimum gain in held-out log density, in nats, for selecting another value."""
 MOST_ROWS = 4000
-"""Maximum number of held-out rows for estimating τ, the factors, and the prior precision for classes and counts."""
+"""Maximum number of held-out rows for estimating τ and the factors."""
 
 
 @dataclass(frozen=True)
