@@ -2,7 +2,7 @@
 
 ``python examples/benchmarks/all.py --quick --out OUT`` runs each script in its quick form and writes ``OUT/page.md``,
 with the status, processor time and output of each script. The files of a script are in a subfolder of OUT.
-``--data DIR`` is the folder of the tables; without it, scripts with the options of ``uci_sets.py`` are skipped.
+``--data DIR`` is the folder of the tables; without it, scripts that need tables are skipped.
 ``--only speed,price`` selects scripts. The exit status is 1 if a script has failed.
 
 Without ``--quick`` the scripts run in full, which takes days. They never run with ``--test``: test parts are scored
@@ -55,15 +55,20 @@ class Script:
         return (ast.get_docstring(ast.parse(self.text)) or "").partition("\n")[0]
 
     @property
-    def needs_data(self) -> bool:
-        """True if it has the options of ``uci_sets.py``, and therefore needs tables even in its quick form."""
+    def is_uci(self) -> bool:
+        """True if it has the options of ``uci_sets.py``."""
         return "uci_sets.parser(" in self.text
+
+    @property
+    def needs_data(self) -> bool:
+        """True if it needs tables even in its quick form."""
+        return self.is_uci or '"--data", type=Path, required=True' in self.text
 
     def arguments(self, quick: bool, data: Path | None, out: Path) -> list[str]:
         """Options for its command line."""
         found = ["--quick"] if quick else []
         if self.needs_data or (data is not None and '"--data"' in self.text):
-            inner = "uci_regression" if self.needs_data else ""
+            inner = "uci_regression" if self.is_uci else ""
             found += ["--data", str((data or Path()) / inner)]
         return [*found, "--out", str(out / self.path.stem)] if '"--out"' in self.text else found
 

@@ -154,4 +154,6 @@ def test_scripts_of_tables_get_their_folder(folder, tmp_path):
     (script,) = everything.scripts(folder, ["needs"])
     assert script.arguments(False, tmp_path, tmp_path) == ["--data", str(tmp_path / "uci_regression")]
     names = {script.path.stem for script in everything.scripts(everything.FOLDER, [])}
+    needing = {script.path.stem for script in everything.scripts(everything.FOLDER, []) if script.needs_data}
+    assert {"quality", "class_peers", "heads"} <= needing and not needing & {"many_rows", "ablations", "far"}
     assert {"speed", "price", "history"} <= names and "all" not in names
