@@ -14,20 +14,19 @@ import torch
 
 from .._training.plan import FitRequest, SelectionState
 from .._training.progress import Clock
-from .._training.recipe import FOLDS_OF_MANY
 from .._training.stacked import of_mixture
 from ..laplace.fit import CHUNK, Hyper, LaplaceFit, TrainingRows, some_rows
 from ..laplace.selection import HeldOutScores, log_densities, maximise_evidence, prior_factors
 from ..options.resolve import DEFAULT_LINK
 from ..options.resolved import Options
-from .approximate_members import SCORED_ROWS, curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
+from .approximate_members import curvature_rows, fits_of_stream, fits_on_rows, members_of, nets_of, traced
 from .choose import density_for
 from .joint_members import JointMembers
 from .member import Member
 
 PARTS = tuple(2.0**-k for k in range(6))
 """Candidate overdispersions, as fractions of the value from training; held-out rows select one of them."""
-MOST_ROWS = 2 * FOLDS_OF_MANY * SCORED_ROWS
+HELD_OUT_ROWS = 1000
 """Maximum number of rows for selecting the overdispersion and the prior precision."""
 
 
@@ -78,12 +77,12 @@ def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: Train
 def _scored(
     fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, start: Hyper, n_nets: int
 ) -> HeldOutScores:
-    """Log density of at most ``MOST_ROWS`` rows under a mixture of ``n_nets`` nets, by factor of the prior precision.
+    """Log density of held-out rows under a mixture of ``n_nets`` nets, by factor of the prior precision.
 
-    A row's density is estimated from the members from which it is held out.
+    The density of a row is estimated from the members that are trained without it.
     """
     likelihood, factors = fits[0].likelihood, prior_factors(fits[0], start)
-    chosen = some_rows(len(rows), MOST_ROWS).to(rows.weights.device)
+    chosen = some_rows(len(rows), HELD_OUT_ROWS).to(rows.weights.device)
     few, held_out, n_repeats = rows.taken(chosen), joint_nets.held_out[:, chosen], joint_nets.n_repeats
     repeat_of = joint_nets.repeat_of.tolist()
     precisions, density = factors[:, None] * start.prior_precision, density_for(likelihood, DEFAULT_LINK)

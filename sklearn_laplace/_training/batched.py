@@ -13,10 +13,10 @@ precision with
 
 For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the mean squared error, and
 :math:`\varphi = 1`. The result is the state after the cycle with the smallest held-out loss
-(``_ensemble/train_members.py``). For this loss, a row is predicted by the mixture of the nets that hold it out, under
-the best common factor of all outputs. The factor itself is chosen in a later step ("refine, then calibrate", Berta,
-Holzmüller, Jordan & Bach 2025). Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an
-ensemble member starts at zero.
+(``_ensemble/train_members.py``). The last cycle is omitted if the third is not the best so far. For this loss, a row is
+predicted by the mixture of the nets that hold it out, under the best common factor of all outputs. The factor itself is
+chosen in a later step ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025). Each layer divides its inputs
+by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
 In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. Further cycles follow
 as long as each reduces the held-out errors substantially.
@@ -68,8 +68,8 @@ def train_stacked(
     for each net, the probability that a hidden unit is set to zero in a step; it is empty without dropout. Before the
     last cycle, ``noise_of`` maps outputs to noise variances, or to None if the noise is constant. With ``streamed``
     batches, ``rows`` are a sample. If a ``score`` of the outputs is given, the weights after the cycle with the
-    smallest score are kept. The last cycle, more than half of all steps, then follows only if the one before has the
-    smallest score so far.
+    smallest score are kept. The last cycle, more than half of all steps, then follows only if the one before is the
+    best so far.
     """
     training = Training(stacked, loss, rows, seen, schedule, seed, prior, dropout=dropout, streamed=streamed)
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
@@ -97,11 +97,11 @@ def train_stacked(
             training.before_noise = stacked.copied()
             training.take(noise, schedule.noise_power)
         before, error = error, float(errors.mean())
-        is_best = score is None or training.keep_if_best(score(outputs))
+        is_best = score is None or training.keep_if_best(steps.clock.group.of_first(score(outputs)))
     if training.best is not None and not is_best:
         stacked.put(training.best[1])
         outputs = training.outputs()
-    for _ in range(schedule.most_further):
+    for _ in range(schedule.most_further if is_best else 0):
         if not error < schedule.further_below * before or steps.is_over():
             break
         kept = stacked.copied()
@@ -210,8 +210,8 @@ class Training:
                     gradient.addcmul_(penalty, weight)
             for optimiser in self.optimisers:
                 optimiser.step(gradients, rate(place), decay(place))
-            terms = self.loss.terms(outputs, batch.targets, factors) if steps.is_shown else torch.zeros(())
-            steps.advance(terms.sum() / len(self.shares))
+            shown = self.loss.terms(outputs, batch.targets, factors).sum() if steps.is_shown else 0.0
+            steps.advance(shown / len(self.shares))
             if at_step is not None:
                 at_step(place + 1 - places.start)
 

@@ -5,7 +5,7 @@ For few rows and normal noise there are eight folds, and members are trained on 
 
 The first two repeats have nets with hidden layers (:func:`recipes_for`); a third one has linear nets (:func:`linear`).
 A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. With up to 300 rows, fewer steps
-keep the fit short. ``docs/decisions.md`` compares other values.
+keep the fit short. ``docs/decisions.md`` compares other rules.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ def test_embeddings_of_several_categories_share_one_table(levels, sizes):
     """
     modules = [TableMLP(levels, [False] * len(levels), 2, sizes, seed=seed).double() for seed in range(3)]
     stacked, n, random = Stacked(modules, torch.float64), 25, torch.Generator().manual_seed(0)
-    codes = [torch.randint(max(count, 1), (n,), generator=random) + (count > 4) for count in levels]
-    x = torch.stack([column.double() for column in codes], 1)
+    codes = [torch.randint(count, (n,), generator=random) + (count > 4) if count else None for count in levels]
+    x = torch.stack([torch.rand(n) if column is None else column for column in codes], 1).double()
     targets, factors = torch.rand(2, n, 2, generator=random, dtype=torch.float64)
     for tensor in stacked.tensors:
         tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=torch.float64))
@@ -158,6 +158,9 @@ def test_embeddings_of_several_categories_share_one_table(levels, sizes):
         tensor.requires_grad_()
     expected = 0.5 * factors * (stacked._forward(*encoded, [None] * len(sizes))[0] - targets).square()
     torch.testing.assert_close(gradients, list(torch.autograd.grad(expected.sum(), stacked.tensors)))
+    # torch's fused kernel pairs the entries of weights and gradients by their place in memory.
+    for gradient, tensor in zip(gradients, stacked.tensors, strict=True):
+        assert gradient.stride() == tensor.stride() or 1 in tensor.shape
     categories = [(column, count) for column, count in zip(codes, levels, strict=True) if count]
     unseen = sum(int((column.bincount(minlength=count + 1) == 0).sum()) for column, count in categories)
     assert int((gradients[len(stacked.scales) + stacked.n_numeric] == 0).all(0).all(0).sum()) == unseen > 0
