@@ -33,9 +33,10 @@ def unmeasured(row: dict[str, str]) -> set[str]:
     return {number for cell in cells for number in benchmark_tables.numbers_of(cell)} - benchmark_tables.measured(files)
 
 
-def test_the_page_is_what_the_csvs_say():
+@pytest.mark.parametrize("path", [PAGE, benchmark_tables.DECISIONS], ids=lambda path: path.name)
+def test_the_pages_are_what_the_csvs_say(path):
     """Written by ``python tests/support/benchmark_tables.py``."""
-    assert benchmark_tables.page() == TEXT
+    assert benchmark_tables.page(path) == path.read_text(encoding="utf-8")
 
 
 def test_the_page_is_five_tables_and_short():

@@ -1,6 +1,6 @@
-"""Tables of the benchmarks page, generated from CSV files.
+"""Tables of two pages, generated from CSV files.
 
-A line ``<!-- benchmarks/NAME.csv -->`` of ``docs/benchmarks.md`` precedes the table of
+A line ``<!-- benchmarks/NAME.csv -->`` of ``docs/benchmarks.md`` or ``docs/decisions.md`` precedes the table of
 ``docs/benchmarks/NAME.csv``. ``python tests/support/benchmark_tables.py`` rewrites all tables.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs/benchmarks.md"
+DECISIONS = PAGE.with_name("decisions.md")
 MARKED = re.compile(r"(?<=^<!-- benchmarks/)(\w+)(\.csv -->\n\n)((?:\|.*\n)*)\n*", flags=re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.@])[-−+]?\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
 
@@ -29,9 +30,9 @@ def table(name: str) -> str:
     return "".join(f"| {' | '.join(row)} |\n" if row else f"|{'---|' * len(header)}\n" for row in lines)
 
 
-def page() -> str:
+def page(path: Path) -> str:
     """Text of the page with the current tables."""
-    return MARKED.sub(lambda match: match[1] + match[2] + table(match[1]) + "\n", PAGE.read_text(encoding="utf-8"))
+    return MARKED.sub(lambda match: match[1] + match[2] + table(match[1]) + "\n", path.read_text(encoding="utf-8"))
 
 
 def numbers_of(text: str) -> list[str]:
@@ -46,4 +47,5 @@ def measured(paths: Iterable[Path]) -> set[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path in (PAGE, DECISIONS):
+        path.write_text(page(path), encoding="utf-8")
