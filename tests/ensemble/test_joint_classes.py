@@ -19,6 +19,7 @@ from sklearn_laplace._ensemble.conditions import trains_jointly
 from sklearn_laplace._ensemble.joint_members import JointMembers
 from sklearn_laplace._table.rows import TableShape
 from sklearn_laplace._training import recipe
+from sklearn_laplace._training.batched import Training
 from sklearn_laplace._training.stacked import NegativeLog, of_mixture
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.laplace.latent import LatentGaussian
@@ -214,22 +215,28 @@ def test_the_factor_of_rows_that_are_all_right_is_bounded():
 
 
 def test_the_best_cycle_is_kept(monkeypatch):
-    """On random labels a long training only learns by heart: the kept outputs are those of an earlier cycle."""
+    """On random labels a long training only learns by heart: the kept outputs are those of the best cycle."""
     X, _ = classes(400, 0)
-    y, losses = np.random.default_rng(1).integers(2, size=400), []
+    y, losses, scores = np.random.default_rng(1).integers(2, size=400), [], {}
 
     def remembered(*args):
         found = best_factor(*args)
         losses.append(found[1])
         return found
 
-    best_factor = NegativeLog.best_factor
+    def kept(training, score):
+        scores.setdefault(training, []).append(score)
+        return keep_if_best(training, score)
+
+    best_factor, keep_if_best = NegativeLog.best_factor, Training.keep_if_best
     monkeypatch.setattr(NegativeLog, "best_factor", remembered)
+    monkeypatch.setattr(Training, "keep_if_best", kept)
     monkeypatch.setattr(recipe, "STEPS_AT_1000", (600, 600))
     model = LaplaceClassifier(random_state=0).fit(X, y)
-    of_cycles = np.reshape(losses[-11:-3], (2, 4))  # of each repeat; last, of each alone and of their mixture
-    assert (of_cycles[:, -1] > of_cycles.min(1) + 0.01).all()
-    assert losses[-1] < of_cycles.min() + 0.005
+    _, *of_repeats = scores.values()  # the first are those of the trial
+    assert [len(of_cycles) for of_cycles in of_repeats] == [3 + (each[2] == min(each[:3])) for each in of_repeats]
+    assert len(of_repeats) == 2
+    assert losses[-1] < min(map(min, of_repeats)) + 0.005
     assert -model.log_predictive_density(*classes_of_chance(2000)).mean() < np.log(2) + 0.02
 
 
