@@ -5,10 +5,11 @@
 processes, with one thread each. A later run reads finished fits from ``OUT/ablation_fits.csv``.
 ``python examples/benchmarks/ablations.py --list`` prints the ablations.
 
-The scored rows are held out from the training parts of the tables; test parts are never read. An ablation replaces
-constants or functions of the package, or sets options of the estimator. Scores are log-likelihoods in nats per row,
-with targets in units of their standard deviation. ``many_rows.py`` and ``class_peers.py`` describe DIR. ``--quick``
-needs no data: it compares two ablations on generated tables.
+Scored rows are held out from the training parts of the tables; test parts are never used. An ablation replaces
+constants or functions of the package, or sets options of the estimator. Scores are log-likelihoods in nats per row;
+regression targets of benchmark tables are in units of their standard deviation. The table ``linear`` is generated.
+``many_rows.py``, ``uci_sets.py`` and ``quality_sets.py`` describe DIR. ``--quick`` needs no data: it compares two
+ablations on generated tables.
 """
 
 from __future__ import annotations
