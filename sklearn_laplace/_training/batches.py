@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 
 import numpy as np
 import torch
@@ -157,14 +157,15 @@ class Encoded:
     inputs: Tensor
     dtype: torch.dtype
     numbers: Tensor | None  # (n, D); None if too large to keep
-    codes: Tensor  # (n, q), int64
+    codes: Tensor  # (n, q), int64, places of the levels in the stacked embeddings of all categories
 
     @classmethod
     @torch.no_grad()
     def of(cls, module: MLP | TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
         """Encode the rows, unless the result would be larger than ``ENCODED_BYTES``."""
         width = 0 if module.first is None else module.first.weight.shape[1]
-        codes = inputs[:, module.categorical].long()
+        first_levels = [0, *accumulate(layer.in_features for layer in module.embeddings)][: len(module.categorical)]
+        codes = inputs[:, module.categorical].long() + torch.tensor(first_levels, device=inputs.device).long()
         if 4 * len(inputs) * width > ENCODED_BYTES:
             return cls(module, inputs, dtype, None, codes)
         parts = [module.numbers(chunk).to(dtype) for chunk in inputs.split(FORWARD_ROWS)]

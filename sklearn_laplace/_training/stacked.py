@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -270,10 +270,8 @@ class Stacked:
         self.biases = [self._bias(of_nets) for of_nets in self.layers]
         with_scales = self.n_numeric if learns_scales else 0
         self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[:with_scales]]
-        self.first_levels: Tensor | None = None  # (q,), place of the first level of each category in the stacked weight
-        if embeddings:
-            first_levels = [0, *accumulate(layer.in_features for layer in embeddings[0][:-1])]
-            self.first_levels = torch.tensor(first_levels, device=self.weights[0].device)
+        self.has_levels = bool(embeddings)
+        if self.has_levels:
             # In memory, all weights of a level lie together, for embedding_bag.
             levels_first = self.weights[self.n_numeric].permute(2, 0, 1).contiguous()
             self.weights[self.n_numeric] = levels_first.permute(1, 2, 0)
@@ -295,7 +293,7 @@ class Stacked:
 
     @torch.no_grad()
     def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Outputs (K, n, C) for encoded rows: numbers (n, D) and category codes (n, q)."""
+        """Outputs (K, n, C) for encoded rows: numbers (n, D) and levels (n, q), as in :class:`.Encoded`."""
         return self._forward(numbers, codes, [None] * len(self.activations))[0]
 
     def _forward(
@@ -320,9 +318,9 @@ class Stacked:
         if self.n_numeric:
             weight = self.weights[0] * self._first_scale
             hidden = torch.baddbmm(hidden, numbers.expand(len(weight), -1, -1), weight.mT)
-        if self.first_levels is not None:
+        if self.has_levels:
             table = self.weights[self.n_numeric].permute(2, 0, 1)  # (levels of all categories, K, h)
-            summed = nn.functional.embedding_bag(codes + self.first_levels, table.flatten(1), mode="sum")
+            summed = nn.functional.embedding_bag(codes, table.flatten(1), mode="sum")
             hidden = torch.add(hidden, summed.unflatten(1, table.shape[1:]).transpose(0, 1), alpha=self.factor)
         return hidden
 
@@ -353,8 +351,8 @@ class Stacked:
             slope = torch.bmm(slope, weight)
             slope = DERIVATIVES[type(activation)](slope if mask is None else slope * mask, before, activated)
         of_biases.insert(0, slope.sum(1))
-        if self.first_levels is not None:
-            of_weights.insert(0, self._of_levels(codes + self.first_levels, slope * self.factor))
+        if self.has_levels:
+            of_weights.insert(0, self._of_levels(codes, slope * self.factor))
         of_scales = []
         if self.n_numeric:
             of_scaled = torch.bmm(slope.mT, numbers.expand(len(slope), -1, -1))
