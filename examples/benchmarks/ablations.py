@@ -2,7 +2,8 @@
 
 ``python examples/benchmarks/ablations.py --data DIR --out OUT`` measures all ablations and writes ``ablations.csv``.
 ``--only one_repeat,four_folds`` selects ablations, ``--splits 2`` the number of splits, and ``--jobs 2`` the number of
-processes, with one thread each. A later run reads finished fits from ``OUT/ablation_fits.csv``.
+processes, with one thread each. A later run reads finished fits from ``OUT/ablation_fits.csv``; use an empty folder for
+another version of the package.
 ``python examples/benchmarks/ablations.py --list`` prints the ablations.
 
 Scored rows are held out from the training parts of the tables; test parts are never used. An ablation replaces
