@@ -151,8 +151,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         regularisation, which is the default. Then weights are treated as numbers of copies if they are integers or
         small integer multiples of the smallest weight. Copies of a row add no information, unless rows with equal
         inputs have different targets. Other weights are rescaled to the sum (Σw)² / Σw², the effective sample size
-        (Kish 1965). All other fits rescale only weights whose sum is at most 1. For counts, weights are exposures if
-        any target is not an integer, and numbers of copies otherwise.
+        (Kish 1965). All other fits rescale only weights whose sum is at most 1. For the Poisson likelihood, weights
+        are exposures if any target is not an integer.
 
         Examples
         --------

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 def read_container(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return arrays and metadata of a file; ``StateError`` if the entries do not cover each byte exactly once."""
+    """Return the arrays and metadata of a file, or raise ``StateError`` if it is malformed."""
     with path.open("rb") as opened:
         first, n_bytes = opened.read(8), os.fstat(opened.fileno()).st_size - 8
         try:

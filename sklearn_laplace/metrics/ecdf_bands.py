@@ -70,7 +70,7 @@ def _simulated(n: int, points: tuple[float, ...]) -> np.ndarray:
 
 
 def _least_tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
-    """Statistic of each row of ``counts`` (m, k), the numbers of values up to each point."""
+    """Smallest tail probability of each of m samples; ``counts`` (m, k) has the numbers of values up to each point."""
     least = np.ones(len(counts))
     for column, point in zip(counts.T, points, strict=True):
         start = int(column.min())

@@ -8,8 +8,8 @@ outputs, and an iterator that slices rows instead of collating them. Its loss is
           + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
 with the total weight :math:`N_w`, dispersion φ, prior precisions δ and prior mean :math:`\mu_0`. The estimator's
-likelihood replaces the criterion of the user's net. The last term is the loss of rows of earlier fits, with gradient g
-and curvature H at the earlier weights; d is the difference from these weights.
+likelihood replaces the criterion of the user's net. The last term is a quadratic approximation of the loss of rows of
+earlier fits. Its gradient g and curvature H are taken at the earlier weights, and d is the change from these weights.
 
 **Standardisation.** A linear layer that has a bias and reads X, or a range of the columns of X, standardises its input.
 The functions that the net can represent, the names of its parameters, and the units of gradients with respect to X stay
