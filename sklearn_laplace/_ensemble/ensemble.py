@@ -3,7 +3,8 @@
 With the linearised predictive of built-in nets, all members predict the same rows in one tensor program. Consecutive
 members of one kind (nets with the same layers and inputs) share the encoding of the columns, and compute one batched
 product per layer. A noise model that several members share is evaluated once. With other predictives or nets, the
-members predict one after the other (``member.py``). Both ways give the same numbers up to rounding.
+members predict one after the other (``member.py``). Both ways give the same numbers up to rounding. The second way is
+also taken if the first one overflows.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class KronRoots:
-    """Eigendecomposition of one layer's posterior covariance in Kronecker form, for K members with stacked nets."""
+    """Eigendecomposition of one layer's posterior covariance in Kronecker form, for K members with stacked nets.
+
+    Covariances of jointly trained members are computed in single precision. They are sums of squares, without
+    cancellation, so their relative error is about 1e-6.
+    """
 
     output_basis: Tensor  # (K, O, O), of the cotangents
     input_basis: Tensor  # (K, I, J), or (I, K·J) for a layer that reads the columns
@@ -46,6 +51,7 @@ class KronRoots:
     def covariance(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """Contribution (K, n, C, C) to output covariances; inputs are (n, I) or (K, n, I), cotangents (K, C, n, O)."""
         n_nets, n_outputs = cotangents.shape[:2]
+        inputs = inputs.to(self.variances)
         if inputs.ndim == 2:
             rotated = torch.addmm(self.bias.flatten(), inputs, self.input_basis)
             rotated = rotated.unflatten(1, (n_nets, -1)).transpose(0, 1)
@@ -72,11 +78,12 @@ class Stack:
         """Stack members of one kind."""
         nets = StackedNets.of([member.fit.network for member in members])
         posteriors = [member.posterior for member in members]
-        return cls(tuple(members), nets, _roots(nets, [p for p in posteriors if isinstance(p, KronPosterior)]))
+        dtype = torch.float32 if all(member.is_joint for member in members) else nets.weights[0].dtype
+        return cls(tuple(members), nets, _roots(nets, [p for p in posteriors if isinstance(p, KronPosterior)], dtype))
 
     def latents(self, x: Tensor) -> list[LatentGaussian]:
         """Distribution of the outputs of rows (n, d) for each member."""
-        line = self.nets.linearise(x)
+        line = self.nets.linearise(x, self.roots[0].variances.dtype if self.roots else None)
         pairs = zip(line.outputs.double(), self._covariances(line), strict=True)
         return [LatentGaussian(mean, covariance) for mean, covariance in pairs]
 
@@ -120,16 +127,20 @@ class Together:
     def members(self) -> list[Member]:
         return [member for stack in self.stacks for member in stack.members]
 
-    def outputs(self, x: Tensor, options: Options) -> Tensor:
-        """Outputs (n, C, K), float64, of all members."""
+    def outputs(self, x: Tensor, options: Options) -> Tensor | None:
+        """Outputs (n, C, K), float64, of all members; None if not finite."""
 
         def answer(part: Tensor) -> Tensor:
             return torch.cat([stack.nets.outputs(part) for stack in self.stacks]).double().movedim(0, -1)
 
-        return torch.cat(self._chunked(x, options, lambda part: with_sum(answer(part))))
+        chunks = self._chunked(x, options, lambda part: with_sum(answer(part)))
+        return None if chunks is None else torch.cat(chunks)
 
-    def components(self, x: Tensor, options: Options, weights: Tensor, *, merged: bool) -> Components:
-        """As :meth:`.Ensemble.components`, for members with weights (K,); if ``merged``, one component per member."""
+    def components(self, x: Tensor, options: Options, weights: Tensor, *, merged: bool) -> Components | None:
+        """As :meth:`.Ensemble.components`, for members with weights (K,); if ``merged``, one component per member.
+
+        None if not finite.
+        """
         members, links = self.members, [member.link(options) for member in self.members]
         weights = weights.to(x.device)
 
@@ -144,12 +155,13 @@ class Together:
                 parts.append(member.targets(latent, part, link, nodes.get(id(noise))))
             return Components.joined(parts, weights.to(parts[0].mean)), total
 
-        return Components.of_rows(self._chunked(x, options, answer))
+        chunks = self._chunked(x, options, answer)
+        return None if chunks is None else Components.of_rows(chunks)
 
     def averages(
         self, x: Tensor, options: Options, weights: Tensor, answer: Callable[[Member, LatentGaussian], Tensor]
-    ) -> Tensor:
-        """As :meth:`.Ensemble.averages`, for members with weights (K,)."""
+    ) -> Tensor | None:
+        """As :meth:`.Ensemble.averages`, for members with weights (K,); None if not finite."""
         members = self.members
 
         def average(part: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +169,8 @@ class Together:
             values = [answer(member, latent) for member, latent in zip(members, latents, strict=True)]
             return torch.stack(values, -1) @ weights.to(values[0]), total
 
-        return torch.cat(self._chunked(x, options, average))
+        chunks = self._chunked(x, options, average)
+        return None if chunks is None else torch.cat(chunks)
 
     def _latents(self, x: Tensor, outside: Extrapolation | None) -> tuple[list[LatentGaussian], Tensor]:
         """Output distributions of all members, and the sum of their means and covariances."""
@@ -167,8 +180,8 @@ class Together:
             latents = [replace(latent, covariance=latent.covariance + wider) for latent in latents]
         return latents, torch.stack([latent.mean.sum() + latent.covariance.sum() for latent in latents]).sum()
 
-    def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
-        """Return the first result of ``answer`` for each chunk of rows. The second one is a sum that has to be finite.
+    def _chunked(self, x: Tensor, options: Options, answer: Callable[[Tensor], tuple[T, Tensor]]) -> list[T] | None:
+        """Return the first result of ``answer`` for each chunk of rows; None if the second one, a sum, is not finite.
 
         Each thread takes whole chunks, because threads that share an operation wait for each other after it.
         """
@@ -187,13 +200,11 @@ class Together:
         else:
             jobs = (joblib.delayed(of_chunk)(part) for part in chunks)
             results = joblib.Parallel(min(n_jobs, len(chunks)), require="sharedmem")(jobs)
-        if not bool(torch.isfinite(torch.stack([total for _, total in results])).all()):
-            for member in self.members:
-                member.components(x, options)  # raises an error that names the layer and the rows
-        return [value for value, _ in results]
+        is_finite = bool(torch.isfinite(torch.stack([total for _, total in results])).all())
+        return [value for value, _ in results] if is_finite else None
 
 
-def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior]) -> tuple[KronRoots, ...]:
+def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior], dtype: torch.dtype) -> tuple[KronRoots, ...]:
     """Stacked Kronecker factors of the posteriors; empty if some posterior has another structure."""
     if len(posteriors) < len(nets.nets):
         return ()
@@ -209,7 +220,7 @@ def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior]) -> tuple[Kron
             inner, ones = inner[:, :-1], inner[:, -1]
         inner = inner * (factor if isinstance(factor, float) else factor[..., None].to(inner))
         inner = inner.transpose(0, 1).flatten(1) if place < nets.n_shared else inner
-        roots.append(KronRoots(*(part.to(weight) for part in (outer, inner, ones, (1 / spectra).mT))))
+        roots.append(KronRoots(*(part.to(weight.device, dtype) for part in (outer, inner, ones, (1 / spectra).mT))))
     return tuple(roots)
 
 
@@ -234,7 +245,7 @@ class Ensemble:
     @property
     def is_calibrated(self) -> bool:
         """True if the members were trained jointly, and are therefore calibrated on held-out rows."""
-        return any(member.unseen is not None and not member.is_given for member in self.members)
+        return any(member.is_joint for member in self.members)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """Weighted mean of ``answer`` over the members."""
@@ -244,9 +255,11 @@ class Ensemble:
     def means(self, x: Tensor, options: Options) -> Tensor:
         """Mean of numeric targets (n, C), float64; needs only forward passes if the predictive allows it."""
         mean = self.first.fit.likelihood.conditional_mean
-        if (together := self._together(options)) is None:
+        together = self._together(options)
+        outputs = None if together is None else together.outputs(x, options)
+        if outputs is None:
             return self.mean_of(lambda member: mean(member.outputs(x, options)))
-        answers = mean(together.outputs(x, options))
+        answers = mean(outputs)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
     def components(self, x: Tensor, options: Options, *, merged: bool = False) -> Components:
@@ -254,17 +267,19 @@ class Ensemble:
 
         If ``merged``, one component may stand for all noise levels of a member.
         """
-        if (together := self._together(options)) is None:
-            return self.joined([member.components(x, options) for member in self.members])
-        return together.components(x, options, torch.from_numpy(self.weights), merged=merged)
+        together, weights = self._together(options), torch.from_numpy(self.weights)
+        found = None if together is None else together.components(x, options, weights, merged=merged)
+        return self.joined([member.components(x, options) for member in self.members]) if found is None else found
 
     def averages(self, x: Tensor, options: Options, answer: Callable[[Member, LatentGaussian], Tensor]) -> Tensor:
         """Weighted mean over the members of a function (n, …) of their output distributions."""
-        if (together := self._together(options)) is None:
-            return self.mean_of(
-                lambda member: torch.cat(member.answers(x, options, lambda latent, _: answer(member, latent)))
-            )
-        return together.averages(x, options, torch.from_numpy(self.weights), answer)
+        together, weights = self._together(options), torch.from_numpy(self.weights)
+        found = None if together is None else together.averages(x, options, weights, answer)
+        if found is not None:
+            return found
+        return self.mean_of(
+            lambda member: torch.cat(member.answers(x, options, lambda latent, _: answer(member, latent)))
+        )
 
     def _together(self, options: Options) -> Together | None:
         """Stacks of all members; None for rows with gaps (``gaps.py``), other predictives, or too little memory."""

@@ -104,18 +104,18 @@ class StackedNets:
         with torch.no_grad():
             return self._shifted(self._forward(x)[1][-1])
 
-    def linearise(self, x: Tensor) -> StackedPass:
-        """Outputs, inputs and cotangents of all layers for rows (n, d)."""
+    def linearise(self, x: Tensor, dtype: torch.dtype | None = None) -> StackedPass:
+        """Outputs, inputs and cotangents of all layers for rows (n, d); ``dtype`` is that of the cotangents."""
         with torch.no_grad():
             shared, heads, hidden = self._forward(x)
-            n_outputs = heads[-1].shape[-1]
-            unit = torch.eye(n_outputs, dtype=heads[-1].dtype, device=x.device)
+            n_outputs, dtype = heads[-1].shape[-1], dtype or heads[-1].dtype
+            unit = torch.eye(n_outputs, dtype=dtype, device=x.device)
             cotangents = [unit[:, None].expand(len(self.nets), -1, -1, -1)]
             layers = zip(heads, self.weights[len(shared) :], self.activations, strict=False)
             for h, weight, activation in reversed(list(layers)):
-                pulled = cotangents[0].flatten(1, 2) @ weight
+                pulled = cotangents[0].flatten(1, 2) @ weight.to(dtype)
                 pulled = pulled.unflatten(1, (n_outputs, -1))
-                cotangents.insert(0, SLOPES[type(activation)](pulled, h[:, None]))
+                cotangents.insert(0, SLOPES[type(activation)](pulled, h[:, None].to(dtype)))
         return StackedPass(self._shifted(heads[-1]), tuple(shared), tuple(hidden), tuple(cotangents))
 
     def jacobian(self, line: StackedPass, k: int) -> FactoredJacobian:

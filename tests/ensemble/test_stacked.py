@@ -194,3 +194,11 @@ def test_a_budget_for_the_posteriors_alone_is_enough():
         model.set_params(memory_budget=budget)
         assert (model._ensemble._together(model._options()) is not None) == has_room
         np.testing.assert_allclose(model.predict_std(X), expected, rtol=1e-10)
+
+
+def test_variances_that_overflow_single_precision_are_computed_in_double(monkeypatch):
+    """Jointly trained members together compute variances in single precision, whose squares end at 1e38."""
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), random_state=0).fit(X, NOISY)
+    check(model, X, monkeypatch, rtol=1e-6)
+    far = model.predict_std(1e25 * X[:3])
+    assert np.isfinite(far).all() and (far > 1e30).all()

@@ -88,7 +88,7 @@ def test_all_predictions_of_numbers_agree(curve):
     rows = np.array([[3.0], [7.5], [12.0], [20.0], [-6.0]])
     std = curve.predict_std(rows)
     _, covariance = curve.predict(rows, return_cov=True)
-    np.testing.assert_allclose(np.sqrt(covariance.diagonal()), std, rtol=1e-9)
+    np.testing.assert_allclose(np.sqrt(covariance.diagonal()), std, rtol=1e-6)
     draws = curve.sample_y(rows, 4000, random_state=0)
     np.testing.assert_allclose(draws.std(1), std, rtol=0.1)
     np.testing.assert_allclose(np.corrcoef(draws)[2, 3], covariance[2, 3] / (std[2] * std[3]), atol=0.05)
@@ -96,9 +96,9 @@ def test_all_predictions_of_numbers_agree(curve):
     np.testing.assert_array_equal(*(pair[0] for pair in pairs))
     np.testing.assert_allclose(curve.predict_dist(rows).std(), std, rtol=1e-6)
     gradient = curve.predict(rows, return_std=True, return_mean_grad=True, return_std_grad=True)[3][:, 0]
-    step = 1e-5
+    step = 1e-2  # covariances have single precision
     numeric = (curve.predict_std(rows + step) - curve.predict_std(rows - step)) / (2 * step)
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-2, atol=1e-4)
     assert curve.members_[0].predict_std(rows[3:])[0] > Y_CURVE.std()
 
 

@@ -149,9 +149,9 @@ def test_company_at_predict_does_not_matter(reference):
         estimator.refit_laplace(link="mc")
     together = answers(estimator)
     alone = np.vstack([answers(estimator, X_NEW[i : i + 1]) for i in range(len(X_NEW))])
-    # The square root of a singular covariance turns rounding errors of 1e-16 into 1e-8.
-    np.testing.assert_allclose(alone, together, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(answers(estimator, X_NEW[::-1]), together[::-1], rtol=1e-7, atol=1e-9)
+    # Covariances of jointly trained members have single precision.
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(answers(estimator, X_NEW[::-1]), together[::-1], rtol=1e-5, atol=1e-6)
 
 
 def test_global_generators_are_untouched(reference):
