@@ -80,7 +80,7 @@ ABLATIONS = {
     "one_net_few": Ablation("one net for few rows", options={"n_members": 1}, rows=FEW),
     "no_trial": Ablation("a trial of one candidate without dropout", {"REGULARISATIONS": single}),
     "no_dropout": Ablation("the two candidates without dropout", {"REGULARISATIONS": without_dropout}),
-    "fewer_steps": Ablation("no additional steps", {"MORE_STEPS": lambda n_rows: 1.0}),
+    "more_steps": Ablation("1.5 times the steps", {"STEPS_AT_1000": tuple(1.5 * n for n in recipe.STEPS_AT_1000)}),
     "silu": Ablation("silu in the second repeat", {"DETAILED_ROWS": 0}),
     "no_bins": Ablation("no bins", options={"n_bins": None}),
     "no_exact": Ablation("no repeat with exact steps", {"_ensemble.joint_members.MOST_ADDED": 0.0}),

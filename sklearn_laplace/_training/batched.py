@@ -198,10 +198,9 @@ class Training:
         for place, batch in zip(places[done:], batches, strict=False):
             if steps.is_over():
                 break
-            factors = batch.shares.mT[:, :, None] / len(batch.targets) * batch.precision
             masks = self.dropout.masks(place, len(batch.targets))
             outputs, gradients = self.stacked.gradients(
-                batch.numbers, batch.codes, batch.targets, factors, self.loss, masks
+                batch.numbers, batch.codes, batch.targets, batch.factors, self.loss, masks
             )
             if self.streamed is not None:
                 self.streamed.batches.average_(gradients)
@@ -210,7 +209,7 @@ class Training:
                     gradient.addcmul_(penalty, weight)
             for optimiser in self.optimisers:
                 optimiser.step(gradients, rate(place), decay(place))
-            shown = self.loss.terms(outputs, batch.targets, factors).sum() if steps.is_shown else 0.0
+            shown = self.loss.terms(outputs, batch.targets, batch.factors).sum() if steps.is_shown else 0.0
             steps.advance(shown / len(self.shares))
             if at_step is not None:
                 at_step(place + 1 - places.start)
@@ -255,10 +254,10 @@ class Training:
 
     def _batches(self, n_batches: int, done: int) -> Iterator[Batch]:
         """Yield ``n_batches`` mini-batches or more, except the first ``done``; each epoch has a new random order."""
-        shares = self.shares.mT.contiguous()
+        factors = self.shares[:, :, None] / self.batch_size * self.precision
         for chosen in islice(self._orders(n_batches), done, None):
-            parts = (part.index_select(0, chosen) for part in (self.targets, shares, self.precision))
-            yield Batch(*self.encoded.taken(chosen), *parts)
+            targets = self.targets.index_select(0, chosen)
+            yield Batch(*self.encoded.taken(chosen), targets, factors.index_select(1, chosen))
 
     def _orders(self, n_batches: int) -> Iterator[Tensor]:
         """Yield the row indices of each mini-batch; the orders of several epochs are sent to the device at once."""

@@ -189,13 +189,12 @@ class RowNoise:
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batch: encoded numbers and codes of n rows, and their targets, weights for K nets (n, K) and precisions."""
+    """Mini-batch: encoded numbers and codes of n rows, targets, and factors of the loss, (K, n, 1) or (K, n, C)."""
 
     numbers: Tensor
     codes: Tensor
     targets: Tensor
-    shares: Tensor
-    precision: Tensor
+    factors: Tensor
 
 
 class StreamedRows:
@@ -226,11 +225,12 @@ class StreamedRows:
                 self._skipped -= n_whole
                 continue
             rows = data.tensors(self.like.inputs.dtype, dtype, self.like.inputs.device)
-            shares = (torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit).mT.contiguous()
+            shares = torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit
             encoded = Encoded.of(self.module, rows.inputs, dtype)
             whole = torch.arange(len(rows), device=rows.inputs.device).split(size)
             for chosen in islice(whole, self._skipped, n_whole):
                 numbers, codes = encoded.taken(chosen)
                 precision = self.precision_of(rows.inputs[chosen]).to(shares)
-                yield Batch(numbers, codes, rows.targets[chosen], shares[chosen], precision)
+                factors = shares[:, chosen, None] / len(chosen) * precision
+                yield Batch(numbers, codes, rows.targets[chosen], factors)
             self._skipped = 0

@@ -4,8 +4,8 @@ A repeat is a partition of the rows into four folds, with one member per fold th
 For few rows and normal noise there are eight folds, and members are trained on seven eighths of the rows.
 
 The first two repeats have nets with hidden layers (:func:`recipes_for`); a third one has linear nets (:func:`linear`).
-A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. With up to 300 rows, fewer steps
-keep the fit short. ``docs/decisions.md`` compares other rules.
+A schedule is a number of steps, a cyclic learning rate and a decreasing weight decay. ``docs/decisions.md`` compares
+other rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from .._table.limits import SMALL_ROWS
 from .._table.rows import rehashed, row_keys
 from .progress import Steps, Task
 
@@ -130,9 +129,7 @@ def power_law(
 UNITS, WIDTH_STEP = power_law(64, at=2500, power=0.36, low=32, high=128), 16
 """Number of units of a hidden layer, rounded to a multiple of ``WIDTH_STEP``."""
 STEPS_AT_1000 = 500, 450
-"""Number of steps of each repeat for 1,000 rows, before multiplication by ``MORE_STEPS``."""
-MORE_STEPS = power_law(1.5, at=1000, power=-0.37, low=1.0, high=1.5)
-"""Factor of the number of steps for more than 300 rows."""
+"""Number of steps of each repeat for 1,000 rows."""
 NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
 """Exponent p of the row weights v⁻ᵖ in the last cycle, v the noise variance."""
 DETAILED_ROWS = 5000
@@ -185,11 +182,10 @@ REPEATS = (
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     """Default recipes of nets with hidden layers."""
     units = WIDTH_STEP * round(UNITS(n_rows) / WIDTH_STEP)
-    more = MORE_STEPS(n_rows) if n_rows > SMALL_ROWS else 1.0
     recipes = []
     for settings, at_1000 in zip(REPEATS, STEPS_AT_1000, strict=True):
         schedule = Schedule(
-            max(int(more * at_1000 * (n_rows / 1000) ** settings.steps_power), 1),
+            max(int(at_1000 * (n_rows / 1000) ** settings.steps_power), 1),
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             noise_power=NOISE_POWER(n_rows),

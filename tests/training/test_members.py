@@ -310,7 +310,7 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
 def test_recipes_change_smoothly_with_the_rows():
     """Settings follow powers of the number of rows: more steps per row for few, more equal weights for many."""
     at = {n: recipes_for(n, 10) for n in (1000, 3000, 5000, 5001, 10_000, 40_000, 10**6)}
-    assert [recipe.schedule.n_steps for recipe in at[1000]] == [750, 675]
+    assert [recipe.schedule.n_steps for recipe in at[1000]] == [500, 450]
     n_bins = [[recipe.n_bins for recipe in at[n]] for n in (1000, 3000, 5000, 10_000)]
     assert n_bins == [[8, 24], [8, 24], [8, 40], [8, 51]]
     assert [recipe.schedule.n_steps for recipe in at[10_000]] == [1581, 1791]
