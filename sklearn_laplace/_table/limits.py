@@ -99,8 +99,8 @@ LARGE = Budget(1e10, 2e11, 2**30, 60, 60, 120, 5000, 256, 20)
 
 if sys.platform != "win32":
     import resource
-CHUNK_ELEMENTS = 2**21
-"""Target number of elements per chunk of rows, 16 MB in float64."""
+CHUNK_ELEMENTS = 2**22
+"""Target number of elements per chunk of rows, 32 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
 GPU_CHUNK = 32
