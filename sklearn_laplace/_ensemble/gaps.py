@@ -31,7 +31,7 @@ class Filled:
 
     @classmethod
     def of(cls, x: Tensor, fillings: Fillings | None) -> Self:
-        """Fill the gaps of rows (n, d)."""
+        """Copies of rows (n, d), with missing values and unknown categories filled from the training data."""
         if fillings is None:
             return cls(x, x)
         gaps, values = fillings.gaps(x), fillings.values.to(x)

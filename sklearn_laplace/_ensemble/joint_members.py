@@ -1,4 +1,4 @@
-r"""Trained members of a joint ensemble: encodings, and weights in a mixture of Laplace approximations.
+r"""Members of a mixture: encodings for which exact steps are affordable, and weights of the members.
 
 Nets trained by exact Gauss–Newton steps ("exact steps") read standardised numbers, or a piecewise linear encoding
 (``n_bins``). A repeat is a partition of the rows into folds, with one member per fold, trained without that fold.

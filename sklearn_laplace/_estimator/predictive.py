@@ -234,7 +234,7 @@ class NumericPredictive(FittedModel):
 
 
 def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
-    """Raise a ``ValueError`` for incompatible flags of ``predict``, or a ``RuntimeError`` for std with cov."""
+    """Raise ``ValueError`` for invalid arguments of ``predict``, or ``RuntimeError`` for std with cov."""
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
         flag(f"return_{name}", value)
     if std and cov:

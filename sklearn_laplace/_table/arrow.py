@@ -1,4 +1,4 @@
-"""Datasets of pyarrow. Parquet files are read by row group, and all other formats by file.
+"""Rows of pyarrow datasets. Parquet files are read by row group, and all other formats by file.
 
 Reading errors name the file. If the size or modification time of a file changes between two reads, an error is raised.
 """
@@ -116,7 +116,7 @@ def _parts(fragment: Any) -> list[tuple[Any, int, object]]:
 
 
 def _n_rows(part: Any) -> int:
-    """Number of rows of a row group or a file; pyarrow's ``count_rows`` would count the whole file of a row group."""
+    """Number of rows of a row group or a file. For a row group, pyarrow's ``count_rows`` counts the whole file."""
     groups = getattr(part, "row_groups", None)
     return int(part.count_rows()) if groups is None else sum(group.num_rows for group in groups)
 

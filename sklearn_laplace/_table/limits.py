@@ -118,7 +118,7 @@ UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Limit on memory in bytes: set by the user, or the memory available to the process."""
+    """Memory limit in bytes: set by the user, or the smallest limit of machine, container and address space."""
 
     size: int
     by_user: bool = False

@@ -430,7 +430,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
-    """Kinds of the values of a column that are not missing: {str}, {Real}, both if ``mixed``, or an empty set."""
+    """Kinds of the non-missing values of a column, a subset of {str, Real}; only ``mixed`` allows both."""
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
     types_of: dict[type, set[type]] = {}

@@ -134,7 +134,7 @@ def converted(
 
 
 def _meaning(text: str, kind: str) -> tuple[float, bool | None] | None:
-    """Return a number, or days and True if the date has a time zone; None for text that is not of the kind."""
+    """Return (number, None), or (days, whether the date has a time zone); None for text that is not of the kind."""
     if kind == DATES:
         return days(text)
     value = number(text)

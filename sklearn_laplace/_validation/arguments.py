@@ -264,7 +264,7 @@ ADVICE = {
 def explained(target: Method, name: str | None = None) -> Method:
     """Decorate a function, or the constructor and public methods of a class, to explain unknown arguments.
 
-    The ``TypeError`` has the given value and the argument to use instead. ``name`` replaces the function's name.
+    The message of the ``TypeError`` contains the given value and advice. ``name`` replaces the function's name.
     """
     if isinstance(target, type):
         for member_name, member in list(vars(target).items()):

@@ -1,7 +1,7 @@
 r"""Targets and their predictive distributions as arrays, from which a calibration report is computed.
 
-A quantile of level τ is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and linear in v for a normal distribution.
-Quantiles of continuous distributions are computed at 21 values of v, and interpolated between them.
+The quantile of a normal distribution at level τ is linear in :math:`v = \Phi^{-1}(\tau)`. Quantiles of continuous
+distributions are computed at 21 values of v, and interpolated between them.
 """
 
 from collections.abc import Callable

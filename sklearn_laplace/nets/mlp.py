@@ -514,7 +514,7 @@ def standardised(
 
 
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """Linear layer with zero bias and Xavier normal weights, scaled for inputs already divided by √(fan-in)."""
+    """Linear layer with zero bias, and Xavier normal weights times √fan-in, because inputs are divided by √fan-in."""
     layer = nn.Linear(n_in, n_out, bias=bias, device="meta")  # draws nothing; nn.utils.skip_init would import sympy
     std, dtype = math.sqrt(2.0 * fan_in / (fan_in + n_out)), torch.get_default_dtype()
     weight = std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Registry of layers, which yield their parts of the Jacobian. One file per kind of layer; the file name is the key.
 
-A module that owns parameters is described by the first class in ``FACTORED`` that handles it, else by ``generic``.
+A layer that is called once and shares no tensors uses the first class in ``FACTORED`` that handles it. All other
+tensors use ``generic``.
 """
 
 from ._base import FactoredLayer

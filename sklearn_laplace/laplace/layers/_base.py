@@ -52,7 +52,7 @@ class FactoredLayer(ABC):
 
     @abstractmethod
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """Features that are multiplied with the cotangents, from the layer's current state and its inputs (n, …)."""
+        """Features, computed from the layer's current state and its inputs (n, …), that multiply the cotangents."""
 
     @abstractmethod
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:

@@ -97,7 +97,7 @@ class Conv(FactoredLayer):
 
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
-    """Inputs of each output position, channel by channel, shape (n, C·kernel, L). 1-D inputs get a height of one."""
+    """Patch of each output position, by channel, (n, C · kernel size, L). 1-D inputs get a height of one."""
     padded = F.pad(inputs, _margins(layer), FILLS.get(layer.padding_mode, layer.padding_mode))
     if padded.ndim == 3:
         padded = padded[:, :, None]

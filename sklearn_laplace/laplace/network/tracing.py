@@ -117,7 +117,7 @@ def copy_of(module: nn.Module) -> nn.Module:
 
 
 def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[FactoredLayer, ...]:
-    """Factored layers whose Jacobian agrees with autodiff on the example and does not mix rows."""
+    """Factored layers without interaction between rows, whose Jacobian agrees with autodiff on the example."""
     if not network.layers:
         return ()
     parameters = dict(network.module.named_parameters())

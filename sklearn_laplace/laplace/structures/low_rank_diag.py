@@ -181,7 +181,7 @@ class InfBlockPosterior(Posterior):
 
     @property
     def _explained(self) -> Tensor:
-        """E = diag(1 + l)^−½ Q, shape (L, p). The whitened covariance is I − Eᵀ E."""
+        """E = diag(1 + l)^−½ Q, shape (L, p). The posterior covariance is D′^−½ (I − Eᵀ E) D′^−½."""
         return self.rows * (1 + self.values).rsqrt()[:, None]
 
     def logdet_precision(self) -> Tensor:

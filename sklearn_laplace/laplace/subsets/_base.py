@@ -21,7 +21,7 @@ class Subset(ABC):
 
     @abstractmethod
     def names(self, network: Network) -> tuple[str, ...]:
-        """Names of the tensors with random elements, in the network's order."""
+        """Names of the tensors with at least one weight in the subset, in the network's order."""
 
     def of(self, network: Network, example: Tensor) -> Network:
         """Network restricted to the random weights. ``example`` (n, …) holds inputs for tracing."""
