@@ -103,7 +103,7 @@ CHUNK_ELEMENTS = 2**22
 """Target number of elements per chunk of rows, 32 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 """Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
-GPU_CHUNK = 32
+GPU_CHUNK = 16
 """Factor of ``CHUNK_ELEMENTS`` and the maximum of ``CHUNK_ROWS`` on a GPU: small chunks take as long as large ones."""
 ROW_BYTES = 5 * 8
 """Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""

@@ -358,7 +358,7 @@ def test_a_gpu_takes_larger_chunks_that_fit_into_its_memory(free, rows, monkeypa
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: free)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: free - free // 2)
     budget = MemoryBudget(10**13)
-    assert budget.chunk_rows(1024, 0, torch.device("cpu")) == 2048
+    assert budget.chunk_rows(1024, 0, torch.device("cpu")) == 4096
     if rows is None:
         with pytest.raises(MemoryBudgetError, match="one row of the data needs"):
             budget.chunk_rows(1024, 0, torch.device("cuda"))
