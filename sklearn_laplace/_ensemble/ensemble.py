@@ -78,7 +78,7 @@ class Stack:
         """Stack members of one kind."""
         nets = StackedNets.of([member.fit.network for member in members])
         posteriors = [member.posterior for member in members]
-        dtype = torch.float32 if all(member.is_joint for member in members) else nets.weights[0].dtype
+        dtype = torch.float32 if all(map(_is_joint, members)) else nets.weights[0].dtype
         return cls(tuple(members), nets, _roots(nets, [p for p in posteriors if isinstance(p, KronPosterior)], dtype))
 
     def latents(self, x: Tensor) -> list[LatentGaussian]:
@@ -204,6 +204,11 @@ class Together:
         return [value for value, _ in results] if is_finite else None
 
 
+def _is_joint(member: Member) -> bool:
+    """True if the net was trained jointly with others, each without some rows."""
+    return member.unseen is not None and not member.is_given
+
+
 def _roots(nets: StackedNets, posteriors: Sequence[KronPosterior], dtype: torch.dtype) -> tuple[KronRoots, ...]:
     """Stacked Kronecker factors of the posteriors; empty if some posterior has another structure."""
     if len(posteriors) < len(nets.nets):
@@ -245,7 +250,7 @@ class Ensemble:
     @property
     def is_calibrated(self) -> bool:
         """True if the members were trained jointly, and are therefore calibrated on held-out rows."""
-        return any(member.is_joint for member in self.members)
+        return any(map(_is_joint, self.members))
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """Weighted mean of ``answer`` over the members."""

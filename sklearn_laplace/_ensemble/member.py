@@ -70,11 +70,6 @@ class Member:
         return replace(self, **hyper_fields(fit, hyper, self.scale, options))
 
     @property
-    def is_joint(self) -> bool:
-        """True if the net was trained jointly with others, each without some rows."""
-        return self.unseen is not None and not self.is_given
-
-    @property
     def prior_precision(self) -> float | np.ndarray:
         """Prior precision: a number, or an array (G,) with one value per group of weights."""
         values = self.hyper.prior_precision.cpu().numpy()

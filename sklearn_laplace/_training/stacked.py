@@ -16,11 +16,11 @@ Losses are squared errors for normal noise, and negative log likelihoods of clas
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
@@ -210,8 +210,8 @@ class Dropout:
         self.widths = [weight.shape[2] for weight in stacked.weights[stacked.n_first :]]
         self.seed, self.runs = seed, []
         if any(rates) and self.widths:
-            generator = torch.Generator().manual_seed(seed)
-            values = torch.rand(2 * batch_size * max(self.widths) + SPARE, generator=generator)
+            random = torch.Generator().manual_seed(seed)
+            values = torch.rand(2 * batch_size * max(self.widths) + SPARE, generator=random)
             for rate, run in groupby(rates):
                 kept = (values >= rate) / (1 - rate)
                 self.runs.append((kept.to(stacked.weights[0]), len(list(run))))
@@ -221,8 +221,8 @@ class Dropout:
         if not self.runs:
             return [None] * len(self.widths)
         last = len(self.runs[0][0]) - n_rows * max(self.widths)
-        draws = random.Random(f"{self.seed} {step}")
-        return [self._mask(draws.randrange(last), n_rows, width) for width in self.widths]
+        begins = np.random.default_rng([self.seed, step]).integers(last, size=len(self.widths))
+        return [self._mask(int(begin), n_rows, width) for begin, width in zip(begins, self.widths, strict=True)]
 
     def _mask(self, begin: int, n_rows: int, width: int) -> Tensor:
         of_runs = [values[begin : begin + n_rows * width].view(n_rows, width) for values, _ in self.runs]

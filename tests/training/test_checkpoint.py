@@ -40,7 +40,7 @@ def rows(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Short trainings, of the noise too, without nets with exact steps, and a state after each step."""
-    monkeypatch.setattr(recipe, "STEPS_AT_1000", (20, 15))
+    monkeypatch.setattr(recipe, "STEPS_AT_1000", (30, 22.5))
     for name in ("ACCURATE", "QUICK"):
         monkeypatch.setattr(noise_model, name, replace(getattr(noise_model, name), steps=2))
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.affords_exact_net", lambda *args: False)
