@@ -55,8 +55,8 @@ def test_a_weak_signal_of_classes_is_found(weak):
     """A constant prediction has an AUC of .5 and a log loss of .704."""
     _, _, X, y = classes(1001, 0.6, 90)
     p = weak.predict_proba(X)
-    assert roc_auc_score(y, p[:, 1]) > 0.55
-    assert log_loss(y, p) < 0.69
+    assert roc_auc_score(y, p[:, 1]) > 0.6
+    assert log_loss(y, p) < 0.683
 
 
 def test_a_joint_ensemble_finds_a_weak_signal_of_classes_and_none_in_noise():
