@@ -52,7 +52,7 @@ def true_log_loss(X: np.ndarray, y: np.ndarray) -> float:
 def few_rows():
     """Few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "STEPS_AT_1000", (100, 90))
+        patch.setattr(recipe, "STEPS_AT_1000", (150, 135))
         yield
 
 
