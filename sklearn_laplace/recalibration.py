@@ -151,10 +151,11 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
             In the units of y.
         """
         check_is_fitted(self)
-        factor = self.scale_
-        if isinstance(distribution := self._inner(X), TransformedMixture):  # all kinds use the factor of the total
-            factor = self._scaled(distribution).std() / distribution.std()
-        return np.asarray(factor * predict_std(self.estimator, X, kind=kind))
+        distribution = self._inner(X)
+        scaled = self._scaled(distribution).std()
+        if kind == "total":
+            return np.asarray(scaled)
+        return np.asarray(scaled / distribution.std() * predict_std(self.estimator, X, kind=kind))
 
     def predict_dist(self, X: Any) -> PredictiveDistribution:
         """Predictive distribution of the estimator, stretched around its mean by the scaling factor.

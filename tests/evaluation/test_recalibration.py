@@ -342,6 +342,9 @@ def test_it_works_around_wrappers_and_other_models():
     scaled = clone(SigmaScaling(FrozenEstimator(pipe))).fit(X[HELD_OUT], Y[HELD_OUT])
     mean, std = pipe.predict(X[HELD_OUT], return_std=True)
     assert scaled.scale_ == pytest.approx(np.sqrt(np.mean(((Y[HELD_OUT] - mean) / std) ** 2)), rel=1e-12)
+    np.testing.assert_allclose(scaled.predict_std(X[HELD_OUT]), scaled.scale_ * std, rtol=1e-12)
+    with pytest.raises(TypeError, match="BayesianRidge"):
+        scaled.predict_std(X, kind="epistemic")
     again = pickle.loads(pickle.dumps(scaled))
     np.testing.assert_array_equal(again.predict(X, return_std=True)[1], scaled.predict(X, return_std=True)[1])
     assert sklearn_laplace.recalibration.SigmaScaling is SigmaScaling
