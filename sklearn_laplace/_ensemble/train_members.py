@@ -27,6 +27,7 @@ from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.plan import NOISELESS, FitRequest, grouped, posterior_layout
 from .._training.progress import Clock, Steps, Task
 from .._training.recipe import (
+    CLASS_TRIAL,
     FEW_ROWS,
     FOLDS_OF_FEW,
     FOLDS_OF_MANY,
@@ -173,13 +174,13 @@ def regularisation(
 ) -> tuple[tuple[float, float], float, tuple[float, ...]]:
     """Return the prior precision and dropout with the smallest held-out error, this error, and the overdispersion.
 
-    Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each of ``REGULARISATIONS``, with
-    at most ``PILOT_STEPS`` steps. A net that trains longer needs a stronger prior, so the best precision is multiplied
-    by the ratio of step counts, up to ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
+    Each of the K ``modules`` is trained without its rows of ``held_out`` (K, n) under each candidate. A net that trains
+    longer needs a stronger prior, so the best precision is multiplied by the ratio of step counts, up to
+    ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
-    loss, n_nets = loss_of(likelihood), len(modules)
-    priors, dropouts = np.repeat(REGULARISATIONS, n_nets, 0).T.tolist()
-    weights, stacked = held_out * rows.weights, Stacked(modules * len(REGULARISATIONS))
+    loss, n_nets, (candidates, most_steps) = loss_of(likelihood), len(modules), _trial(likelihood)
+    priors, dropouts = np.repeat(candidates, n_nets, 0).T.tolist()
+    weights, stacked = held_out * rows.weights, Stacked(modules * len(candidates))
 
     def errors_of(outputs: Tensor) -> list[float]:
         if isinstance(loss, NegativeLog):
@@ -189,13 +190,13 @@ def regularisation(
             errors = [float(of_part.sum() / weights.sum()) for of_part in sums]
         return [error if math.isfinite(error) else math.inf for error in errors]
 
-    short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
+    short = replace(schedule, n_steps=min(schedule.n_steps, most_steps), most_further=0)
     with single_thread(stacked.is_small(schedule)), progress(short, label="trial of regularisations") as steps:
         outputs, _ = train_stacked(
             stacked,
             loss,
             rows,
-            (~held_out).double().repeat(len(REGULARISATIONS), 1),
+            (~held_out).double().repeat(len(candidates), 1),
             short,
             seed=seed,
             prior=priors,
@@ -206,10 +207,15 @@ def regularisation(
         )
     errors = errors_of(outputs)
     best = int(np.argmin(errors))
-    prior, dropout = REGULARISATIONS[best]
+    prior, dropout = candidates[best]
     prior = min(prior * schedule.n_steps / short.n_steps, STRONGEST_PRIOR)
     of_best = outputs[best * n_nets : (best + 1) * n_nets]
     return (prior, dropout), errors[best], overdispersion_of(likelihood, of_best, rows, weights)
+
+
+def _trial(likelihood: Likelihood) -> tuple[tuple[tuple[float, float], ...], int]:
+    """Candidates of the trial, and maximum number of its steps."""
+    return (REGULARISATIONS, PILOT_STEPS) if likelihood.has_dispersion else CLASS_TRIAL
 
 
 def trained_repeat(
@@ -349,8 +355,9 @@ def _in_time(
             fit_of(network, few, options)
         needed += step * schedule.n_steps
         if n_repeats == 0:  # the trial, with other numbers of nets and steps
-            ratio = len(REGULARISATIONS) * trial_folds(len(rows), n_members) / n_members
-            needed += step * ratio * min(schedule.n_steps, PILOT_STEPS)
+            candidates, most_steps = _trial(options.likelihood)
+            ratio = len(candidates) * trial_folds(len(rows), n_members) / n_members
+            needed += step * ratio * min(schedule.n_steps, most_steps)
         passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)
         n_repeats += 1
         if needed > PART_OF_TIME * clock.left:

@@ -94,13 +94,6 @@ def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
     )
 
 
-def _one_row(net: NeuralNet, n_rows: int) -> ValueError:
-    return ValueError(
-        f"batch norm cannot train on a batch of one row, and {n_rows} rows in batches of {net.batch_size} leave one. "
-        "Use iterator_train__drop_last=True or another batch_size in the skorch net."
-    )
-
-
 def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch, task: Task) -> None:
     """Train an initialised net in place for its ``max_epochs``, as a subtask of ``task``."""
     # A skorch net of the user prints its own table of epochs.
@@ -122,7 +115,11 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch, task: Task) -> 
                 raise
         except ValueError as error:
             if str(error).startswith("Expected more than 1 value per channel"):
-                raise _one_row(net, len(data)) from error
+                raise ValueError(
+                    f"batch norm cannot train on a batch of one row, and {len(data)} rows in batches of "
+                    f"{net.batch_size} leave one. Use iterator_train__drop_last=True or another batch_size in the "
+                    "skorch net."
+                ) from error
             raise
         net.notify("on_train_end", X=data, y=y)
 

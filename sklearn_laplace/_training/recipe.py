@@ -138,11 +138,13 @@ NOISY, NOISY_WIDTH = 0.1, 0.5
 """For noisy targets: minimum mean squared error in the trial of regularisations, relative to the target variance, and
 factor of the number of units for many rows. Noise hides the detail that wider nets would learn."""
 REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
-"""Candidates of the trial: prior precision of the weights, and probability of dropout."""
+"""Candidates of the trial under normal noise: prior precision of the weights, and probability of dropout."""
 STRONGEST_PRIOR = max(prior for prior, _ in REGULARISATIONS)
 """Maximum prior precision in training."""
 PILOT_STEPS, PILOT_ROWS = 400, 150
-"""Maximum number of steps and minimum number of held-out rows in the trial."""
+"""Maximum number of steps in the trial under normal noise, and minimum number of held-out rows in any trial."""
+CLASS_TRIAL = ((0.0, 0.0), (0.1, 0.15)), 200
+"""Candidates of the trial for classes and counts, and maximum number of steps."""
 MOST_INPUTS = 512
 """Maximum number of encoded inputs. With many columns, each column has fewer bins."""
 

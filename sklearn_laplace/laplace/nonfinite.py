@@ -34,7 +34,9 @@ def not_finite(
             finding = _in_backward(network, None, inputs)
         if finding is not None:
             what, bad = finding
-            return NonFiniteError(f"{what} is NaN or infinite. {ADVICE}", inputs[_rows(bad, len(inputs))])
+            of_rows = bad.ndim > 0 and len(bad) == len(inputs)
+            rows = inputs[bad.flatten(1).any(1) if bad.ndim > 1 else bad] if of_rows else inputs[:0]
+            return NonFiniteError(f"{what} is NaN or infinite. {ADVICE}", rows)
     dtype = next(network.module.parameters()).dtype
     return NonFiniteError(
         f"every layer's output and gradient is finite in {dtype}, but products of them, or outputs under sampled "
@@ -137,13 +139,6 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     elif isinstance(values, tuple | list):
         for value in values:
             yield from _tensors(value)
-
-
-def _rows(bad: Tensor, n: int) -> list[int]:
-    """Indices of the n rows that have a marked element; empty if the tensor does not have n rows."""
-    if bad.ndim == 0 or len(bad) != n:
-        return []
-    return bad.reshape(n, -1).any(1).nonzero()[:, 0].tolist()
 
 
 def _titled(name: str, layer: nn.Module) -> str:

@@ -30,6 +30,7 @@ SMALL: dict[tuple[ModuleType, str], Any] = {
     (stream, "BUFFER_ROWS"): 1024,
     (checkpoint, "EVERY"): 0.05,
     (train_members, "REGULARISATIONS"): ((0.1, 0.0),),
+    (train_members, "CLASS_TRIAL"): (((0.1, 0.0),), 400),
 }
 NEW_ROWS = 1000
 """Number of rows whose predictions are scored and shown."""
