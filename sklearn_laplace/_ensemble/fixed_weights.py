@@ -148,28 +148,30 @@ def validation_scores(
     level, factor = _level(first, _squares(listed), left_out) if normal else (1.0, 1.0)
     dear = any(fit.curvature.eigenbasis() is None for fit, _ in listed) or len(unit) > 1
     ridge = (FACTORS[::2] if dear else FACTORS).to(unit) * level
-    squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
+    squares, constants, total_weight = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
     variances: list[list[Tensor]] = [[] for _ in ridge]
     for fit, batches in listed:
         for place, rows, covariance in covariances(fit, batches, ridge[:, None] * unit):
+            weights = likelihood.score_weights(rows.weights)
+            total_weight += float(weights.sum()) if place == 0 else 0.0
             if normal:
                 y, noise = without_noise(rows.targets, fit.n_outputs)
                 noise = noise.expand_as(rows.outputs)
                 square, logdet = normal_terms(y - rows.outputs, covariance, noise)
                 squares[place] += factor * (rows.weights @ square)
                 constants[place] -= 0.5 * (rows.weights @ logdet)
-                freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
                 variances[place].append((covariance.diagonal(dim1=1, dim2=2) + noise).mean(1))
             else:
                 scored = likelihood.scored(LatentGaussian(rows.outputs, covariance), rows.targets, rows.weights)
-                constants[place] += likelihood.score_weights(rows.weights) @ density(*scored, 1.0)
+                constants[place] += weights @ density(*scored, 1.0)
     widths = torch.stack([torch.cat(part).median() for part in variances]) if normal else torch.zeros_like(ridge)
     return ValidationScores(
         unit=unit,
         ridge=ridge,
         squares=squares,
         constants=constants,
-        freedom=freedom,
+        freedom=first.n_outputs * total_weight if normal else 0.0,
+        total_weight=total_weight,
         bounds=likelihood.dispersion_bounds,
         level=level,
         widths=widths,

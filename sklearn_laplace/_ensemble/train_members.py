@@ -178,7 +178,8 @@ def regularisation(
     longer needs a stronger prior, so the best precision is multiplied by the ratio of step counts, up to
     ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
-    loss, n_nets, (candidates, most_steps) = loss_of(likelihood), len(modules), _trial(likelihood)
+    loss, n_nets = loss_of(likelihood), len(modules)
+    candidates, most_steps = (REGULARISATIONS, PILOT_STEPS) if loss.has_noise else CLASS_TRIAL
     priors, dropouts = np.repeat(candidates, n_nets, 0).T.tolist()
     weights, stacked = held_out * rows.weights, Stacked(modules * len(candidates))
 
@@ -211,11 +212,6 @@ def regularisation(
     prior = min(prior * schedule.n_steps / short.n_steps, STRONGEST_PRIOR)
     of_best = outputs[best * n_nets : (best + 1) * n_nets]
     return (prior, dropout), errors[best], overdispersion_of(likelihood, of_best, rows, weights)
-
-
-def _trial(likelihood: Likelihood) -> tuple[tuple[tuple[float, float], ...], int]:
-    """Candidates of the trial, and maximum number of its steps."""
-    return (REGULARISATIONS, PILOT_STEPS) if likelihood.has_dispersion else CLASS_TRIAL
 
 
 def trained_repeat(
@@ -343,19 +339,19 @@ def _in_time(
 
     If the time is too short for all steps of the first repeats, the others are omitted.
     """
-    needed, passes, n_repeats = 0.0, 0.0, 0
+    needed, passes, n_repeats, loss = 0.0, 0.0, 0, loss_of(options.likelihood)
     few = rows.taken(torch.arange(min(CHUNK, len(rows)), device=rows.inputs.device))
     for recipe in recipes:
         schedule = recipe.schedule
         arguments = arguments_of(recipe, data, options)
         stacked = Stacked(modules_of(arguments, rows, 0, n_members))
         with single_thread(stacked.is_small(schedule)):
-            step = seconds_of_step(stacked, loss_of(options.likelihood), rows, schedule)
+            step = seconds_of_step(stacked, loss, rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, options)
         needed += step * schedule.n_steps
         if n_repeats == 0:  # the trial, with other numbers of nets and steps
-            candidates, most_steps = _trial(options.likelihood)
+            candidates, most_steps = (REGULARISATIONS, PILOT_STEPS) if loss.has_noise else CLASS_TRIAL
             ratio = len(candidates) * trial_folds(len(rows), n_members) / n_members
             needed += step * ratio * min(schedule.n_steps, most_steps)
         passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)

@@ -264,8 +264,7 @@ class SelectionState:
         """Mean log density of held-out rows, in nats per row and in units of y; None without their scores."""
         if (scores := self.held_out(fit, hyper)) is None:
             return None
-        n_rows = scores.freedom / fit.n_outputs if scores.freedom else fit.total_weight
-        return scores.density_of(hyper) / n_rows - scale.log_volume
+        return scores.density_of(hyper) / scores.total_weight - scale.log_volume
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -321,7 +321,8 @@ def test_verbose_prints_the_log_probability_of_held_out_classes(capsys):
     model = LaplaceClassifier(hidden_layer_sizes=(8,), n_members=1, random_state=0)
     [(score, best)] = printed_scores(capsys, model, X[:90], Y[:90] > 0)
     assert score == best
-    assert abs(score - model.log_predictive_density(X[100:600], Y[100:600] > 0).mean()) < 0.2
+    found = model.log_predictive_density(X[100:600], Y[100:600] > 0).mean()
+    assert 0.7 * found > score > 1.4 * found, (score, found)
 
 
 def test_tasks_share_a_clock():

@@ -64,6 +64,7 @@ class HeldOutScores:
     constants: Tensor  # −½ Σ w log |V|, (m,)
     freedom: float  # C Σ w
     bounds: tuple[float, float] = (0.0, math.inf)  # search interval of φ
+    total_weight: float = 0.0  # Σ w
     factor: float = 1.0  # of all variances, for a mixture of the nets
 
     def suits(self, hyper: Hyper) -> bool:
@@ -138,19 +139,21 @@ def held_out_scores(
     first, likelihood = listed[0][0], listed[0][0].likelihood
     factors = prior_factors(first, hyper)
     ridge = factors * (hyper.dispersion if likelihood.has_dispersion else 1.0)
-    squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
+    squares, constants, total = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
     for fit, batches in listed:
         if not likelihood.has_dispersion:
             weights = likelihood.score_weights(torch.cat([weights for _, _, weights in batches])).double()
             constants += log_densities(fit, batches, factors[:, None] * hyper.prior_precision, density) @ weights
+            total += float(weights.sum())
             continue
         for place, rows, covariance in covariances(fit, batches, ridge[:, None] * hyper.prior_precision):
             y, noise = without_noise(rows.targets, fit.n_outputs)
             square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
             squares[place] += rows.weights @ square
             constants[place] -= 0.5 * (rows.weights @ logdet)
-            freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
-    return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom, likelihood.dispersion_bounds)
+            total += float(rows.weights.sum()) if place == 0 else 0.0
+    freedom = first.n_outputs * total if likelihood.has_dispersion else 0.0
+    return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom, likelihood.dispersion_bounds, total)
 
 
 def prior_factors(fit: LaplaceFit, hyper: Hyper) -> Tensor:
