@@ -185,7 +185,7 @@ def fit_member(
     data = request.data
     trained = _trained(request, task) if trained is None else trained
     request = request.without_held_out(trained)
-    with task.subtask("posterior") as stage, single_thread(trained.is_small):
+    with task.subtask("posterior", 1) as stage, single_thread(trained.is_small):
         options = request.options_for_rows()
         if isinstance(trained, GivenNet):
             fit, origin = approximate_once(trained, data, options, request.parameters, request.seeds[2])

@@ -123,7 +123,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
         if loss.has_noise:  # errors of classes and counts are in nats
             kinds = exact_kinds(of_one_net(request.parameters), data.shape(), options.likelihood)
             if error < PILOT_NOISELESS and stream is None and kinds:
-                with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
+                with suppress(*FAILURES), task.subtask("nets with exact steps", None) as stage:
                     return exact_alone(request, kinds, stage)
             if is_auto(request.parameters["hidden_layer_sizes"]):
                 recipes = for_noise(recipes, error, n_rows)
@@ -140,7 +140,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
     noise, least = average([variances for joint_nets in by_repeat for variances in joint_nets.noise]), 0.0
     of_one = of_one_net(request.parameters)
     if stream is None and not clock.is_over() and affords_exact_net(of_one, data.shape(), options.likelihood):
-        with suppress(*FAILURES), task.subtask("nets with exact steps") as stage:
+        with suppress(*FAILURES), task.subtask("nets with exact steps", None) as stage:
             more, of_more = exact_repeat(request, len(recipes) * n_members, noise, stage)
             by_repeat, outputs, least = (more, *by_repeat), (of_more, *outputs), LEAST_EXACT
     if len(by_repeat) == 1:

@@ -137,6 +137,27 @@ def test_nothing_of_a_fits_tasks_stays_on_the_estimators(plain, watched):
 
 
 @reports
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [
+        (LaplaceRegressor(random_state=0), Y),
+        (LaplaceRegressor(random_state=0), X[:, 0] + X[:, 1] ** 2),  # nets with exact steps alone
+        (LaplaceRegressor(random_state=0, likelihood="poisson"), np.round(np.exp(1 + Y))),
+        (LaplaceClassifier(random_state=0), Y > 0),
+        (LaplaceClassifier(random_state=0, n_members=1), Y > 0),  # with a copy that is trained without some rows
+    ],
+)
+def test_every_kind_of_default_fit_reports_its_tasks(model, targets):
+    """scikit-learn raises an error if a task has more parts than announced."""
+    recorder = Recorder()
+    model.set_callbacks(recorder).fit(X, targets)
+    assert in_order(recorder)
+    begun = without_ids(recorder.begun())
+    assert begun[:3] == [("fit",), ("fit", "member"), ("fit", "member", "training")]
+    assert ("fit", "member", "posterior") in begun
+
+
+@reports
 def test_members_that_train_in_threads_have_their_own_tasks():
     """Parallel members report the same tasks as sequential ones, each begun and ended once, in any order."""
     tasks = []
