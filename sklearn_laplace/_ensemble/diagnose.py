@@ -189,7 +189,7 @@ def _far(distance: float, left_out: LeftOutIntervals | None, free_noise: bool) -
     if free_noise:
         advice = "more epochs (max_epochs) or a larger prior_precision"
     return (
-        f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode"
+        f"the distance of the weights from a mode is {distance:.2g} posterior standard deviations (root mean square)"
         f"{covered}. At this distance a Laplace approximation may be inaccurate. Use {advice}.",
         ModeWarning,
     )
