@@ -67,8 +67,9 @@ class Ablation:
 
 of_classes = partial(Ablation, kind="classes", tables=CLASSES)
 smooth, detailed = recipe.REPEATS
-without_dropout = tuple(pair for pair in recipe.REGULARISATIONS if not pair[1])
-single = recipe.REGULARISATIONS[1:2]
+candidates, *sizes = recipe.NOISE_TRIAL
+without_dropout = tuple(pair for pair in candidates if not pair[1])
+of_class_trial = recipe.CLASS_TRIAL[1:]
 ABLATIONS = {
     "one_repeat": Ablation("no second repeat", {"REPEATS": (smooth,), "STEPS_AT_1000": recipe.STEPS_AT_1000[:1]}),
     "both_smooth": Ablation("both repeats with the settings of the first", {"REPEATS": (smooth, smooth)}),
@@ -78,8 +79,8 @@ ABLATIONS = {
     "no_linear": Ablation("no linear members", NO_LINEAR),
     "no_linear_function": Ablation("no linear members", NO_LINEAR, rows=(60, 150), tables=("linear",)),
     "one_net_few": Ablation("one net for few rows", options={"n_members": 1}, rows=FEW),
-    "no_trial": Ablation("a trial of one candidate without dropout", {"REGULARISATIONS": single}),
-    "no_dropout": Ablation("the two candidates without dropout", {"REGULARISATIONS": without_dropout}),
+    "no_trial": Ablation("a trial of one candidate without dropout", {"NOISE_TRIAL": (candidates[1:2], *sizes)}),
+    "no_dropout": Ablation("the two candidates without dropout", {"NOISE_TRIAL": (without_dropout, *sizes)}),
     "more_steps": Ablation("1.5 times the steps", {"STEPS_AT_1000": tuple(1.5 * n for n in recipe.STEPS_AT_1000)}),
     "silu": Ablation("silu in the second repeat", {"DETAILED_ROWS": 0}),
     "no_bins": Ablation("no bins", options={"n_bins": None}),
@@ -108,8 +109,13 @@ ABLATIONS = {
     "class_one_net_few": of_classes(
         "one net for few rows", options={"n_members": 1}, rows=FEW, tables=("breast_cancer", "australian", "magic")
     ),
-    "class_no_trial": of_classes("a trial of one candidate without dropout", {"REGULARISATIONS": single}),
-    "class_no_dropout": of_classes("the two candidates without dropout", {"REGULARISATIONS": without_dropout}),
+    "class_no_trial": of_classes(
+        "a trial of one candidate without dropout", {"CLASS_TRIAL": (candidates[1:2], *of_class_trial)}
+    ),
+    "class_no_dropout": of_classes(
+        "two candidates without dropout", {"CLASS_TRIAL": (without_dropout, *of_class_trial)}
+    ),
+    "class_long_trial": of_classes("the longer trial of regression", {"CLASS_TRIAL": recipe.NOISE_TRIAL}),
     "class_all_cycles": of_classes(
         "weights after the last cycle", {"_training.batched.Training.keep_if_best": lambda self, score: True}
     ),

@@ -137,14 +137,12 @@ DETAILED_ROWS = 5000
 NOISY, NOISY_WIDTH = 0.1, 0.5
 """For noisy targets: minimum mean squared error in the trial of regularisations, relative to the target variance, and
 factor of the number of units for many rows. Noise hides the detail that wider nets would learn."""
-REGULARISATIONS = (0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)
-"""Candidates of the trial under normal noise: prior precision of the weights, and probability of dropout."""
-STRONGEST_PRIOR = max(prior for prior, _ in REGULARISATIONS)
+NOISE_TRIAL = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)), 400, 150
+CLASS_TRIAL = ((0.0, 0.0), (0.1, 0.15)), 200, 500
+"""Trials of regularisations, with normal noise and for classes and counts: candidates, maximum number of steps, and
+minimum number of held-out rows. A candidate is a prior precision of the weights and a probability of dropout."""
+STRONGEST_PRIOR = max(prior for prior, _ in NOISE_TRIAL[0])
 """Maximum prior precision in training."""
-PILOT_STEPS, PILOT_ROWS = 400, 150
-"""Maximum number of steps in the trial under normal noise, and minimum number of held-out rows in any trial."""
-CLASS_TRIAL = ((0.0, 0.0), (0.1, 0.15)), 200
-"""Candidates of the trial for classes and counts, and maximum number of steps."""
 MOST_INPUTS = 512
 """Maximum number of encoded inputs. With many columns, each column has fewer bins."""
 
@@ -211,13 +209,13 @@ def linear(recipe: Recipe) -> Recipe:
     return replace(recipe, hidden_layer_sizes=(), n_bins=None)
 
 
-def trial_folds(n_rows: int, n_folds: int) -> int:
-    """Number of folds that the trial holds out, each from separate nets.
+def trial_folds(n_rows: int, n_folds: int, least_rows: int) -> int:
+    """Number of folds that the trial holds out, each from separate nets, to score at least ``least_rows`` rows.
 
-    >>> [trial_folds(n, 8) for n in (40, 300, 1000)]
+    >>> [trial_folds(n, 8, 150) for n in (40, 300, 1000)]
     [8, 4, 2]
     """
-    return min(math.ceil(PILOT_ROWS * n_folds / n_rows), n_folds)
+    return min(math.ceil(least_rows * n_folds / n_rows), n_folds)
 
 
 def of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:

@@ -214,4 +214,6 @@ def test_a_distance_from_the_mode_is_reported_if_intervals_are_wrong():
             model.fit(rows, np.sin(3 * rows[:, 0]) + rows[:, 1] + 0.3 * noise)
         assert {warning.category for warning in caught} & {ModeWarning, InterpolationWarning}
         found += [str(warning.message) for warning in caught if warning.category is ModeWarning]
-    assert found and all(re.search(r"from a mode is .*, and the 90 % intervals contain \d+% of", text) for text in found)
+    assert found and all(
+        re.search(r"from a mode is .*, and the 90 % intervals contain \d+% of", text) for text in found
+    )

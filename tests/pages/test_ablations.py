@@ -39,10 +39,10 @@ def test_constants_are_replaced_where_they_are_imported():
     users = [
         pkgutil.resolve_name(f"sklearn_laplace.{name}") for name in ("_training.recipe", "_ensemble.train_members")
     ]
-    before = users[0].PILOT_STEPS
-    with ablations.replaced({"PILOT_STEPS": 7}):
-        assert [user.PILOT_STEPS for user in users] == [7, 7]
-    assert [user.PILOT_STEPS for user in users] == [before, before]
+    before = users[0].FOLDS_OF_FEW
+    with ablations.replaced({"FOLDS_OF_FEW": 7}):
+        assert [user.FOLDS_OF_FEW for user in users] == [7, 7]
+    assert [user.FOLDS_OF_FEW for user in users] == [before, before]
     with pytest.raises(AttributeError, match="NO_SUCH_CONSTANT"), ablations.replaced({"NO_SUCH_CONSTANT": 1}):
         pass
 
