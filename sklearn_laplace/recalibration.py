@@ -82,7 +82,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         Raises
         ------
         TypeError, NotFittedError
-            If the estimator is a classifier, is not fitted, or has an unsupported distribution.
+            If the estimator is a classifier, is not fitted, or has none of the distributions of :meth:`predict_dist`.
         ValueError
             If y does not have one target per prediction, or an output is predicted exactly in every row. Also if a
             target is outside the domain of the transformation.

@@ -1,4 +1,4 @@
-"""Laplace approximation of a trained net, in one pass over the rows that is divided among threads."""
+"""Laplace approximation of a trained net, by a pass over the rows that threads share where possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .choose import _variance
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """Fit contiguous parts of the chunks, one per worker; return the merged fit. ``gradient`` (P,) is that of all."""
+    """Apply ``over`` to contiguous parts of the chunks, one per worker, and merge. ``gradient`` (P,) is of all rows."""
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
@@ -71,7 +71,7 @@ def approximate(
 
 @dataclass(frozen=True)
 class PosteriorLayout:
-    """Random weights (those with a posterior), structure and prior. The methods compute curvatures from rows."""
+    """Random weights (those with a posterior), structure and prior of Laplace fits, which :meth:`fit` computes."""
 
     network: Network
     structure: type[Curvature]
@@ -103,7 +103,7 @@ class PosteriorLayout:
         return isinstance(curvature, self.structure) and curvature.options == self.settings
 
     def fit(self, rows: TrainingRows, gradient: Tensor | None = None) -> LaplaceFit:
-        """Fit to rows, with several workers if ``gradient`` is given and the structure sums over rows."""
+        """Fit to rows, with several workers if their ``gradient`` (P,) is given and the structure sums over rows."""
         options, n_jobs = self.options, 1
         if gradient is not None and self.structure.is_monoid:
             most_jobs = effective_n_jobs(options.n_jobs)

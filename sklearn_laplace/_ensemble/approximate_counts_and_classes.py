@@ -59,7 +59,7 @@ def _of_largest_evidence(fit: LaplaceFit) -> Hyper:
 
 
 def _dispersed(fits: Sequence[LaplaceFit], joint_nets: JointMembers, rows: TrainingRows, options: Options) -> Options:
-    """Return options with the overdispersion that maximises the density of held-out rows: α times one of ``PARTS``.
+    """Return options with the overdispersion α of largest held-out density: that of training times one of ``PARTS``.
 
     In training, all held-out errors count as overdispersion. Here, the posterior variance explains part of the errors.
     """

@@ -103,7 +103,7 @@ def fits_of_stream(
 SCORED_ROWS = 125
 """Maximum number of held-out rows per member for selecting the noise level and the factor of the prior precision."""
 PASSES_LEFT = 2.0
-"""Minimum remaining time for scoring a second pass, relative to the first; a noise model takes about as long as one."""
+"""Minimum remaining time for an accurate noise model and a scored second pass, in durations of the first pass."""
 
 
 def fits_on_rows(
@@ -126,7 +126,7 @@ def _held_out(rows: TrainingRows, joint_nets: JointMembers) -> Iterator[Training
 def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Clock) -> list[Member]:
     """Return the ensemble members, with hyperparameters selected on held-out rows.
 
-    If no time is left to score a second pass, a rough noise model and the scores of the first pass are used.
+    If no time is left to score a second pass, the scores of the first are used, with a rough noise model or none.
     """
     options, data = request.options_for_rows(), request.data
     rows = data.training_rows(options.dtype, options.device, built_in=True)
@@ -152,7 +152,7 @@ def approximate_jointly(joint_nets: JointMembers, request: FitRequest, clock: Cl
 def noise_of_folds(
     joint_nets: JointMembers, networks: Sequence[Network], hyper: Hyper, rows: TrainingRows, request: FitRequest
 ) -> NoiseModel | TargetNoise | None:
-    """Learn a noise model from the held-out errors of exact nets, under the hyperparameters of their training."""
+    """Learn the noise from held-out errors of exact nets under ``hyper``, as in training; None if known or constant."""
     options, data = request.options_for_rows(), request.data
     if not learns_noise(data, options):
         return None
@@ -228,7 +228,7 @@ def _levels(joint_nets: JointMembers, hypers: Sequence[Hyper]) -> Tensor:
 
 
 def _scored_repeats(joint_nets: JointMembers, passes: _Passes, rows: TrainingRows) -> HeldOutRepeats:
-    """Held-out errors of rows for the calibration, of a sample if a model of their noise was trained."""
+    """Held-out errors for the calibration: of all rows, or of a sample of those that a noise model was trained on."""
     (error, variance, noise), weights = passes.errors, rows.weights.double()
     levels = _levels(joint_nets, passes.hypers)[:, None, None]
     repeats = HeldOutRepeats(error, variance, levels * noise, None, weights, joint_nets.repeat_shares)
@@ -300,7 +300,7 @@ def _scored(
     known: float | None,
     before: Sequence[Hyper] | None,
 ) -> tuple[list[HeldOutScores], list[Hyper]]:
-    """Held-out scores and selected hyperparameters of each net; exact nets have their own. ``known`` is a fixed φ."""
+    """Scores and hyperparameters of each net: one set for exact nets, one for the others. ``known`` is a fixed φ."""
     listed, n_exact = list(zip(fits, _held_out(rows, joint_nets), strict=True)), joint_nets.n_exact
     scores: list[HeldOutScores] = []
     hypers: list[Hyper] = []

@@ -9,7 +9,7 @@ factors for a single member and for the mixture of the repeats. Averaging member
 part of the variance between them, proportional to :math:`1 - \sum_k a_k^2`. With the weights :math:`b_d` of the
 repeats,
 
-.. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
+.. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} \min(\log c_2 - \log c_1, 0).
 
 **Tails.** Let h be the log noise variance of a row relative to the noise level :math:`\varphi`. A noise model
 (``noise_model.py``) predicts a Gaussian for h, with mean m and variance s². Real errors often have heavier tails.
@@ -153,11 +153,11 @@ def learnt_noise(
     quick: bool = False,
     with_own_tails: bool = True,
 ) -> TrainedNoise | None:
-    """Return the noise net after training on held-out errors of rows (n, d).
+    """Return the noise model trained on held-out errors of rows (n, d), with the untrained ``net``.
 
-    Return None if constant noise suffices or the net is too expensive. If ``honest``, the errors come from nets trained
-    without these rows, and nets for the mean are also trained under this noise. If ``quick``, the result suits row
-    weights in training, but not predictions. If ``with_own_tails``, τ is estimated from the same errors.
+    Unless noise has to vary, return None if constant noise suffices or the net is too expensive. If ``honest``, the
+    errors come from nets trained without these rows, and nets for the mean are also trained under this noise. If
+    ``quick``, the model suits row weights, but not predictions. Else ``with_own_tails`` estimates τ from these errors.
     """
     weights, always = held_out.weights, bool(options.varying_noise)
     net, inputs = net.to(weights), inputs.to(weights)

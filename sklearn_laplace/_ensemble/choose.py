@@ -173,7 +173,7 @@ class LeftOut:
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
-    """Set δ to its bound if δ · φ / ``unit`` is at that bound: a joint search for δ and φ bounds this product."""
+    """Set δ to its bound if δ · φ / ``unit`` is there: a joint search bounds that. ``unit`` is the initial φ."""
     low, high = PRECISION_BOUNDS
     values, ratio = hyper.prior_precision, hyper.dispersion / unit
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)

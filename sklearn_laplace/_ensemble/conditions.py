@@ -21,14 +21,14 @@ from ..options.resolved import Options, is_auto, is_number
 from .joint_members import blocks_of
 
 LEAST_EVENTS = 30
-"""Minimum total count of each target for joint training. With hardly any events, the data do not bound a rate from
-below."""
+"""Minimum total count of each target for joint training on rows in memory. With hardly any events, the data do not
+bound a rate from below."""
 
 
 def trains_jointly(
     parameters: Mapping[str, Any], shape: TableShape, options: Options, *, is_streamed: bool = False
 ) -> bool:
-    """True if members are trained jointly: with a built-in net, enough rows, and no option that needs a single net."""
+    """True if members train jointly: built-in nets, enough rows, held-out selection, and no option of a single net."""
     likelihood = options.likelihood
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     many = shape.n_rows >= LEAST_ROWS and parameters["prior"] is None
@@ -82,7 +82,7 @@ GPU_WORK, JOINT_WORK = 1e9, 1e8
 
 
 def device_of_fit(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> Mapping[str, Any]:
-    """Return the parameters, with a GPU in place of "auto" if the fit is large enough.
+    """Return the parameters, with a GPU in place of "auto" if a fit of built-in nets is large enough.
 
     Ranks (processes) of a group would share a GPU, so they stay on the CPU. A previous posterior keeps its device.
     """
@@ -109,7 +109,7 @@ def _n_weights(parameters: Mapping[str, Any], shape: TableShape, is_joint: bool)
 
 
 def leaves_layers_open(parameters: Mapping[str, Any]) -> bool:
-    """True if no option refers to hidden layers, bins or single tensors; linear nets have none of these."""
+    """True if no option sets hidden layers or bins or selects single tensors, so linear nets can be added."""
     n_bins = parameters["n_bins"]
     is_open = is_auto(parameters["hidden_layer_sizes"]) and (n_bins is None or is_auto(n_bins))
     return is_open and is_plain_subset(parameters["subset_of_weights"])

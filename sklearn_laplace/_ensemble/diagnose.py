@@ -2,8 +2,8 @@
 
 A fit whose prior precision and noise level were both selected on held-out rows needs no check. For other fits,
 closed-form leave-one-out intervals are compared with the targets. For the user's nets, the scores of rows outside the
-training are used instead. All criteria for intervals are ratios, so none of them depends on the scale of X or y.
-``examples/benchmarks/true_warnings.py`` measures precision and recall of the warnings.
+training are used instead. Weights far from a mode can also cause a warning. All criteria for intervals are ratios, so
+the scale of X or y does not matter. ``examples/benchmarks/true_warnings.py`` measures precision and recall of warnings.
 """
 
 import math

@@ -4,7 +4,7 @@ With the linearised predictive of built-in nets, all members predict the same ro
 members of one kind (nets with the same layers and inputs) share the encoding of the columns, and compute one batched
 product per layer. A noise model that several members share is evaluated once. With other predictives or nets, the
 members predict one after the other (``member.py``). Both ways give the same numbers up to rounding. The second way is
-also taken if the first one overflows.
+also taken for rows with gaps, for lack of memory, or if the first one overflows.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Ensemble:
         return self.joined([member.components(x, options) for member in self.members]) if found is None else found
 
     def averages(self, x: Tensor, options: Options, answer: Callable[[Member, LatentGaussian], Tensor]) -> Tensor:
-        """Weighted mean over the members of a function (n, …) of their output distributions."""
+        """Weighted mean over the members of ``answer`` (n, …), a function of member and output distribution."""
         together, weights = self._together(options), torch.from_numpy(self.weights)
         found = None if together is None else together.averages(x, options, weights, answer)
         if found is not None:

@@ -47,7 +47,7 @@ WORTH = 1.1
 
 
 def exact_repeat(request: FitRequest, first: int, noise: Tensor | None, task: Task) -> tuple[JointMembers, Tensor]:
-    """Train a repeat under ``noise`` variances (n, C); return its members and outputs as :func:`without_folds` does.
+    """Train a repeat under ``noise`` variances (n, C) or None; return its members and outputs (:func:`without_folds`).
 
     ``first`` is the number of folds in all earlier repeats.
     """
@@ -97,7 +97,7 @@ def without_folds(
     *,
     lead: bool,
 ) -> tuple[JointMembers, Tensor]:
-    """Train K nets, each without its rows of ``masks`` (K, n); return them and their outputs (n, C) for these rows.
+    """Train K nets, each without its rows of ``masks`` (K, n); return them and each held-out row's outputs (n, C).
 
     If ``lead``, the evidence of a net trained on all rows selects the prior precision; otherwise that of the first net.
     """

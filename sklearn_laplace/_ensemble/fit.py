@@ -23,15 +23,15 @@ The nets of the first repeat suit smooth functions; those of the second have mor
 1. A short trial, whose nets are discarded, compares errors on held-out rows. It selects a dropout rate and a prior
    precision for step 2. In regression with more than ``MANY_ROWS`` rows, a large error halves the
    widths of the hidden layers. For overdispersed counts, the trial gives a first overdispersion.
-2. The nets in the table are trained. In regression, the last cycle weights rows by inverse noise variances.
+2. The nets in the table are trained. In regression, the last learning-rate cycle favours rows with small noise.
 3. In regression, a further repeat of four folds is trained by exact Gauss–Newton steps: the *exact nets*. They are
    omitted if such a step costs more than ``MOST_ADDED`` multiply-adds (``joint_members.py``).
 4. Held-out rows select the weight of each repeat; its nets share this weight equally. A repeat with little weight is
    dropped. Exact nets get at least a fifth of the weight: nets with bins are overconfident in regions without rows,
    where no row is held out. For classification, held-out rows also select factors of the logits.
-5. The posterior of each net is approximated on its training rows. The prior precision of largest evidence of the first
-   net is multiplied by a factor that held-out rows select. They also select noise level and noise model of a
-   regression, or the overdispersion of counts.
+5. The posterior of each net is approximated on its training rows. The prior precision that maximises the evidence of
+   the first net is multiplied by a factor that held-out rows select. In regression, these rows also select noise level
+   and noise model. For counts, they select the overdispersion.
 
 If the trial finds almost no noise in the targets of a regression, only four exact nets are trained. The limit on their
 cost is then higher (``MOST_STEP``). Held-out rows determine the noise model. The training of these nets then
@@ -115,7 +115,7 @@ def _fit_on_all_rows(joint_nets: JointMembers, lead: Hyper, request: FitRequest,
 
 
 def _of_one(request: FitRequest) -> FitRequest:
-    """Request for independently trained nets, with "auto" replaced."""
+    """Request for independently trained nets, with values for "auto" layers, activation and bins."""
     parameters = of_one_net(request.parameters)
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     return replace(request, parameters={**parameters, "n_bins": n_bins})

@@ -95,9 +95,9 @@ def fit_alone(
     starts: tuple[WarmStart, ...] = (),
     noise_model: Noise = None,
 ) -> Ensemble:
-    """Return an ensemble of independently fitted nets, with the noise model of the first net by default.
+    """Return an ensemble of independently fitted nets. ``noise_model`` is by default that of the first net.
 
-    All nets are trained under the prior precisions of the first. ``starts`` give initial weights.
+    All nets are trained under the first net's prior precisions. ``starts`` give the number and initial weights of nets.
     """
     lead = replace(request, warm_start=starts[0]) if starts else request
     with task.subtask("member", n_stages) as stages:
@@ -133,7 +133,7 @@ def fit_alone(
 
 
 def _fit_first(request: FitRequest, task: Task, noise_model: Noise) -> tuple[FitRequest, Member, WarmStart]:
-    """Fit the first member; return the request, the member and its warm start.
+    """Fit the first member; return the request (with α), the member and its warm start.
 
     For negative binomial counts, training alternates with the selection of the overdispersion α. A large α attributes
     differences between rows to noise, which favours a strong prior.

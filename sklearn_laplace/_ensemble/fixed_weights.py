@@ -12,7 +12,7 @@ including noise. The variances are computed with the posterior's structure, at n
 .. math:: \sum_n w_n \log N(e_n; 0, \varphi V_n(\rho)) - \tfrac12 \Big(\frac{\log f}{s_f}\Big)^2
           - \tfrac12 \Big(\frac{\log \varphi / \bar{e^2}}{2 s_\sigma}\Big)^2
 
-with φ within a factor of 2.5 of the mean squared error :math:`\bar{e^2}`. The two weak priors, of log f and log φ,
+with φ within a factor of 2.5 of the mean squared error :math:`\bar{e^2}`. The two weak priors (``FACTOR``, ``NOISE``)
 matter if there are few rows. They favour the natural precisions :math:`\delta_0`, for which outputs are of order one,
 and noise as large as the errors. If the posterior of a structure is too wide, f increases. φ cannot change much,
 because the errors bound it. Without dispersion (classes and counts), the sum is the log density of the targets, and
@@ -53,9 +53,9 @@ from .approximate import PosteriorLayout
 from .choose import _start, density_for
 
 FACTORS = torch.logspace(-5.0, 6.0, 45, dtype=torch.float64)
-"""Values of f. Only every second one is used if each value needs a factorisation of its own."""
+"""Values of f if φ is the mean squared error. Every second one is used if each needs a factorisation of its own."""
 FINE = 10 * (len(FACTORS) - 1) + 1
-"""Number of values of ρ after interpolation, with ten steps per interval."""
+"""Number of values of ρ after interpolation: ten steps per interval of ``FACTORS``."""
 LOG_NOISES = np.linspace(-1, 1, 81) * math.log(2.5)
 """Values of log φ, relative to the logarithm of the mean squared error."""
 
@@ -82,14 +82,14 @@ BIAS = LogNormalPrior(0.2, 0.3)
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores(HeldOutScores):
-    """Log density of rows that a fixed net was not trained on, at k values of ρ."""
+    """Log density of validation rows or left-out folds under a fixed net, at k values of ρ."""
 
     level: float  # mean squared error relative to known noise, see :func:`_level`
     widths: Tensor  # (k,), medians over the rows of the variance V, noise included, at φ = 1
     spread: float  # variance of a constant prediction, in units of φ
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """Return ``hyper`` with free values that maximise the criterion of this module."""
+        """Return ``hyper`` with the free values that maximise the criterion of this module."""
         ridges, squares, constants = self._interpolated()
         if not self.freedom:
             factor = math.exp(ridges[(constants - 0.5 * FACTOR_OF_CLASSES.penalty(ridges)).argmax()])
@@ -135,7 +135,7 @@ class ValidationScores(HeldOutScores):
 def validation_scores(
     parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], unit: Tensor, density: Density, left_out: Tensor | None = None
 ) -> ValidationScores:
-    """Compute the scores of rows that the fits do not include.
+    """Compute the scores of rows that the fits do not include; ``density`` scores classes and counts.
 
     ``parts`` are Laplace fits at the weights of the net, each with batches of rows outside the fit. ``unit`` (G,)
     are prior precisions for f = 1. ``left_out`` (n,) are squared leave-one-out errors of the training rows, in units of
@@ -180,7 +180,7 @@ def validation_scores(
 
 
 def _level(fit: LaplaceFit, of_rows: Tensor, left_out: Tensor | None) -> tuple[float, float]:
-    """Estimated mean squared error, at least that of training rows, and its ratio to the mean of ``of_rows``."""
+    """Estimated mean squared error, at least that of training rows, and its ratio to the mean square ``of_rows``."""
     smallest = fit.likelihood.dispersion_bounds[0]
     of_training = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
     own = max(float(of_rows.mean()), smallest)
@@ -311,7 +311,7 @@ def _folds(
 ) -> tuple[LaplaceFit, list[tuple[LaplaceFit, list[Rows]]]]:
     """Return the fit to all rows and, per scored fold, a fit without it and the fold's rows.
 
-    The errors of these rows are leave-one-out errors.
+    The targets of these rows are shifted: their errors are the leave-one-out errors.
     """
     folds = [(fold_of_row == k).nonzero()[:, 0] for k in fold_of_row.unique()]
     several = len(folds) > 1

@@ -53,7 +53,7 @@ def exact_kinds(parameters: Mapping[str, Any], shape: TableShape, likelihood: Li
 
 
 def affords_exact_net(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> bool:
-    """True if a net with exact steps costs little compared with the members of a joint ensemble."""
+    """True in regression, if a net with exact steps costs little compared with the members of a joint ensemble."""
     n_bins = None if is_auto(parameters["n_bins"]) else parameters["n_bins"]
     return likelihood.has_dispersion and _step(parameters, shape, likelihood, n_bins) <= MOST_ADDED
 
@@ -202,7 +202,7 @@ def average(noise: Sequence[Tensor]) -> Tensor | None:
 
 
 MOST_ERROR_RATIO = 2.0
-"""Maximum geometric mean of a repeat's squared errors, relative to the best repeat; all repeats share a noise model."""
+"""Maximum geometric mean of a repeat's squared errors, relative to the best; all repeats share one noise model."""
 NO_ERROR = 1e-6
 """Lower bound of the squared errors in this geometric mean, in units of their arithmetic mean."""
 LEAST_EXACT = 0.2

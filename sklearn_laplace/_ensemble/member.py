@@ -130,7 +130,7 @@ class Member:
     def targets(
         self, latent: LatentGaussian, x: Tensor, link: Link | None, nodes: tuple[Tensor, Tensor] | None = None
     ) -> Components:
-        """Moments of the targets for the outputs ``latent``; ``nodes`` are the noise model's at x, if computed."""
+        """Moments of the targets for the outputs ``latent``; ``nodes`` are the noise model's nodes at x, if known."""
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)
         if varying is None:

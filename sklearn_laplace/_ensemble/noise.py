@@ -35,7 +35,7 @@ def fitted_noise(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> NoiseModel | TargetNoise | None:
-    """Return a model of varying noise, or else the noise levels of several targets; None if the data support neither.
+    """Return a model of varying noise, or else the noise levels of several targets; None if neither applies.
 
     ``options`` are in the units of the rows. ``left_out`` takes the name of the option that needs the rows.
     """

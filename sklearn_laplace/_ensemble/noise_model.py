@@ -10,14 +10,14 @@ of their predictions without noise. Then
 
 with the Fisher information Λ. The nets are trained under a constant noise level, so :math:`V_n` is too large for rows
 with small noise. :math:`V_n` often exceeds :math:`e_n^2`, and the row then carries no information about h. Therefore h
-is fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`,
-using the first h. Where nearby rows determine a prediction, its variance is proportional to the noise. Where the prior
-determines a prediction, its variance is independent of the noise. The factor :math:`e^{h_n/2}` is a compromise.
+is fitted twice. The first fit has :math:`V_n = 0`, as if all errors were noise. The second fit has
+:math:`V_n \min(1, e^{h_n/2})`, with the first h. Where nearby rows determine a prediction, its variance is proportional
+to the noise. Where the prior does, the variance is independent of it. The factor :math:`e^{h_n/2}` is a compromise.
 
 The prior of h has mean zero, which stands for a constant noise level, and the precision that maximises the evidence.
 Varying noise is used if the user requests it, or if this evidence clearly exceeds the best log density under a constant
-h. The evidence is reliable here because the targets of h are held-out errors. Jointly trained members are then trained
-further under this noise, in the same way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
+h. The evidence is reliable here because the targets of h are held-out errors. Jointly trained members take their last
+steps under such noise, in a similar way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
 
 For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, by Gauss–Hermite quadrature.
 """

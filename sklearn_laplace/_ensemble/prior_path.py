@@ -1,7 +1,7 @@
 r"""Evidence and leave-one-out density of a fit as functions of the prior precision, at fixed weights.
 
 The prior precisions are those of the fit times a common factor. If the noise level is free, each score is maximised
-over φ at each point: the log evidence is :math:`\max_\varphi \log p(D \mid \delta, \varphi)`, and the leave-one-out log
+over φ at each point. The log evidence is :math:`\max_\varphi \log p(D \mid \delta, \varphi)`, and the leave-one-out log
 density is :math:`\max_\varphi L(\delta, \varphi)`. For leave-one-out, let :math:`\hat\varphi(\rho)` be the best noise
 level at :math:`\rho = \delta\varphi`, and :math:`\hat L(\rho)` its log density (see ``laplace/selection/loo.py``). With
 F = C Σ w,
@@ -70,7 +70,7 @@ def _evidence(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options) -> 
 
 
 def _left_out(fit: LaplaceFit, hyper: Hyper, grid: Tensor, options: Options, left_out: LeftOut | None) -> np.ndarray:
-    """Leave-one-out log density (k,) on the grid in nats; NaN without rows or if too expensive."""
+    """Leave-one-out log density (k,) in nats; NaN without rows, with several temperatures, or if too expensive."""
     unavailable = np.full(len(grid), np.nan)
     if left_out is None or isinstance(hyper.temperature, Tensor):
         return unavailable

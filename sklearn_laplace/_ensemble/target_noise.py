@@ -23,8 +23,8 @@ maximises the expected log likelihood of rows, as in the EM algorithm:
 
 Here g is the log mean of a count; its distribution has mean m and variance v. For a net trained alone, the rows are the
 training rows, and m and v are those of the posterior. Training alternates with the selection of α. For jointly trained
-members, the rows are held out in the trial of regularisations (``train_members.py``), with v = 0. Later, the density of
-held-out rows selects α (``approximate_counts_and_classes.py``).
+members, the rows are held out in a trial that selects dropout (``train_members.py``), with v = 0. Later, the density
+of held-out rows selects α (``approximate_counts_and_classes.py``).
 """
 
 import math
@@ -121,7 +121,7 @@ def _of_largest_density(
 
 
 ROUNDS = 3
-"""Number of further training runs of a net, each under the overdispersion selected after the previous run."""
+"""Maximum number of further training runs of a net, each under the overdispersion selected after the previous one."""
 MOST_ALPHA = 1e3
 """Maximum α in the search. The minimum is its inverse, divided by the mean count if the mean is above 1."""
 

@@ -85,7 +85,7 @@ almost free of noise. It exceeds ``NOISELESS`` because the trial has fewer steps
 
 
 def train_jointly(request: FitRequest, task: Task) -> JointMembers:
-    """Train all members and return them. The function is pure, so that the result can be cached.
+    """Train all members and return them. The function is pure, so the result can be cached.
 
     For targets almost free of noise, all nets take exact steps if affordable, because these are more accurate.
     """
@@ -307,7 +307,7 @@ def learnt_of(
     honest: bool,
     quick: bool,
 ) -> tuple[TrainedNoise | None, TargetNoise | None]:
-    """Return a model of varying noise, and the noise level of each target.
+    """Return a model of varying noise, and the noise level of each target or None for a common level.
 
     The model is None if the noise does not vary, or if the training fails and varying noise was not requested.
     """
@@ -337,7 +337,7 @@ def _in_time(
 ) -> list[float]:
     """Number of repeats and fraction of their steps that the time limit allows in addition to passes over the rows.
 
-    If the time is too short for all steps of the first repeats, the others are omitted.
+    Once the steps of the first repeats exceed the time, further repeats are omitted.
     """
     needed, passes, n_repeats, loss = 0.0, 0.0, 0, loss_of(options.likelihood)
     few = rows.taken(torch.arange(min(CHUNK, len(rows)), device=rows.inputs.device))
@@ -393,7 +393,7 @@ def fit_of(network: Network, rows: TrainingRows, options: Options, *, exact: boo
 
 
 def layout_of(network: Network, rows: TrainingRows, options: Options) -> tuple[Network, type[Curvature], int, int]:
-    """As :func:`posterior_layout`; "auto" is exact for few weights, otherwise in Kronecker form, which is cheaper."""
+    """As :func:`posterior_layout`; "auto" is exact for few weights, else in Kronecker form, else diagonal."""
     if options.structure is not None:
         return posterior_layout(network, rows, options)
     selected = options.subset.of(network, rows.inputs)
@@ -408,7 +408,7 @@ def within_time(request: FitRequest, clock: Clock) -> FitRequest:
     """Request for a random sample of the rows, if the time limit is too short for all.
 
     Encoding, outputs after each cycle, curvatures and held-out errors each need a pass over all rows. Rows outside the
-    sample get weight zero among the unmerged rows, so that leave-one-out treats them as new rows.
+    sample get weight zero among the unmerged rows, so leave-one-out treats them as new rows.
     """
     n_rows = len(request.data.X)
     most = request.saved.result("rows", partial(_affordable, request, clock))

@@ -109,11 +109,11 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
             collection: such names, or another collection.
         sample_weight : array-like of shape (n_samples,), or str, optional
             Non-negative row weights. A weight of k is equivalent to k copies of the row, unless the weights are
-            rescaled (see Notes).
+            rescaled (see Notes). If X is read in blocks (see Notes), a str names the column of the weights.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
             of a row is σ²·v, where σ is ``sigma_noise`` or its estimate. With ``sigma_noise=1.0``, it is v itself. Only
-            for regression with ``likelihood="gaussian"`` or "auto".
+            for regression on rows in memory, with ``likelihood="gaussian"`` or "auto" and no ``target_transform``.
 
         Returns
         -------
@@ -147,8 +147,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         group of ``torch.distributed``, every rank passes its own rows or the same files, and ends with the same model.
         See the page "Beyond one process".
 
-        Only the ratios of the weights matter if the built-in net has hidden layers and held-out rows select its
-        regularisation, which is the default. Then weights are treated as numbers of copies if they are integers or
+        By default, except for counts, only the ratios of the weights matter. This holds if the built-in net has hidden
+        layers and held-out rows select its regularisation. Weights then are numbers of copies if they are integers or
         small integer multiples of the smallest weight. Copies of a row add no information, unless rows with equal
         inputs have different targets. Other weights are rescaled to the sum (Σw)² / Σw², the effective sample size
         (Kish 1965). All other fits rescale only weights whose sum is at most 1. For the Poisson likelihood, weights

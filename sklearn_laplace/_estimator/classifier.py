@@ -501,9 +501,9 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
         r"""Entropy of the predicted class, and its epistemic and aleatoric parts, in nats.
 
-        Let p be the class probabilities of a function f drawn from the posterior, and H(p) = −Σ p log p. The entropy of
-        the mean probabilities is the mean entropy plus the mutual information of class and function, known in active
-        learning as "BALD" (Houlsby et al. 2011):
+        Let p be the class probabilities of a function f drawn from the posterior, and H(p) = −Σ p log p. The mutual
+        information of class and function is known in active learning as "BALD" (Houlsby et al. 2011). The entropy of
+        the mean probabilities is the mean entropy plus this information:
 
         .. math:: H(E[p]) = E[H(p)] + I(y; f).
 
@@ -593,7 +593,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         Raises
         ------
         ValueError
-            If X and y have different numbers of rows.
+            If the numbers of labels and rows differ, or if the labels and ``classes_`` have different types.
 
         Examples
         --------

@@ -393,7 +393,7 @@ class FittedModel(ABC):
         prior_precision : float or array-like of shape (n_groups,), optional
             One value, or one per group of ``prior_groups_``. Default: the fitted value.
         sigma_noise : float or array-like of shape (n_outputs,), optional
-            Noise standard deviation in units of y, for regression only. Default: the fitted value.
+            Noise standard deviation in units of ``sigma_noise_``, for regression only. Default: the fitted value.
         temperature : float or dict, optional
             As in the constructor. Default: the value of the estimator.
 

@@ -44,9 +44,9 @@ class NumericPredictive(FittedModel):
     def sigma_noise_(self) -> float | np.ndarray:
         """Noise standard deviation of an average row, in units of y; one value per output.
 
-        After a fit with ``sample_noise_variance``, new rows are predicted with this noise level. If the noise varies
-        with X, ``predict_std(X, kind="aleatoric")`` returns the noise level of each row. For an ensemble, the value is
-        the square root of the mean noise variance of the members, weighted by ``member_weights_``.
+        Under ``target_transform``, the unit is that of log y. After a fit with ``sample_noise_variance``, new rows have
+        this noise level. If noise varies with X, ``predict_std(X, kind="aleatoric")`` returns that of each row. For an
+        ensemble, the value is the square root of the members' mean noise variance, weighted by ``member_weights_``.
 
         Raises
         ------

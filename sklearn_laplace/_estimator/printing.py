@@ -42,7 +42,7 @@ MOST_CHARACTERS = 60
 class TableReport:
     """Columns of a fitted estimator, printed as a text table, or as HTML in notebooks.
 
-    ``rows`` has the name, kind, values and share of missing values of each column. ``notes`` has the problems of
+    ``rows`` has the name, type, values and share of missing values of each column. ``notes`` has the problems of
     columns that a :class:`~sklearn_laplace.errors.TableWarning` also reports.
     """
 
@@ -104,7 +104,7 @@ def _date(days: float) -> str:
 
 HTML = "text/html"
 LONGEST = 40
-"""Maximum number of characters of a printed parameter of a net."""
+"""Maximum number of characters printed for a parameter of a net."""
 
 
 class Words:

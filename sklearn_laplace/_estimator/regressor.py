@@ -73,7 +73,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         Precision of the Gaussian prior, the strength of regularisation. "auto": selected on held-out rows where
         possible, else by the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
-        Standard deviation of the noise, in units of y.
+        Standard deviation of the noise, in units of (transformed) y.
     n_members : "auto", int or Members, default="auto"
         Number of ensemble members. "auto": several in default fits with ten or more rows.
     [Training]
@@ -91,7 +91,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     standardize_X : "auto" or bool, default="auto"
         If True, standardise X for your own net. "auto": where needed and possible.
     standardize_y : bool, default=True
-        If True, train on targets of mean 0 and variance 1.
+        If True, train on standardised targets.
     target_transform : {"log"} or None, default=None
         Transformation of y. "log" keeps intervals of positive targets above zero.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
@@ -101,7 +101,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     memory : None, str or joblib.Memory, default=None
         Cache of trained nets, from which a killed fit resumes; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
-        Memory limit for posterior and rows: bytes, or a string such as "2GB".
+        Memory limit for posterior and rows: bytes, or a string such as "2GB". None: the available memory.
     device : {"auto", "cpu", "cuda"}, default="auto"
         "auto": a skorch net's device; otherwise a GPU for large fits of the built-in net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -126,7 +126,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     Attributes
     ----------
     members_ : list of LaplaceRegressor
-        Ensemble members; most attributes below belong to the first one.
+        Ensemble members; most attributes below belong to the first.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
     posterior_, laplace_, hyper_
@@ -134,7 +134,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     prior_precision_ : float or ndarray of shape (n_groups,)
         Prior precision; ``prior_groups_`` names the groups.
     sigma_noise_ : float or ndarray of shape (n_outputs,)
-        Noise standard deviation of an average row, in units of y.
+        Noise standard deviation of an average row, in units of (transformed) y.
     overdispersion_ : float or ndarray
     noise_model_ : NoiseModel, TargetNoise or None
     structure_ : str
@@ -148,7 +148,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     prior_path_ : Bunch
         Scores under other prior precisions.
     gradient_norm_, mode_distance_ : float
-        Gradient norm in nats per row, and distance of the weights from the mode in posterior standard deviations.
+        Gradient norm in nats per row; distance of the weights from the mode in posterior standard deviations.
     history_ : list of dict
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -388,9 +388,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         RuntimeError
             If both ``return_std`` and ``return_cov`` are True.
         ValueError
-            If ``return_std_grad`` is True without ``return_std`` and ``return_mean_grad``. If ``X_std`` is given
-            without ``return_std`` or with ``return_std_grad``. If gradients are requested with categorical columns or
-            missing values.
+            For ``return_std_grad`` without ``return_std`` or ``return_mean_grad``. For ``X_std`` without
+            ``return_std`` or with ``return_std_grad``, and for gradients with ``return_cov``. For gradients or
+            ``X_std`` with categorical columns or missing values. With ``target_transform``, for all but ``return_std``.
         NonFiniteError
             If an output of the net, or a derivative needed for a standard deviation, is NaN or infinite. All methods
             that predict raise this error.
@@ -453,7 +453,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         ------
         ValueError
             For an unknown kind. For an ``X_std`` that is negative, not finite, of another shape, or with other column
-            names. For ``X_std`` with categorical columns or missing values.
+            names. For ``X_std`` with categorical columns, missing values or ``target_transform``.
 
         Examples
         --------
@@ -771,7 +771,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
         kind : {"total", "epistemic"}, default="total"
             "total": new targets, noise included, with the covariance that ``predict(X, return_cov=True)`` returns.
             "epistemic": noise-free outputs of the linearised net or, with ``predictive="mc"``, of the net itself. For
-            counts, these outputs are rates.
+            counts, these outputs are rates. Not available with ``target_transform``.
 
         Returns
         -------

@@ -82,7 +82,7 @@ ESTIMATORS: dict[type, Kind] = {}
 
 
 def kind_of(kind: type) -> Kind | None:
-    """Return the :class:`Kind` for instances of a class; None if their attributes do not determine them."""
+    """Return the :class:`Kind` for instances of a class; None if attributes do not determine an instance."""
     is_known = kind in tags()
     for base, of_estimator in ESTIMATORS.items():
         if issubclass(kind, base):

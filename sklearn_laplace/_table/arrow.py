@@ -33,7 +33,7 @@ class ArrowSource(RowSource):
 
     @classmethod
     def of(cls, dataset: Any, y: Any, sample_weight: Any) -> Self:
-        """Source of the rows of a dataset; ``y`` and ``sample_weight`` are names of its columns."""
+        """Source of the rows of a dataset; ``y`` (one or more) and ``sample_weight`` name its columns, or are None."""
         single = isinstance(y, str)
         targets = _names(y)
         if sample_weight is not None and not isinstance(sample_weight, str):
@@ -128,7 +128,7 @@ def _stamp(fragment: Any) -> object:
 
 
 def _check_same(fragment: Any, stamp: object, cause: Exception | None = None) -> None:
-    """Raise ``OSError`` if size or modification time of a file differ from ``stamp``."""
+    """Raise ``OSError`` if size or modification time of the file differs from ``stamp``."""
     if _stamp(fragment) != stamp:
         raise OSError(
             f"{fragment.path!r} was changed or removed while its rows were being read. Call again when all files are "

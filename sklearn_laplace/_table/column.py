@@ -26,7 +26,7 @@ FAR = 1e30
 MOST_UNKNOWN, MANY_ROWS = 0.5, 10
 """Maximum share of unknown categories in a column without a warning, and minimum number of rows for the warning."""
 MOST_LISTED, MOST_REPORTED = 20, 100_000
-"""Maximum number of columns in this warning, and of unknown categories stored so that it is issued only once."""
+"""Maximum number of columns in this warning, and of unknown categories stored to issue it only once."""
 CYCLES = {1.0: "time of day", 7.0: "day of week", 365.2425: "day of year"}
 """Periods, in days, of the cycles with which dates are encoded if they span about two periods."""
 N_PERIODS = 1.99

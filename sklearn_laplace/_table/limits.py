@@ -1,9 +1,9 @@
 """Limits on the cost of a fit: multiply-adds, steps, and the memory for a posterior and one chunk of rows.
 
 Fits of up to 300 rows have lower limits, since searches and ensembles run many of them. The default memory budget is
-the memory available to the process. The budget does not cover the data, the net, training by epochs, or temporary
-arrays of up to 32 MB. Structures that exceed the budget are refused before they are allocated, and rows pass through
-the network in small enough chunks.
+the smallest limit of machine, container and address space. It does not cover the data, the net, training by epochs, or
+temporary arrays of up to 32 MB. Structures that exceed the budget are refused before they are allocated, and rows pass
+through the network in small enough chunks.
 """
 
 import os
@@ -35,7 +35,7 @@ machine, further threads cost much time, because every parallel region waits unt
 SINGLE_THREAD_PASS = 1e7
 """Rows × weights of a forward pass up to which further threads save no time, in training without exact steps."""
 FLOAT32_ROWS = 10_000
-"""Total weight up to which ``dtype="auto"`` means float64."""
+"""Total weight up to which ``dtype="auto"`` means float64, unless the device is slow in float64."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact Gauss–Newton step, and the exact structure for which it is cheaper.
+    """Multiply-adds of one exact Gauss–Newton step, and the cheaper structure for it, ``Full`` or ``Functional``.
 
     ``n_dual`` is the number of rows times K, where S (C, K) is the factor of the output Hessian S Sᵀ of a row's loss.
     """
@@ -125,7 +125,7 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Budget from bytes, a string with a unit, or None for the memory of the process; ``ValueError`` otherwise."""
+        """Budget from bytes, a string with a unit, or None for the limit of the process; ``ValueError`` otherwise."""
         if value is None:
             return cls(_physical_memory())
         amount, unit = value, 1
@@ -149,7 +149,7 @@ class MemoryBudget:
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:
-        """Number of workers that fit in memory with ``each`` bytes per worker, from 1 to ``n_jobs``.
+        """Number of workers of ``each`` bytes, from 1 to ``n_jobs``, that fit in the memory left by ``used_bytes``.
 
         >>> MemoryBudget(1000).workers(8, each=300), MemoryBudget(1000).workers(8, each=3000)
         (3, 1)

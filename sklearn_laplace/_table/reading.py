@@ -30,7 +30,7 @@ MOMENTS, DURATIONS, CLOCK = "moments", "durations", "clock"
 
 
 def as_text_and_times(values: np.ndarray, *, keep_times: bool = False) -> tuple[np.ndarray, bool | None]:
-    """Convert objects (n,): bytes to text, times of one kind to NumPy times. Also return whether times have a zone."""
+    """Convert objects (n,): bytes to text, times of one kind to NumPy times. Also return a zone flag, or None."""
     types = set(map(type, values.tolist()))
     if any(issubclass(kind, bytes) for kind in types):
         values = np.array([*map(as_text, values.tolist()), None], dtype=object)[:-1]
@@ -174,7 +174,7 @@ def is_plain(X: Any) -> bool:
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
     """Return X and y, validated by scikit-learn: X as float64 unless it needs encoding, y with the options ``how``.
 
-    Without ``tables``, X must hold finite numbers.
+    Without ``tables``, X must hold finite numbers. Without ``how``, the second value is None.
     """
     if X is None:
         raise ValueError("X is None; pass a table of shape (n_samples, n_features).")
@@ -412,7 +412,7 @@ def _zone(kind: Any) -> bool:
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Numbers and times (in days) as float64, all other values as objects."""
+    """Numbers, NumPy text that is all numeric, and times (in days) as float64; other values as objects."""
     if values.dtype.kind in "mM":
         micro = values.astype(f"{values.dtype.kind}8[us]")
         wrapped = (micro.astype(values.dtype) != values) & ~np.isnat(values)
@@ -430,7 +430,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _kinds(values: np.ndarray, name: str, *, mixed: bool = False) -> set[type]:
-    """Kinds of the non-missing values of a column, a subset of {str, Real}; only ``mixed`` allows both."""
+    """Kinds of the non-missing values of a column, subset of {str, Real}; ``ValueError`` for both unless ``mixed``."""
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
     types_of: dict[type, set[type]] = {}

@@ -180,7 +180,7 @@ class TargetScale:
 
 
 def transformed(transforms: tuple[LogTransform, ...], y: np.ndarray) -> np.ndarray:
-    """Logarithms of targets (n, C), if they are transformed; ``ValueError`` for a target that is not positive."""
+    """g(y) of targets (n, C), or y itself without transforms; ``ValueError`` for a target that is not positive."""
     if not transforms:
         return y
     values = np.column_stack([transform.apply(column) for transform, column in zip(transforms, y.T, strict=True)])
@@ -265,7 +265,7 @@ class PreparedData:
         )
 
     def training_rows(self, dtype: torch.dtype | None, device: torch.device, *, built_in: bool) -> TrainingRows:
-        """Rows for training; the default dtype is float64 for few rows, unless the device is slow in float64."""
+        """Rows for training; by default in float64 for a total weight of up to 10,000, unless that is slow."""
         is_double = self.total_weight <= FLOAT32_ROWS and not is_slow_at_float64(device)
         dtype = dtype or (torch.float64 if is_double else torch.float32)
         # The built-in net standardises its columns in float64; its layers may compute in float32.

@@ -72,7 +72,7 @@ class Group:
         return values[0]
 
     def raise_together(self, error: BaseException | None) -> None:
-        """Raise an error on all ranks if one rank has failed, so that none waits for another."""
+        """Raise an error on all ranks if one rank has failed, so none waits for another."""
         messages = self.gathered(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error
@@ -87,7 +87,7 @@ BLOCK_ROWS = 2**14
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a source, as the user passed them: X (n, d), y (n,) or (n, C) or None, and row weights (n,)."""
+    """Some rows of a source, as the user passed them: X (n, d), y (n,), (n, C) or None, and weights (n,) or None."""
 
     X: Any
     y: Any = None

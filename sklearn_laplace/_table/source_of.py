@@ -64,7 +64,7 @@ def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
 
 
 SAMPLE_CELLS, FEWEST = 2**25, 10_000
-"""Maximum number of cells in a sample of a wide table, and its minimum number of rows."""
+"""Maximum number of cells in a sample, and minimum number of rows in a sample of a wide table."""
 MOST_LABELS = 10_000
 """Maximum number of different labels."""
 Tally = Callable[[Block], Mapping[Any, float]]

@@ -9,13 +9,13 @@ HEAVY_TAIL = 20.0
 DECADES = 1e3
 """Ratio of the 95 % to the 5 % quantile above which a positive column is compressed logarithmically."""
 TAILS = 0.05
-"""Fraction of each tail that the robust standard deviation ignores."""
+"""Fraction of the values that the robust standard deviation ignores in each tail."""
 NORMAL_RANGE = 3.2897072539029444
 """Width of the central 90 % interval of a standard normal distribution."""
 MOST_EXACT = 2.0**53
 """All floating-point numbers above this value are whole."""
 MOST_COPIES = 10
-"""Maximum ratio of weights at which integer multiples of the smallest count copies; others may be coincidences."""
+"""Maximum ratio of two weights at which whole multiples of the smallest count copies; others may be coincidences."""
 FAR_TARGET = 1e6
 """Distance of a target from all others, in units of their range, above which a warning is issued."""
 MOST_ZEROS = 0.5
@@ -71,7 +71,7 @@ def far_target(targets: np.ndarray, weights: np.ndarray) -> str:
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    """Return row weights (n,), rescaled to sum to Kish's effective sample size if several sum to at most one.
+    """Return row weights (n,), rescaled to sum to Kish's effective sample size if n > 1 and their sum is at most one.
 
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
@@ -105,7 +105,7 @@ def relative_weights(weights: np.ndarray) -> np.ndarray:
 
 
 def copies_of(weights: np.ndarray) -> np.ndarray | None:
-    """Weights (n,) divided by their greatest common divisor; None if some of them are not whole numbers."""
+    """Weights (n,) divided by their greatest common divisor; None if one is not whole or above 2**53."""
     if weights.max() > MOST_EXACT or (weights != np.floor(weights)).any():
         return None
     return weights / np.gcd.reduce(weights.astype(np.int64))
@@ -157,7 +157,7 @@ def ranges(values: np.ndarray) -> np.ndarray:
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of asinh for a column beyond ``HEAVY_TAIL`` (20) or ``DECADES`` (1000); otherwise None."""
+    """Centre and width to compress a column (n,) by asinh, if it exceeds ``HEAVY_TAIL`` or ``DECADES``; else None."""
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))

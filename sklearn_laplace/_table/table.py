@@ -136,7 +136,7 @@ class Table:
 
     @classmethod
     def of_numbers(cls, X: np.ndarray, names: Sequence[str] | None) -> Self:
-        """Table with names and extremes of columns (n, d) of a user's net; :meth:`with_reach` adds the ranges."""
+        """Table for inputs (n, d) of a user's net: column names and extremes; :meth:`with_reach` adds the ranges."""
         ends = zip(X.min(0).tolist(), X.max(0).tolist(), strict=True)
         return cls(tuple(Column(_label(names, k), low=low, high=high) for k, (low, high) in enumerate(ends)))
 
@@ -215,7 +215,7 @@ class Table:
         return bool(((coded < low) | (coded > high)).any())
 
     def excess(self, coded: np.ndarray) -> np.ndarray:
-        """Distance of coded rows (n, d) from each column's range, in range widths; infinite for new levels and gaps."""
+        """Distance of coded rows (n, d) from ranges, in units of high − low; infinite for new levels and new gaps."""
         fillings, d = self.fillings(coded), len(self.columns)
         sides = self.extrapolation(torch.ones(1)).excess(torch.from_numpy(coded)).numpy()
         excess: np.ndarray = np.maximum(sides[:, :d], sides[:, d:])

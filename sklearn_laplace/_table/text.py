@@ -1,9 +1,9 @@
 """Text columns that hold dates or numbers, as in CSV files, and text columns that are unsuitable as categories.
 
-Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00) and few rows share a date.
-ISO order is unambiguous. Text is read as numbers if every value is a number or a common marker of missing values, with
-at least one marker. Markers count as missing values in both cases. All other text is categorical, with a warning if it
-looks like dates, numbers or names.
+Common markers such as "n/a" count as missing values. Text is read as dates if all other values are dates in ISO order
+(2024-05-31, 2024/05/31 14:00) and few rows share a date. ISO order is unambiguous. Text is read as numbers if it has a
+marker, and all other values are numbers. All other text is categorical. A warning is issued if it looks like dates or
+numbers, or if most values differ.
 """
 
 import re
@@ -87,7 +87,7 @@ def number(text: str) -> float | None:
 
 
 def read_as(texts: Collection[str], n_rows: float) -> str:
-    """Kind of a column with these distinct strings: ``DATES``, ``NUMBERS``, or an empty string for categories."""
+    """Kind of a column of ``n_rows`` rows with these distinct strings: ``DATES``, ``NUMBERS``, or "" for categories."""
     present = [text for text in texts if not is_marker(text)]
     if _are_dates(present):
         return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""

@@ -14,12 +14,12 @@ precision with
 For classes and counts (``stacked.py``), the mean negative log likelihood replaces half the mean squared error, and
 :math:`\varphi = 1`. The result is the state after the cycle with the smallest held-out loss
 (``_ensemble/train_members.py``). The last cycle is omitted if the third is not the best so far. For this loss, a row is
-predicted by the mixture of the nets that hold it out, under the best common factor of all outputs. The factor itself is
+predicted by the net that was trained without it, under the best common factor of all outputs. The factor itself is
 chosen in a later step ("refine, then calibrate", Berta, Holzmüller, Jordan & Bach 2025). Each layer divides its inputs
 by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
-In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. Further cycles follow
-as long as each reduces the held-out errors substantially.
+In the last of the four cycles, rows may be weighted by a power of their inverse noise variances. A few further cycles
+follow as long as each reduces the held-out errors substantially.
 """
 
 from __future__ import annotations

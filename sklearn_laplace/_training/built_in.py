@@ -60,7 +60,7 @@ def initialised(arguments: dict[str, Any], likelihood: Likelihood, rows: Trainin
 def built_in_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int, *, as_table: bool = False
 ) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Class and arguments of the built-in net: an ``MLP`` if all columns are plain numbers, otherwise a ``TableMLP``.
+    """Class and arguments of the built-in net: an ``MLP`` for plain numbers without bins, otherwise a ``TableMLP``.
 
     If ``as_table``, the class is always ``TableMLP``.
     """

@@ -1,6 +1,6 @@
 """Run the epochs of a skorch net with the MAP objective as loss.
 
-For nets too large for exact Gauss–Newton steps, epochs alternate with evidence steps for the hyperparameters.
+For nets too large for exact Gauss–Newton steps, epochs alternate with evidence steps for free hyperparameters.
 """
 
 import math
@@ -125,7 +125,7 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch, task: Task) -> 
 
 
 def hold_out(net: NeuralNet, rows: TrainingRows, seed: int) -> Tensor:
-    """Return the rows (m,), int64, that ``train_split`` holds out; replace it with a function for this split."""
+    """Return the rows (m,), int64, that ``train_split`` holds out; set ``train_split`` to a function of this split."""
     none = torch.zeros(0, dtype=torch.long, device=rows.inputs.device)
     if not net.train_split or net.max_epochs <= 0:
         return none

@@ -1,8 +1,8 @@
 """MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
-The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
-built-in net skips the epochs if exact Gauss–Newton steps are affordable or it has a warm start. Then
-:func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` reach the mode.
+The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. By default,
+the built-in net skips the epochs if exact Gauss–Newton steps are affordable or it has a warm start. In these cases,
+:func:`~sklearn_laplace.laplace.mode.alternate` follows. :func:`~sklearn_laplace.laplace.mode.refine` reaches the mode.
 
 The evidence covers all weights. If the budget of ``_table/limits.py`` allows it, the curvature is exact (``full`` or
 its dual ``functional``), and the steps are called exact. Otherwise the curvature is ``kron``, or ``diag`` under a prior

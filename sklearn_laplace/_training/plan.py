@@ -1,6 +1,6 @@
 """Request of a fit, and specification, warm start and results of the MAP stage (training to the mode).
 
-A single row determines neither prior precision nor noise level. A net can interpolate the row, so that the posterior
+A single row determines neither prior precision nor noise level. A net can interpolate the row, so the posterior
 predictive is improper without a prior on the noise level. Therefore, for a single row, the prior precision is 1. The
 noise level is the size of the target, or follows from known noise variances.
 """
@@ -51,8 +51,7 @@ def posterior_layout(
     """Network restricted to the weights with a posterior, its structure, dual dimension M, and bytes of the structure.
 
     M is the number of rows times the number of columns of the output factor S (``laplace/jacobian/jacobian.py``). The
-    bytes include those of a previous posterior.
-    Biases have separate blocks in the network if the structure needs them.
+    bytes include those of a previous posterior. Biases have separate blocks in the network if the options request it.
     """
     laid_out = everything.with_separate_biases() if options.separate_biases else everything
     network, rule, memory = options.subset.of(laid_out, rows.inputs), options.rule, options.memory
@@ -113,7 +112,7 @@ def fixed_for_one_row(options: Options, total_weight: float, scale: TargetScale)
 
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which they are almost free of noise and gradient training is undone."""
+"""Noise variance of standardised targets below which they are almost noise-free and gradient training is discarded."""
 BEGUN_DISPERSION = 0.5
 """Initial φ after gradient training, in units of the held-out mean squared error."""
 

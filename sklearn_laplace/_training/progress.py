@@ -44,7 +44,7 @@ INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl
 """Message on standard error after the first Ctrl-C."""
 
 STAGES = 2
-"""Number of subtasks of a member (training, posterior), and of its training (epochs or members, and exact steps)."""
+"""Maximum number of subtasks of a member (training, posterior), and of its training (epochs; exact steps or mode)."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Clock:
         return False
 
     def say(self, text: str) -> None:
-        """Print a line with the elapsed time in a single write, so that lines of several processes do not mix."""
+        """Print a line with the elapsed time in a single write, so lines of several processes do not mix."""
         sys.stdout.write(f"{self.elapsed:7.1f} s  {text}\n")
         sys.stdout.flush()
 

@@ -49,7 +49,7 @@ def held_out_rows(inputs: np.ndarray, targets: np.ndarray, n_repeats: int, n_fol
 
 
 LINES = 20
-"""Approximate number of printed lines on a training run; each covers at least one epoch."""
+"""Approximate number of printed lines about a training run; each covers at least one epoch."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ NOISE_POWER = power_law(1.0, at=10_000, power=-0.3, high=1.0)
 DETAILED_ROWS = 5000
 """Maximum number of rows for which the second repeat has an activation of its own."""
 NOISY, NOISY_WIDTH = 0.1, 0.5
-"""For noisy targets: minimum mean squared error in the trial of regularisations, relative to the target variance, and
-factor of the number of units for many rows. Noise hides the detail that wider nets would learn."""
+"""Mean squared error in the trial, relative to the target variance, from which targets count as noisy. Factor of the
+number of units for noisy targets of many rows. Noise hides the detail that wider nets would learn."""
 NOISE_TRIAL = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)), 400, 150
 CLASS_TRIAL = ((0.0, 0.0), (0.1, 0.15)), 200, 500
-"""Trials of regularisations, with normal noise and for classes and counts: candidates, maximum number of steps, and
-minimum number of held-out rows. A candidate is a prior precision of the weights and a probability of dropout."""
+"""Trials that select a regularisation, with normal noise and for classes and counts: candidates, maximum number of
+steps, and minimum number of held-out rows. A candidate is a prior precision and a probability of dropout."""
 STRONGEST_PRIOR = max(prior for prior, _ in NOISE_TRIAL[0])
 """Maximum prior precision in training."""
 MOST_INPUTS = 512

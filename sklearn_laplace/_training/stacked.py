@@ -282,7 +282,7 @@ class Stacked:
         return weight.detach().to(self.dtype)
 
     def _bias(self, of_nets: Sequence[Sequence[Any]]) -> Tensor | None:
-        """Biases (K, h) of each net's first layer, or None."""
+        """Biases (K, h) of the first given layer of each net, or None."""
         if of_nets[0][0].bias is None:
             return None
         return torch.stack([layers[0].bias.detach().to(self.dtype) for layers in of_nets])
@@ -396,7 +396,7 @@ class Stacked:
 
     @torch.no_grad()
     def start_at(self, outputs: Tensor | None) -> None:
-        """Set the weights of the last layer to zero, and its bias to the given outputs (C,)."""
+        """Set the last layer's weights, or all of a linear net, to zero, and its bias to any given outputs (C,)."""
         for weight in self.weights[-1:] if self.activations else self.weights:
             weight.zero_()
         bias = [bias for bias in self.biases if bias is not None][-1]

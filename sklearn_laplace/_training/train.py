@@ -1,6 +1,6 @@
 """Training of one net to its posterior mode, or of a user's net ("given net") by its own epochs.
 
-:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached. With a
+:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so its result can be cached. With a
 previous posterior, training starts from the previous weights, after a check that the net is the same. Gradient training
 may precede exact Gauss–Newton steps ("exact steps").
 """
@@ -168,7 +168,7 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
 
 
 def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
-    """Make the user's linear layers that read X standardise their inputs, with the statistics of any previous net."""
+    """Make the user's linear layers that read X standardise their inputs, with a previous net's statistics if any."""
     if options.standardises is False:
         return
     layers, statistics = first_layers(module, x), statistics_of(data.X, data.weights)

@@ -213,7 +213,7 @@ EXACT = 2**53
 
 
 def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
-    """Return targets (n,) or (n, C), checked to be present and of one type; convert those that NumPy would misread."""
+    """Return targets (n,) or (n, C), checked to be complete and of one type; convert those that NumPy would misread."""
     y = unmasked(name, readable(y, name))
     if issparse(y):
         raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")

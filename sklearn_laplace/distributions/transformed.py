@@ -7,7 +7,7 @@ With the transformation g of ``transforms.py``, :math:`Z = g(Y)` and :math:`Z \s
 Means and variances are integrals of :math:`g^{-1}(z)` and its square against each normal. They have a closed form where
 :math:`g^{-1}` is a straight line, and use Gauss–Legendre quadrature elsewhere. The continuous ranked probability score
 is the integral of :math:`(F_Z(z) - 1[z \ge g(y)])^2\, (g^{-1})'(z)`. It uses the same quadrature
-between successive :data:`PIECES`.
+in each interval between successive :data:`PIECES`.
 """
 
 from collections.abc import Callable

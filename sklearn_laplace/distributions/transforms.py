@@ -3,7 +3,7 @@ r"""Logarithm of a positive target, under which skewed noise is closer to normal
 .. math:: g(y) = \begin{cases} \log y & 0 < y \le b \\ \log b + (y - b) / b & y > b \end{cases}
 
 b is the largest training target. Above b, g continues as a straight line with the same slope. Below the smallest
-target, g stays logarithmic, so that predictions stay above zero.
+target, g stays logarithmic, so predictions stay above zero.
 """
 
 from dataclasses import dataclass

@@ -77,8 +77,8 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
 def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     r"""Exact gradient, and a bound on the Hessian's diagonal that does not need S, for many groups.
 
-    Each entry of the bound is at least as large in magnitude as the exact one, because :math:`S_{gg} \ge t_g^2/n_g`
-    (with equality if every weight is its own group) and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`.
+    Each entry of the bound is at least as large in magnitude as the exact one: :math:`S_{gg} \ge t_g^2/n_g`
+    (with equality if every weight is its own group), and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -134,7 +134,7 @@ def _mackay_dispersion(fit: LaplaceFit, hyper: Hyper, gamma: float) -> float:
 
 
 def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """Return ``hyper`` with the maximum-likelihood dispersion φ = Σ w‖y − f‖² / (N_w C), if the likelihood has one."""
+    """Return ``hyper`` with the maximum-likelihood φ = 2E / (N_w C) within its bounds, if there is a dispersion."""
     if not fit.likelihood.has_dispersion:
         return hyper
     value = 2 * fit.nll / (fit.total_weight * fit.n_outputs)

@@ -107,7 +107,7 @@ class LaplaceFit:
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
-        """Posterior with the damping of Ritter et al. (2018), for predictions; the evidence uses :meth:`posterior`."""
+        """Kron posterior damped as in Ritter et al. (2018), for predictions; the evidence uses :meth:`posterior`."""
         assert isinstance(self.curvature, Kron)
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
 
@@ -173,8 +173,8 @@ def fit_laplace(
     θ − θ* (P,), the linearisation at θ* is evaluated at θ. ``gradient`` (P,) is Σ w Jᵀ r if known.
     The quadratic model of ``past``, a fit of earlier rows, is added to the result (Ritter et al. 2018b).
 
-    Raises ``NonFiniteError``, which names the layer and the rows, if a sum is not finite. Raises ``ValueError`` if two
-    passes have different numbers of rows. Sums are checked after a pass, so that a GPU need not synchronise during it.
+    Raises ``NonFiniteError`` if a sum is not finite, with the layer and the rows if found, and ``ValueError`` if two
+    passes have different numbers of rows. Sums are checked after a pass, so a GPU need not synchronise during it.
 
     >>> from sklearn_laplace.laplace.network import trace
     >>> from sklearn_laplace.laplace.curvatures import GGN

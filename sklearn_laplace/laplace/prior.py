@@ -28,7 +28,7 @@ class Prior:
         return torch.bincount(self.groups, minlength=self.n_groups).double()
 
     def precision(self, values: Tensor) -> Tensor:
-        """Precision δ per parameter (P,); 0-d for a single group, so that cached eigendecompositions can be used."""
+        """Precision δ per parameter (P,); 0-d for a single group, so cached eigendecompositions can be used."""
         return values[0] if self.n_groups == 1 else values[self.groups]
 
     def group_sums(self, per_parameter: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
-A grouping defines which weights share a prior precision: all weights, or those of a layer, tensor or input column of
-the first layer. Groups by column give automatic relevance determination (MacKay 1994, Neal 1996). In the finest
-grouping, each weight has its own precision. A grouping depends on the traced network only.
+A grouping defines which weights share a prior precision: all weights except a table's embeddings, or those of a layer,
+tensor or input column of the first layer. Groups by column give automatic relevance determination (MacKay 1994, Neal
+1996). In the finest grouping, each weight has its own precision. A grouping depends on the traced network only.
 """
 
 import itertools
@@ -116,7 +116,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 def inputs_of(network: Network) -> Tensor:
     """Number of inputs per row (d,) for each of :func:`input_columns`.
 
-    With V levels, each embedding vector counts as 1 / V.
+    With V known levels, each embedding vector counts as 1 / V.
     """
     counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
@@ -178,7 +178,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 
 
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
-    """Temperature of each weight (P,), float64: the value for its tensor, else for its innermost module, else 1."""
+    """Temperature of each weight (P,), float64: that of its tensor, else of its innermost module with one, else 1."""
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
     valid = {part for parts in around.values() for part in parts}

@@ -50,11 +50,11 @@ AVAILABLE: dict[str, Callable[[], bool]] = {
     "mps": lambda: torch.backends.mps.is_available(),
     "xpu": lambda: torch.xpu.is_available(),
 }
-"""Functions that return True if a device of their kind is available."""
+"""Functions that return True if a device of their type is available."""
 
 
 def present_device(name: str) -> torch.device:
-    """Device of this name, or the CPU if this machine lacks its kind. Raises ``ValueError`` if the name is invalid."""
+    """Device of this name, or the CPU if this machine lacks its type. Raises ``ValueError`` if the name is invalid."""
     if not isinstance(name, str) or not DEVICES.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
     device = torch.device(name)

@@ -38,7 +38,7 @@ class PreviousPosterior:
     module: nn.Module  # the trained net
 
     def dual_rows(self, n_columns: int) -> int:
-        """Number of dual rows (total weight × columns of S) if the curvature is ``Functional``, else 0."""
+        """Number of dual rows (total weight × ``n_columns`` rows of SᵀJ) if the curvature is ``Functional``, else 0."""
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:

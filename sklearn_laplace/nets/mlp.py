@@ -139,8 +139,8 @@ class Compress(Standardise):
 class Pieces(Compress):
     r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
-    A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
-    clipped to 0 below the bin and to 1 above it. The first column is not clipped below its bin, nor the last column
+    A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes K inputs, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`. Each
+    input is clipped to 0 below its bin and to 1 above it. The first one is not clipped below its bin, nor the last one
     above its bin. A linear layer on this encoding can represent any continuous function that is linear between the
     edges, including x itself.
     """

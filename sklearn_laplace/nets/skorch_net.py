@@ -8,7 +8,7 @@ outputs, and an iterator that slices rows instead of collating them. Its loss is
           + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
 with the total weight :math:`N_w`, dispersion φ, prior precisions δ and prior mean :math:`\mu_0`. The estimator's
-likelihood replaces the criterion of the user's net. The last term is a quadratic approximation of the loss of rows of
+likelihood replaces the criterion of the user's net. The last term is a quadratic approximation of the loss on rows of
 earlier fits. Its gradient g and curvature H are taken at the earlier weights, and d is the change from these weights.
 
 **Standardisation.** A linear layer that has a bias and reads X, or a range of the columns of X, standardises its input.
@@ -382,7 +382,7 @@ def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    """Concatenate all elements into one vector, so that a training step needs one operation, not one per tensor."""
+    """Concatenate all elements into one vector, so a training step needs one operation, not one per tensor."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 

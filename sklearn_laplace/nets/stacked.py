@@ -42,8 +42,8 @@ class StackedPass:
 
     Inputs exclude the factors and the columns of ones for biases. ``outputs`` have shape (K, n, C). ``shared`` are the
     inputs (n, I) of the layers that read the columns, and ``hidden`` the inputs (K, n, I) of the other layers.
-    ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the first pre-activations, and to those
-    of the other layers. The last cotangent has n = 1, since it does not depend on the row.
+    ``cotangents`` (K, C, n, O) are derivatives of the outputs with respect to the pre-activations of each layer. The
+    layers that read the columns share the first cotangent. The last has n = 1, as it does not depend on the row.
     """
 
     outputs: Tensor

@@ -62,7 +62,7 @@ LIKELIHOODS_FOR = {
 }
 """Likelihoods of each estimator. "auto" is the first; for a classifier with a single logit, the second."""
 VARYING_NOISE = {AUTO: None, "heteroscedastic": True}
-"""Gaussian values of ``likelihood``: True if the noise level varies with the inputs, None if the data decide."""
+"""Values of ``likelihood`` with noise that can vary with the inputs: True if it does, None if the data decide."""
 SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """True if two classes share one logit; None if the given net decides."""
 
@@ -104,7 +104,7 @@ def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) 
 
 
 def binary_only(likelihood: object, net: Any) -> bool:
-    """True if two classes share one logit, so that more classes are not possible.
+    """True if two classes share one logit, so more classes are not possible.
 
     >>> binary_only("bernoulli", None), binary_only("auto", None)
     (True, False)

@@ -68,7 +68,7 @@ def _on_host(value: object) -> object:
 def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
     """Return the grouping of the prior precisions, given the option and user-set precisions.
 
-    All weights share a single precision. Under the default ``grouping``, several precisions are those of tensors.
+    A single given precision applies to all weights. Several, with the default ``grouping``, apply to one tensor each.
 
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')

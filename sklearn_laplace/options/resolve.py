@@ -121,9 +121,9 @@ PREDICTIVES_BY_NAME: dict[str, type[PosteriorPredictive]] = {AUTO: GLM, **PREDIC
 
 
 def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
-    """Check an estimator's internal options, from ``variants.expanded``, and resolve names to objects.
+    """Check the internal options of a "regressor" or "classifier", and resolve names to objects.
 
-    :class:`~sklearn_laplace._training.plan.FitRequest` adds the options that depend on rows and seeds.
+    ``parameters`` are from ``variants.expanded``. ``FitRequest`` adds the options that depend on rows and seeds.
     """
     likelihood = likelihood_of(kind, parameters)
     rule, structure, subset = _curvature(parameters)
@@ -174,7 +174,7 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
 
 
 def _extrapolates(parameters: Mapping[str, Any], likelihood: Likelihood) -> bool:
-    """True if the variance grows outside the range of the training rows."""
+    """True if the variance grows outside the range of the training rows, except for counts and log targets."""
     if parameters["predictive"] != EXTRAPOLATING:
         has_hidden_layers = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
         return is_auto(parameters["predictive"]) and has_hidden_layers

@@ -358,7 +358,7 @@ VARIANTS: tuple[type[Variant], ...] = (
 def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an estimator's parameters, ``get_params(deep=False)``, into flat internal options.
 
-    Raises ``ValueError`` for an object that belongs to another parameter.
+    Raises ``ValueError`` for an object of another parameter, for a class, or for different values of ``n_samples``.
     """
     flat = {**DEFAULTS, **parameters}
     _check_sample_counts(parameters)

@@ -26,7 +26,7 @@ class CurvatureRule(ABC):
 
     @abstractmethod
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Number K of columns of S, backward passes per batch and dense rows per data row."""
+        """Number K of columns of S: backward passes per batch, and dense rows per data row."""
 
     def memory(self, n_parameters: int) -> int:
         """Bytes of a contribution given as a matrix; zero if it is given as rows, which are processed in chunks."""

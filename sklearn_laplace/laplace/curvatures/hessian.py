@@ -33,7 +33,7 @@ class Hessian(CurvatureRule):
         return Batch(line.pullback(no_columns), line.outputs, weights, matrix)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """4, the columns of a rule with equal cost: each of P backward passes costs about 4 P multiply-adds."""
+        """4: P backward passes of about 4 P multiply-adds cost as much as four columns of dense rows."""
         return 4
 
     def memory(self, n_parameters: int) -> int:

@@ -27,7 +27,7 @@ class Likelihood(ABC):
     over_classes: ClassVar[bool] = False
     """True if targets are class indices; the predictive moments are then those of the class indicators."""
     additive_noise: ClassVar[bool] = True
-    """True if a numeric target is the output plus noise, so that targets can be standardised."""
+    """True if a numeric target is the output plus noise, so targets can be standardised."""
     least_target: ClassVar[float] = -math.inf
     """Smallest valid target."""
     is_overdispersed: ClassVar[bool] = False

@@ -27,10 +27,10 @@ class Poisson(Likelihood):
     """Counts, given their log rates. Targets (n, C) are counts, or counts divided by their exposures.
 
     If ``of_rates``, a held-out row with weight w is a count w y with the exposure w. This count has the log mean
-    f + log w, and the score of the row is log p(w y) instead of w log p(y).
+    f + log w. The score of the row is log p(w y) instead of w log p(y).
 
-    A Laplace approximation of a log rate, with mode m and variance v, corresponds to a gamma distribution of the rate,
-    with shape 1/v and mean :math:`e^m` (MacKay 1998). Predictions therefore treat the log rate as normal with mean m −
+    A Laplace approximation of a log rate (mode m, variance v) corresponds to a gamma distribution of the rate, with
+    shape 1/v and mean :math:`e^m` (MacKay 1998). Predictions therefore treat the log rate as normal with mean m −
     v/2 and variance v. The predicted means :math:`e^m` sum to about the observed total; :math:`e^{m + v/2}` would not.
 
     >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!

@@ -27,7 +27,7 @@ from ..replica import Tape, replicate
 ASYMMETRY = 1e-3
 """Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below this value."""
 HESSIAN_BUDGET = 2**22
-"""Maximum number of activation elements of the Hessian rows in one batch, 32 MB in float64."""
+"""Maximum number of activation elements for the Hessian rows computed at once, 32 MB in float64."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Linearisation:
     hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]  # maps a scalar function of outputs to its Hessian (P, P)
 
     def jacobian(self) -> FactoredJacobian:
-        """Jacobian of the outputs, K = C."""
+        """Jacobian of the outputs: the pullback of S = I, with K = C."""
         n, n_outputs = self.outputs.shape
         identity = torch.eye(n_outputs, dtype=self.outputs.dtype, device=self.outputs.device)
         return self.pullback(identity.expand(n, n_outputs, n_outputs))
@@ -221,7 +221,7 @@ class Network:
         return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
-        """Outputs (n, C) and their Jacobian, K = C."""
+        """Outputs (n, C) and their Jacobian with K = C columns."""
         line = self.linearise(x)
         return line.outputs, line.jacobian()
 

@@ -20,11 +20,11 @@ CHECKED_ROWS = 3
 def trace(
     module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
 ) -> Network:
-    """Network from one forward pass on ``example`` (n, …), with a form of Jacobian chosen for each selected tensor.
+    """Network from passes over ``example`` (n, …), with a form of Jacobian chosen for each selected tensor.
 
     A layer is factored if its type is supported, it is called once and it does not share its tensors. In addition, its
     Jacobian must agree with autodiff on a few rows. All other tensors are generic. If ``log_outputs``, the module
-    returns probabilities, and the network takes their logarithm.
+    returns probabilities, and the network takes their logarithm. Without ``names``, all trainable tensors are selected.
     """
     private = copy_of(module).eval()
     known = dict(private.named_parameters())

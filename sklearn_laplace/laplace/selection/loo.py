@@ -41,7 +41,7 @@ STRIDE, TOLERANCE = math.log(10), 0.15
 MAX_SWEEPS, GAIN = 5, 1e-3
 """Maximum number of sweeps over the coordinates, and the gain in nats below which a sweep is the last."""
 _Found = tuple[float, Hyper]
-"""Log density and hyperparameters of a candidate. For candidates (ρ, 1), these are the best φ and δ = ρ/φ."""
+"""Log density and hyperparameters of a candidate. For a candidate (ρ, 1), they are the best φ and δ = ρ/φ."""
 _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 

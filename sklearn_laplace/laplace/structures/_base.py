@@ -29,7 +29,7 @@ RANK = 100
 class WeightSharing(Enum):
     """How Kronecker factors treat a layer that is applied at several positions of each row (Eschenhagen et al. 2023).
 
-    EXPAND sums g gᵀ and averages a aᵀ over positions. REDUCE first sums g and averages a over the positions of a row.
+    For cotangents g, inputs a: EXPAND sums g gᵀ and averages a aᵀ over positions. REDUCE first sums g and averages a.
     """
 
     EXPAND = "expand"
@@ -63,8 +63,8 @@ class Curvature(ABC):
     takes: ClassVar[frozenset[str]] = frozenset()
     """Supported options.
 
-    "bias" is an option of the network's layout, "weight_sharing" and "rank" are options of :meth:`zero` and
-    :meth:`memory`, and "damping" is an option of the posterior.
+    "bias" is an option of the network's layout, and "damping" is one of the posterior. "weight_sharing" and "rank" are
+    options of :meth:`zero` and :meth:`memory`.
     """
 
     has_spectrum: ClassVar[bool] = True
@@ -190,7 +190,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        r"""Statistics for the derivatives of the log determinant of the precision with respect to log δ of G groups.
+        r"""Statistics for the derivatives of log |P| with respect to the log prior precisions of G groups.
 
         ``groups`` (P,) holds the group index of each weight. With the covariance Σ, the statistics are
         :math:`\sum_{i \in g} \delta_i \Sigma_{ii}` (G,) and

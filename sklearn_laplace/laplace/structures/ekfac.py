@@ -1,7 +1,7 @@
 r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
 
 :math:`U_B` and :math:`U_A` are the eigenvectors of the factors of kron. Let :math:`G_{nk}` be the weight gradient of
-row n for column k of the output factor :math:`S_n` (``jacobian.py``), summed over the positions of the row. Then
+row n, summed over its positions, for column k of the output factor :math:`S_n` without √wₙ (``jacobian.py``). Then
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .

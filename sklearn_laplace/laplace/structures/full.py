@@ -177,7 +177,7 @@ class FullPosterior(Posterior):
         return projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Covariance without each row, by Woodbury's formula with eigendecompositions of size K."""
+        """Covariance with each row left out, by Woodbury's formula with eigendecompositions of size K."""
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:

@@ -6,8 +6,8 @@ D^{-1/2}` and :math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Willia
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-With one precision per input column, the Gram matrix of a linear layer is the elementwise product of the Gram matrices
-of inputs and cotangents. Otherwise it is a sum of such products over the outputs.
+With one precision per input column, a linear layer's Gram matrix is the elementwise product of its inputs' and its
+cotangents' Gram matrices. Otherwise it is a sum of such products over the outputs.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class FunctionalPosterior(Posterior):
         return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Covariance without each row, by Woodbury's formula in the span of the training rows to avoid cancellation."""
+        """Covariance with each row left out, by Woodbury's formula in the training rows' span to avoid cancellation."""
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
         rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)

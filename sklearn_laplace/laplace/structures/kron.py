@@ -1,6 +1,6 @@
 r"""Kron: a Kronecker product per layer (Martens & Grosse 2015; Botev et al. 2017; Ritter et al. 2018).
 
-For the matrix [W | b] of a linear layer (outputs × inputs, row-major), :math:`H_l \approx B \otimes A` with
+For [W | b] (outputs × inputs, row-major), inputs a and cotangents g without √wₙ, :math:`H_l \approx B \otimes A` with
 
 .. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
 
@@ -215,7 +215,7 @@ class Kron(Curvature):
                   \qquad \mathrm E[g g^\top] = B / N_w .
 
         This is :math:`s\,B \otimes A + \delta I` plus two positive semi-definite terms. The N of the paper is
-        :math:`s N_w` with :math:`s = 1/(T\varphi^p)`, so the temperature enters only once.
+        :math:`s N_w` with :math:`s = 1/(T\varphi^p)`, so T enters only once. Dense tensors are not damped.
         """
         sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)

@@ -176,7 +176,7 @@ class InfBlockPosterior(Posterior):
         return len(self.total)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Size of the products of the leading directions with every output of the network and of the layer."""
+        """Size of the leading directions' products with every output of the network and of the layer."""
         return len(self.values) * (n_outputs + max(block.outputs for block in blocks))
 
     @property

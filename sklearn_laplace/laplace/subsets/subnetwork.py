@@ -110,7 +110,7 @@ class Scored(Subset):
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """Network for memory estimates: ``size`` random weights in the fewest blocks, which need the most memory."""
+        """Network for memory estimates: ``size`` weights in the fewest blocks, the choice that needs most memory."""
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
