@@ -148,11 +148,11 @@ class LaplaceEstimator(FittedModel, ReportedFit, ShownEstimator, BaseEstimator, 
         See the page "Beyond one process".
 
         By default, except for counts, only the ratios of the weights matter. This holds if the built-in net has hidden
-        layers and held-out rows select its regularisation. Weights then are numbers of copies if they are integers or
-        small integer multiples of the smallest weight. Copies of a row add no information, unless rows with equal
-        inputs have different targets. Other weights are rescaled to the sum (Σw)² / Σw², the effective sample size
-        (Kish 1965). All other fits rescale only weights whose sum is at most 1. For the Poisson likelihood, weights
-        are exposures if any target is not an integer.
+        layers and held-out rows select its regularisation. Weights are then numbers of copies if they are integers or
+        small integer multiples of the smallest weight. In regression, copies of a row add no information, unless rows
+        with equal inputs have different targets. Equal rows are merged only up to 10,000 rows. Other weights are
+        rescaled to the sum (Σw)² / Σw², the effective sample size (Kish 1965). All other fits rescale only weights
+        whose sum is at most 1. For the Poisson likelihood, weights are exposures if any target is not an integer.
 
         Examples
         --------

@@ -31,7 +31,7 @@ from ..options.resolved import Options
 ROWS = 128
 """Number of rows per chunk. Covariances between the batches of a chunk are computed too, but not used."""
 JITTER = 1e-10
-"""Variance added to the diagonal for Cholesky factors, relative to the mean variance of the batch."""
+"""Variance added to the diagonal for Cholesky factors, relative to each output's mean over the q points."""
 
 
 @explained
@@ -60,7 +60,7 @@ def to_botorch(estimator: Any) -> Any:
     TypeError, NotFittedError
         If the estimator is not a LaplaceRegressor, or not fitted.
     UnsupportedCombinationError, ValueError
-        For counts and transformed targets, and for categorical columns.
+        For counts and transformed targets; a ``ValueError`` for categorical columns.
     ImportError
         If the package botorch is not installed (``pip install botorch``).
 
@@ -168,7 +168,7 @@ def _with_rows(estimator: Any, X: Tensor, Y: Tensor, options: dict[str, Any]) ->
 
 
 def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tensor) -> Any:
-    """Joint normal posterior at points X of shape (…, q, d)."""
+    """Joint normal posterior at points X (…, q, d), with noise if ``noise`` is True or holds variances."""
     from botorch.posteriors.gpytorch import GPyTorchPosterior
     from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 

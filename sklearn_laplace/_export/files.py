@@ -1,10 +1,8 @@
 """Save estimators to files that execute no code when they are read: :func:`save` and :func:`load`.
 
-A file has the format of safetensors (``_export/container.py``). It holds a tree that describes the estimator
-(``_storage/describe.py``), and arrays in C order. Data types that safetensors lacks are stored as bytes.
-
-Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Checksums detect
-damage; an HMAC with a key also detects tampering.
+A safetensors file (``_export/container.py``) holds a tree that describes the estimator (``_storage/describe.py``), and
+arrays in C order. Data types that safetensors lacks are stored as bytes. Names in the tree are looked up in the closed
+list of ``_storage/registry.py`` and in ``trusted``. Checksums detect damage; an HMAC also detects tampering.
 """
 
 import hmac
@@ -75,8 +73,9 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
         If the estimator holds a lambda, local class, method, partial, hook, or an object that defines its own
         pickling. The message names the attribute. See :doc:`/guide/persistence`.
     TypeError
-        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message shows the code
-        that writes and reads it.
+        If the estimator is not a LaplaceRegressor or a LaplaceClassifier. For a pipeline, the message shows what to do.
+    ValueError, FileNotFoundError
+        If ``key`` is invalid, ``path`` has the suffix of another file format, or its folder does not exist.
     ImportError
         If the package safetensors is not installed (``pip install "sklearn-laplace[save]"``).
 
@@ -130,20 +129,21 @@ def load(
         Your own classes and functions in the estimator, such as the class of its module.
         For a class that moved to another Python module, use a mapping: ``{"old_module.Net": Net}``.
     key : bytes, optional
-        Key of the HMAC. Files without an HMAC of this key are refused. Without ``key``, the HMAC is not checked: the
-        checksums then detect damage but not tampering.
+        Key of the HMAC. Files without an HMAC of this key are refused. Without ``key``, tampering is not detected.
 
     Returns
     -------
     LaplaceRegressor or LaplaceClassifier
         Bit-identical to the saved estimator, but on the CPU if its device is not available. ``memory`` is not restored
-        and, for a skorch net, neither are ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
+        nor, for a skorch net, are ``compile``, ``torch_load_kwargs``, optimiser, and options of callbacks and workers.
 
     Raises
     ------
     StateError
-        If the file is damaged or truncated, has another format or version, or names a class that is neither known nor
-        trusted. ``StateError`` is a ValueError.
+        If the file is damaged, fails the check of its HMAC, has another format or version, or names a class that is
+        neither known nor trusted. ``StateError`` is a ValueError.
+    ValueError, FileNotFoundError
+        If ``key`` is invalid, ``trusted`` has other items than classes and functions, or the file does not exist.
 
     Examples
     --------
@@ -234,7 +234,7 @@ def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _read(path: Path, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The tree and the arrays of a file. The file is read once, so that the verified bytes are the ones used."""
+    """The tree and the arrays of a file. The file is read once, so the verified bytes are the ones used."""
     if path.exists() and not path.is_file():
         raise StateError(f"{path} is not a regular file. Pass the path of a file written by sklearn_laplace.save.")
     if not path.exists():

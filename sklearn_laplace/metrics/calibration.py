@@ -44,7 +44,7 @@ class ReliabilityBins:
 def reliability_bins(
     probability: Any, event: Any, sample_weight: Any = None, *, n_bins: int = 10, strategy: str = "uniform"
 ) -> ReliabilityBins:
-    """Group rows into bins by the predicted probability of an event, in [0, 1]."""
+    """Group rows into bins by the probability (n,) of an event; ``event`` (n,) is true where it occurred."""
     cut = lookup("strategy", strategy, {"uniform": _equal_widths, "quantile": _equal_weights})
     number = count("n_bins", n_bins)
     p = check_array(probability, ensure_2d=False, dtype=np.float64, input_name="probability")

@@ -1,9 +1,9 @@
 r"""Calibration report of a regressor with a predictive distribution: seven checks, sharpness and CRPS.
 
-Each check tests one consequence of calibration at level .05, on held-out rows that are treated as independent:
+On held-out rows, treated as independent, each check tests one consequence of calibration at significance level .05:
 
-* location: the mean of the normal scores :math:`\Phi^{-1}(u_n)`, with :math:`u_n = F_n(y_n)`, is 0
-  (``metrics/spread.py``);
+* location: the mean of the normal scores :math:`\Phi^{-1}(u_n)` is 0, where :math:`u_n = F_n(y_n)` for the predictive
+  distribution function :math:`F_n` (``metrics/spread.py``);
 * variance: the mean squared normal score is 1 (``metrics/spread.py``);
 * PIT: the probability integral transform :math:`u_n` is uniform (``metrics/ecdf_bands.py``);
 * coverage: :math:`|2 u_n - 1|` is uniform, so every central interval has its nominal coverage;
@@ -36,7 +36,7 @@ PIT_POINTS = np.arange(1, 100) / 100
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Mean predicted standard deviation, mean interval widths, and standard deviation of the targets."""
+    """Mean predicted standard deviation, mean interval width by level, and standard deviation of the targets."""
 
     mean_std: float
     std_of_targets: float
@@ -66,9 +66,9 @@ class CalibrationReport:
     n_rows : int
         Number of rows with a positive weight.
     spread : Spread
-        Mean of the normal scores (bias), and the ratio of true to predicted variance with its interval.
+        Mean of the normal scores (normal quantiles of the PIT), and ratio of true to predicted variance with interval.
     pit : EcdfBand
-        Distribution function of the PIT with its simultaneous band.
+        Distribution function of the PIT (probability integral transform F(y)) with its simultaneous band.
     pit_values : ndarray of shape (n_rows,)
         PIT of each row.
     coverage : tuple of Frequency
@@ -81,11 +81,11 @@ class CalibrationReport:
         Coverage of the 90 % intervals by their width.
     groups : GroupCoverage or None
         Coverage of the 90 % intervals in the leaves of a tree. Half of the rows grow the tree, and the other half are
-        evaluated. None if X is not a table, or for fewer than 160 rows.
+        evaluated. None without a table X, or for fewer than 160 rows.
     crps : CrpsDecomposition
         CRPS, and its parts miscalibration, discrimination and uncertainty.
     sharpness : Sharpness
-        Standard deviations, and widths of the intervals.
+        Mean predicted standard deviation and interval widths.
 
     Examples
     --------

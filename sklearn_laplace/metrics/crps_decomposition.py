@@ -83,7 +83,7 @@ class CrpsDecomposition:
 
 
 def isotonic_quantiles(predicted: np.ndarray, y: np.ndarray, levels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Values (k, n) of the increasing function of ``predicted`` that has the smallest quantile score, for each level.
+    """Values (k, n) of the increasing function of ``predicted`` (k, n) with the smallest quantile score at each level.
 
     Rows with equal predictions get the same value.
     """

@@ -61,7 +61,7 @@ class EcdfBand:
 
 @lru_cache(maxsize=32)
 def _simulated(n: int, points: tuple[float, ...]) -> np.ndarray:
-    """Sorted statistics (N_SIMULATED,) of uniform samples of n values."""
+    """Sorted statistics γ_min (N_SIMULATED,) of uniform samples of n values."""
     cells = np.diff([0.0, *points, 1.0])
     counts = np.random.default_rng(SEED).multinomial(n, cells / cells.sum(), size=N_SIMULATED)
     null = np.sort(_least_tail(counts[:, :-1].cumsum(1), n, np.array(points)))

@@ -27,14 +27,14 @@ END_LEVELS = np.array([(1 + side * c) / 2 for c in INTERVAL_LEVELS for side in (
 """Quantile levels of the interval ends."""
 LEAST_PIT, MOST_PIT = 1e-300, 1 - 1e-16
 LEAST_SPREAD = 1e-6
-"""Lower bound on the variance of a squared error, relative to its squared mean."""
+"""Lower bound on the variance of a squared error, in units of the squared predicted variance."""
 
 
 @dataclass(frozen=True)
 class JudgedRows:
     """The n rows with a positive weight, marked in ``kept`` (n_samples,), and one target of each.
 
-    ``scores`` are the normal scores of the ``pit``. ``quantiles`` (41, n) are at the levels of the CRPS. ``ends`` maps
+    ``scores`` are the normal scores of the ``pit``. ``quantiles`` (41, n) are at ``LEVELS``. ``ends`` maps
     levels to the ends (2, n) of central intervals. ``draws`` holds targets (n,) drawn from the distributions.
     """
 
@@ -126,7 +126,7 @@ def _place(output: int | None, n_outputs: int) -> int:
 def _exact(
     distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Quantiles (49, n) at the levels of the CRPS and of interval ends, and draws (n,)."""
+    """Quantiles (49, n) at ``LEVELS`` and ``END_LEVELS``, and draws (n,). The function ``rows`` selects the n rows."""
     table = _finite(distribution, rows, np.concatenate([LEVELS, END_LEVELS]))
     return table, tuple(rows(distribution.ppf(levels)) for levels in uniform)
 

@@ -53,9 +53,9 @@ def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None
     Returns
     -------
     float
-        In nats per row; higher is better. Regression: log density of y in its original units; rescaling y by c changes
-        the score by −log c per output. Classification: log probability of the true class, −inf if that probability is
-        zero.
+        In nats per row; higher is better. Regression: log density of y in its original units, summed over the outputs.
+        Rescaling y by c changes the score by −log c per output. Classification: log probability of the true class, −inf
+        if that probability is zero.
 
     Notes
     -----
@@ -114,7 +114,7 @@ def neg_crps(
     Raises
     ------
     TypeError
-        If the estimator is a classifier, or predicts counts.
+        If the estimator is a classifier, or predicts counts or points only.
 
     Notes
     -----
@@ -165,14 +165,14 @@ def neg_interval_score(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y, below 0; higher is better.
+        In the units of y, at most 0; higher is better.
 
     Raises
     ------
     TypeError
-        If the estimator is a classifier.
+        If the estimator is a classifier, or predicts points only.
     ValueError
-        If ``confidence_level`` is not in (0, 1).
+        If ``confidence_level`` is not in (0, 1), or ``multioutput`` is invalid.
 
     Examples
     --------

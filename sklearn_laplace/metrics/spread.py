@@ -8,7 +8,7 @@ The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is stan
 estimates the ratio of true to predicted variance. If this ratio is 1, :math:`n r \sim \chi^2_n` for normally
 distributed scores, and the most powerful unbiased test of the ratio is a function of r. For heavier tails, the variance
 of r is :math:`(\kappa - 1)/n` instead of :math:`2/n`, with κ the kurtosis of the scores. The degrees of freedom are
-then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone do not count as a wrong variance.
+then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so heavy tails alone do not count as a wrong variance.
 The correction applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
 
 In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
@@ -104,7 +104,7 @@ class VarianceBins:
     def of(
         cls, errors: np.ndarray, std: np.ndarray, variance_of_square: np.ndarray, weights: np.ndarray | None = None
     ) -> VarianceBins:
-        """Compare errors (n,), target minus mean, with predicted standard deviations (n,)."""
+        """Compare errors (n,), target minus mean, with predicted standard deviations and variances of squares (n,)."""
         w = np.ones(len(std)) if weights is None else weights
         index = equal_bins(std, w, N_BINS)
         n, total = np.bincount(index), np.bincount(index, w)

@@ -49,7 +49,7 @@ class GroupCoverage:
     def of(
         cls, groups: dict[str, np.ndarray], inside: np.ndarray, level: float, weights: np.ndarray | None = None
     ) -> Self:
-        """Coverage of the intervals of a level in groups given by masks (n,); ``inside`` (n,) marks covered targets."""
+        """Compare coverage with its nominal level in groups (masks (n,)); ``inside`` (n,) marks covered targets."""
         w = np.ones(len(inside)) if weights is None else weights
         entries = [Frequency.of(name, inside[rows], level, len(groups), w[rows]) for name, rows in groups.items()]
         sizes = [effective_number(w[rows]) for rows in groups.values()]

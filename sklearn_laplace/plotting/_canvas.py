@@ -1,7 +1,7 @@
 """Axes, colours and line styles shared by all displays. matplotlib is imported only here.
 
 The colours are those of Okabe & Ito (2008), which readers with colour blindness can distinguish. Elements that differ
-in colour also differ in line style, marker or hatching, so that the plots remain readable in black and white.
+in colour also differ in line style, marker or hatching, so the plots remain readable in black and white.
 """
 
 from collections.abc import Iterator, Sequence

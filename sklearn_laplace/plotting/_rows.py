@@ -33,7 +33,7 @@ def regression(display: str, estimator: Any, X: Any) -> Any:
 
 
 def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return class probabilities (n, K) and class labels (K,) of a classifier, possibly inside wrappers."""
+    """Return class probabilities (n, K) and class labels (K,) of a classifier inside wrappers, or raise a TypeError."""
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
     if not is_classifier(step):

@@ -92,7 +92,7 @@ class CalibrationReportDisplay:
         Raises
         ------
         ImportError, TypeError, ValueError
-            If matplotlib is not installed, if ``ax`` or ``figure`` has the wrong type, or if both are given.
+            If matplotlib is not installed, ``ax`` or ``figure`` has the wrong type or length, or both are given.
         """
         self.axes_ = mosaic(type(self).__name__, ax, figure, ROOMS, SIZE)
         self.figure_ = self.axes_[0].figure

@@ -1,9 +1,9 @@
 r"""Calibration of a regressor: calibration curve of intervals or quantiles, and PIT histogram.
 
-Both are computed from the probability integral transform :math:`u_n = F_n(y_n)` (Dawid 1984), which is uniform for a
-calibrated model. A target lies inside the central interval of level c if :math:`|2 u_n - 1| \le c`. It lies below the
-quantile of level p if :math:`u_n \le p`. For counts, where F has jumps, :math:`u_n` is drawn uniformly between
-:math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
+Both plots are computed from the probability integral transform :math:`u_n = F_n(y_n)`, the predictive cdf at the target
+(Dawid 1984). It is uniform for a calibrated model. A target lies inside the central interval of level c if
+:math:`|2 u_n - 1| \le c`. It lies below the quantile of level p if :math:`u_n \le p`. For counts, where F has jumps,
+:math:`u_n` is drawn uniformly between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
 from typing import Any, Self

@@ -199,7 +199,7 @@ class EntropyDisplay:
 
 
 def _above(entropy: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the step function 1 − F̂ on the interval from 0 to the largest possible entropy."""
+    """Return the step function 1 − F̂ as points from 0 to the largest possible entropy, and its values."""
     n = len(entropy)
     points = np.concatenate([[0.0], entropy, [max(limit, entropy[-1])]])
     return points, np.concatenate([[1.0], 1 - np.arange(1, n + 1) / n, [0.0]])

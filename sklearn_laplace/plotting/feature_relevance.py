@@ -31,7 +31,7 @@ BY_SHUFFLING = "loss of log density if shuffled (nats per row)"
 LONGEST, LEAST_BARS = 24, 5
 """Maximum number of characters of a drawn name, and minimum height of the plot in bars."""
 MOST_PREDICTED, LEAST_ROWS = 60_000, 50
-"""Maximum number of predictions, which limits the number of shuffled rows, and minimum number of shuffled rows."""
+"""Maximum number of predictions for all shuffles, which limits the number of rows, and minimum number of rows."""
 LEAST_PROBABILITY = 1e-12
 """Lower bound of the probability of a true class in a log density."""
 
@@ -157,9 +157,9 @@ class FeatureRelevanceDisplay:
     ) -> Self:
         """Compute the display for any model by shuffling each column, and draw it.
 
-        The relevance of a column is the decrease in the mean log density of y, in nats per row, or zero if it
-        increases. If several columns carry the same information, each looks less relevant than it would without the
-        others.
+        The relevance of a column is the decrease in the mean log density of y if the column is shuffled, in nats per
+        row, and at least zero. If several columns carry the same information, each looks less relevant than it would
+        without the others.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class FeatureRelevanceDisplay:
         random_state : int, RandomState or None, default=0
             Seed of the shuffles.
         feature_names, max_features, name, ax, **plot_options
-            As in :meth:`from_estimator`; by default the column names of X.
+            As in :meth:`from_estimator`; ``feature_names`` default to the column names of X.
 
         Raises
         ------

@@ -96,7 +96,7 @@ class OverviewDisplay:
         confidence_level : float or sequence of float, default=(.5, .8, .95)
             Regressors: levels of the intervals.
         max_rows : int or None, default=100
-            Regressors: maximum number of rows with intervals. Calibration and coverage use all rows.
+            Regressors: maximum number of rows in the first panel. Calibration and coverage use all rows.
         max_features : int, default=10
             Maximum number of columns in the relevance panel.
         random_state : int, RandomState or None, default=0
@@ -108,9 +108,9 @@ class OverviewDisplay:
 
         Raises
         ------
-        ValueError, NotFittedError
+        ValueError, NotFittedError, TypeError
             If a parameter is invalid, the shapes do not match, or the targets of a count model are not integers. Also
-            if the estimator is not fitted.
+            if the estimator is not fitted or predicts points only.
 
         Notes
         -----
@@ -149,7 +149,7 @@ class OverviewDisplay:
         Raises
         ------
         ImportError, TypeError, ValueError
-            If matplotlib is not installed, if ``ax`` or ``figure`` has the wrong type, or if both are given.
+            If matplotlib is not installed, ``ax`` or ``figure`` has the wrong type or length, or both are given.
         """
         displays = [self.predictions, self.calibration, *([] if self.relevance is None else [self.relevance])]
         self.axes_ = mosaic(type(self).__name__, ax, figure, *ROOMS[len(displays)])

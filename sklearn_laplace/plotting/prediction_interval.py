@@ -1,7 +1,7 @@
 """Predictions of a regressor: mean, nested central intervals and data points.
 
-With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. With
-several columns, bars are drawn for each row, and the rows are ordered by a chosen column or by the predicted mean.
+With a single numeric column, the intervals are drawn on a grid, which shows how they widen in gaps between the data.
+Otherwise, bars are drawn for each row, and the rows are ordered by a chosen column or by the predicted mean.
 """
 
 from typing import Any, Self
@@ -144,8 +144,8 @@ class PredictionIntervalDisplay:
         confidence_level : float or sequence of float, default=(.5, .8, .95)
             Levels of the intervals, strictly between 0 and 1.
         feature : int or str, optional
-            Column for the horizontal axis. By default, the only column; with several columns, the rank of the predicted
-            mean.
+            Numeric column for the horizontal axis. By default, the only column if it is numeric, otherwise the rank of
+            the predicted mean.
         grid_resolution : int, default=200
             Number of grid points.
         max_rows : int, optional

@@ -2,7 +2,7 @@ r"""Uncertainty against error: retention curves, and the aleatoric and epistemic
 
 The rows are sorted by their uncertainty :math:`u_n`. The retention curve is the error of the :math:`i` rows with the
 lowest uncertainty, for :math:`i = 1, \dots, n`. Sorting by the loss itself (the oracle) gives the lowest possible
-curve; a random order gives a flat curve in expectation. Rows of equal uncertainty are assigned their mean loss, so that
+curve; a random order gives a flat curve in expectation. Rows of equal uncertainty are assigned their mean loss, so
 their order does not matter.
 """
 
@@ -122,7 +122,7 @@ class UncertaintyDisplay:
         X : array-like of shape (n_samples, n_features)
             Held-out rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets.
+            Their targets or labels.
         n_groups : int, default=10
             As in :class:`UncertaintyDisplay`.
         output, name, ax, **plot_options

@@ -14,7 +14,7 @@ from ..latent import LatentGaussian, Predictive
 from ..links._base import Link
 
 LOGIT_OUTSIDE = 40.0
-"""Standard deviation of the difference between two logits, one range width outside the range of the data."""
+"""Standard deviation of the difference of two logits, one width of the training range (without margins) outside it."""
 
 
 class Likelihood(ABC):
