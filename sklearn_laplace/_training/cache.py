@@ -22,7 +22,7 @@ from .plan import FitRequest, GivenNet
 from .progress import Task
 
 Trained = TypeVar("Trained")
-FORMAT = 3
+FORMAT = 4
 """Version in the cache key. Raise it if the training code changes, because joblib compares only the parameters."""
 SCORES_OF_THE_MEAN = (
     "r2",

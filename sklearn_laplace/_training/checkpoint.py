@@ -30,7 +30,7 @@ EVERY = 30.0
 """Minimum number of seconds between two saved states."""
 UNRELATED = {"max_time", "verbose", "n_jobs", "memory", "memory_budget"}
 """Parameters that may differ between an interrupted fit and the fit that resumes it."""
-FORMAT = 6
+FORMAT = 7
 """Version of the file's contents."""
 
 
