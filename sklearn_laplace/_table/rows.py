@@ -2,7 +2,7 @@ r"""Validated training data as arrays: rows in canonical order, merged if equal,
 
 **Known noise.** The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. Here σ is one number, one
 number per target, or selected by the fit, and v is ``sample_noise_variance`` or 1. The network's targets are divided by
-s. Its dispersion φ is the noise variance of an average row in these units. The ratios v′ are known before the fit:
+s. Its dispersion φ is the noise variance of an average row in these units. Ratios v′ to this row are known beforehand:
 
 .. math:: \sigma_c^2 v_{nc} / s_c^2 = \varphi\, v'_{nc}, \qquad v'_{nc} = v_{nc}\, (u_c / s_c)^2,
 

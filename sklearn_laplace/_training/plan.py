@@ -312,7 +312,7 @@ class FitRequest:
         return replace(self, parameters=parameters, resolved=resolve(self.kind, parameters))
 
     def options_for_rows(self) -> Options:
-        """Resolved options, in the units of these rows and adapted to their number."""
+        """Options in the network's target units; for a single row, with fixed values in place of selection rules."""
         resolved, data, seed = self.resolved, self.data, self.seeds[2]
         single_logit = data.targets.ndim == 1 and data.n_outputs == 1
         options = replace(

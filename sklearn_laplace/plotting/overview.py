@@ -164,7 +164,7 @@ class OverviewDisplay:
 def _relevance(
     estimator: Any, X: Any, y: Any, *, output: int | None, max_features: int, random_state: Any, name: str | None
 ) -> FeatureRelevanceDisplay | None:
-    """Return the relevance by the prior if columns have their own precision, else by shuffling.
+    """Return the relevance from prior precisions if columns have their own, else by shuffling columns.
 
     Return None if the panel is omitted.
     """

@@ -139,7 +139,7 @@ class Curvature(ABC):
 
 
 class Posterior(ABC):
-    """The factorised posterior precision P of the weights."""
+    """Gaussian posterior over the weights, with a factorisation of its precision P."""
 
     @property
     @abstractmethod

@@ -1,7 +1,7 @@
-r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
+r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018).
 
-:math:`U_B` and :math:`U_A` are the eigenvectors of the factors of kron. Let :math:`G_{nk}` be the weight gradient of
-row n, summed over its positions, for column k of the output factor :math:`S_n` without √wₙ (``jacobian.py``). Then
+:math:`U_B` and :math:`U_A` are the eigenvectors of the factors of kron. The output factor :math:`S_n` (``jacobian.py``)
+is taken without the row weight. Its column k, back-propagated to the layer's weights, gives :math:`G_{nk}`. Then
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
           \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
