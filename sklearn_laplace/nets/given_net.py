@@ -133,7 +133,7 @@ def both_probabilities(logit: Tensor) -> Tensor:
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """True if the user's net returns one output (a logit) per row, tried on two rows of ``inputs`` (n, d) on the CPU."""
+    """True if the user's net has one output (a logit) per row, tried on the CPU with two rows of ``inputs`` (n, d)."""
     if is_list(net):
         return all(has_one_output(element, inputs, n_classes) for element in net)
     if isinstance(net, FrozenEstimator):
