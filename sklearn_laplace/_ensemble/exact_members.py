@@ -97,7 +97,7 @@ def without_folds(
     *,
     lead: bool,
 ) -> tuple[JointMembers, Tensor]:
-    """Train K nets, each without its rows of ``masks`` (K, n); return them and each held-out row's outputs (n, C).
+    """Train net k of K without the rows of ``masks[k]`` (n,); return the nets and the held-out rows' outputs (n, C).
 
     If ``lead``, the evidence of a net trained on all rows selects the prior precision; otherwise that of the first net.
     """

@@ -81,7 +81,7 @@ def built_in_net(
 
 
 def _encoding_like(layer: Standardise) -> dict[str, Any]:
-    """Arguments of an encoding with the shape of ``layer``. Its statistics are buffers, loaded with the weights."""
+    """Arguments of an encoding with the shape of ``layer``. The buffers are later loaded with the weights."""
     arguments: dict[str, Any] = {}
     if isinstance(layer, Compress):
         arguments |= {"input_centre": layer.centre.tolist(), "input_width": layer.width.tolist()}

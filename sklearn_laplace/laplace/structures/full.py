@@ -64,7 +64,7 @@ class Full(Curvature):
     def of_rows(
         cls, blocks: Sequence[ParameterBlock], pieces: Sequence[FactoredJacobian], device: torch.device
     ) -> Self:
-        """Dense curvature from the weighted rows SᵀJ that ``functional`` stores."""
+        """Dense curvature from the rows SᵀJ (see ``jacobian.py``) that ``functional`` stores."""
         total = cls.zero(blocks, device)
         for piece in pieces:
             total = total._add_outer_products_(piece)

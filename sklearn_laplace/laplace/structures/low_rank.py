@@ -1,8 +1,8 @@
 r"""Low rank: the leading eigenpairs of H, updated batch by batch.
 
-The rows SᵀJ are appended to the kept rows :math:`R = \Lambda^{1/2} V^\top` (L × P). Whenever enough rows have
-accumulated, their matrix is truncated to its L largest singular values (Ross et al. 2008, incremental SVD without the
-mean). The posterior applies Woodbury's formula to R, as in :mod:`~sklearn_laplace.laplace.structures.functional`. It is
+The eigenpairs are stored as L rows :math:`R = \Lambda^{1/2} V^\top`. Rows SᵀJ (``jacobian.py``) are appended to R.
+Whenever enough have accumulated, the matrix is truncated to its L largest singular values (Ross et al. 2008,
+incremental SVD without the mean). The posterior applies Woodbury's formula to R, as ``functional.py`` does. It is
 exact if the rank is at least the number of rows of SᵀJ or of parameters. Otherwise directions of little curvature keep
 their prior variance, and the result depends slightly on the order of the rows.
 """
