@@ -24,6 +24,7 @@ from .distributions.interface import Distributional, PredictiveDistribution
 from .distributions.mixtures import NormalMixture
 from .distributions.other_models import is_normal
 from .distributions.transformed import TransformedMixture
+from .options.resolve import STD_KINDS
 
 
 @explained
@@ -153,7 +154,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         check_is_fitted(self)
         distribution = self._inner(X)
         scaled = self._scaled(distribution).std()
-        if kind == "total":
+        if kind == STD_KINDS[0]:
             return np.asarray(scaled)
         return np.asarray(scaled / distribution.std() * predict_std(self.estimator, X, kind=kind))
 
