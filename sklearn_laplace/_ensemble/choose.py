@@ -73,7 +73,7 @@ POINTS = 40
 
 @dataclass(frozen=True)
 class LeftOut:
-    """All rows of a fit for leave-one-out, in the order of the results."""
+    """Rows of a fit for leave-one-out predictions, whose results have the same order."""
 
     rows: TrainingRows
     memory: MemoryBudget

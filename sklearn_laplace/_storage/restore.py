@@ -61,7 +61,7 @@ def parsed(text: str | bytes, keys: Set[str]) -> dict[str, Any]:
 
 @contextmanager
 def reading(source: str) -> Iterator[None]:
-    """Turn errors raised by a malformed description into a :class:`StateError` that names the source."""
+    """Turn errors raised by a malformed description into a :class:`StateError` with advice."""
     try:
         yield
     except StateError as error:

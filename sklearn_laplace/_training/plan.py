@@ -293,7 +293,7 @@ class FitRequest:
         stream: RowStream | None,
         saved: Checkpoint,
     ) -> FitRequest:
-        """Request for prepared rows; their unmerged copy is stored in ``kept``."""
+        """Request for prepared rows; ``kept`` holds a copy in which equal rows are not merged."""
         return cls(
             kind=kind,
             parameters=parameters,

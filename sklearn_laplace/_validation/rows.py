@@ -414,7 +414,7 @@ def _refuse_labels(value: Any, name: str) -> None:
 
 
 def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
-    """Check that all labels have one type; return strings unchanged, and numbers of dtype object as a numeric array."""
+    """Check that labels are all numbers or all text; return plain strings, and objects that are numbers as numbers."""
     examples: dict[type, Any] = {}
     for cell in cells.flat:
         examples.setdefault(type(cell), cell)

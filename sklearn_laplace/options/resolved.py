@@ -84,7 +84,7 @@ class Options:
         return replace(self, likelihood=NegativeBinomial(alpha)) if alpha else self
 
     def of_structure(self, structure: type[Curvature]) -> dict[str, Any]:
-        """Return the keyword arguments of ``structure.zero`` other than the blocks."""
+        """Return the arguments of ``structure.zero`` that are options of the structure."""
         values = {"weight_sharing": self.weight_sharing, "rank": self.rank}
         return {name: value for name, value in values.items() if name in structure.takes}
 
