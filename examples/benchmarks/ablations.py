@@ -67,7 +67,7 @@ class Ablation:
 
 of_classes = partial(Ablation, kind="classes", tables=CLASSES)
 smooth, detailed = recipe.REPEATS
-candidates, *sizes = recipe.NOISE_TRIAL
+candidates, *sizes = recipe.TRIAL
 without_dropout = tuple(pair for pair in candidates if not pair[1])
 of_class_trial = recipe.CLASS_TRIAL[1:]
 ABLATIONS = {
@@ -79,8 +79,8 @@ ABLATIONS = {
     "no_linear": Ablation("no linear members", NO_LINEAR),
     "no_linear_function": Ablation("no linear members", NO_LINEAR, rows=(60, 150), tables=("linear",)),
     "one_net_few": Ablation("one net for few rows", options={"n_members": 1}, rows=FEW),
-    "no_trial": Ablation("a trial of one candidate without dropout", {"NOISE_TRIAL": (candidates[1:2], *sizes)}),
-    "no_dropout": Ablation("the two candidates without dropout", {"NOISE_TRIAL": (without_dropout, *sizes)}),
+    "no_trial": Ablation("a trial of one candidate without dropout", {"TRIAL": (candidates[1:2], *sizes)}),
+    "no_dropout": Ablation("the two candidates without dropout", {"TRIAL": (without_dropout, *sizes)}),
     "more_steps": Ablation("1.5 times the steps", {"STEPS_AT_1000": tuple(1.5 * n for n in recipe.STEPS_AT_1000)}),
     "silu": Ablation("silu in the second repeat", {"DETAILED_ROWS": 0}),
     "no_bins": Ablation("no bins", options={"n_bins": None}),
@@ -115,7 +115,7 @@ ABLATIONS = {
     "class_no_dropout": of_classes(
         "two candidates without dropout", {"CLASS_TRIAL": (without_dropout, *of_class_trial)}
     ),
-    "class_long_trial": of_classes("the longer trial of regression", {"CLASS_TRIAL": recipe.NOISE_TRIAL}),
+    "class_long_trial": of_classes("the longer trial of regression", {"CLASS_TRIAL": recipe.TRIAL}),
     "class_all_cycles": of_classes(
         "weights after the last cycle", {"_training.batched.Training.keep_if_best": lambda self, score: True}
     ),

@@ -32,8 +32,8 @@ from .._training.recipe import (
     FOLDS_OF_FEW,
     FOLDS_OF_MANY,
     MANY_ROWS,
-    NOISE_TRIAL,
     STRONGEST_PRIOR,
+    TRIAL,
     Recipe,
     Schedule,
     for_noise,
@@ -111,7 +111,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(data.X), log_volume=data.scale.log_volume)
-        least_rows = (NOISE_TRIAL if loss.has_noise else CLASS_TRIAL)[2]
+        least_rows = (CLASS_TRIAL if options.likelihood.over_classes else TRIAL)[2]
         of_trial = held_out[: trial_folds(n_rows, n_members, least_rows)]
         modules = modules_of(arguments_of(recipes[0], data, options), rows, request.seeds[0], len(of_trial))
         layout_of(trace(modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
@@ -179,7 +179,7 @@ def regularisation(
     ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
     loss, n_nets = loss_of(likelihood), len(modules)
-    candidates, most_steps, _ = NOISE_TRIAL if loss.has_noise else CLASS_TRIAL
+    candidates, most_steps, _ = CLASS_TRIAL if likelihood.over_classes else TRIAL
     priors, dropouts = np.repeat(candidates, n_nets, 0).T.tolist()
     weights, stacked = held_out * rows.weights, Stacked(modules * len(candidates))
 
@@ -351,7 +351,7 @@ def _in_time(
             fit_of(network, few, options)
         needed += step * schedule.n_steps
         if n_repeats == 0:  # the trial, with other numbers of nets and steps
-            candidates, most_steps, least_rows = NOISE_TRIAL if loss.has_noise else CLASS_TRIAL
+            candidates, most_steps, least_rows = CLASS_TRIAL if options.likelihood.over_classes else TRIAL
             ratio = len(candidates) * trial_folds(len(rows), n_members, least_rows) / n_members
             needed += step * ratio * min(schedule.n_steps, most_steps)
         passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)

@@ -39,7 +39,7 @@ from ..laplace.fit import TrainingRows
 from .batches import BUFFER_ROWS, FORWARD_ROWS, Batch, Encoded, RowNoise, StreamedBatches, StreamedRows
 from .checkpoint import Checkpoint
 from .progress import Steps
-from .recipe import NOISE_TRIAL, Schedule
+from .recipe import TRIAL, Schedule
 from .stacked import Adam, Dropout, Loss, Stacked
 
 TRIAL_STEPS = 5
@@ -121,7 +121,7 @@ def train_stacked(
 def seconds_of_step(stacked: Stacked, loss: Loss, rows: TrainingRows, schedule: Schedule) -> float:
     """Measure the duration of one training step with dropout, in seconds. The nets are changed, so discard them."""
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    dropout = [max(dropout for _, dropout in NOISE_TRIAL[0])] * len(seen)
+    dropout = [max(dropout for _, dropout in TRIAL[0])] * len(seen)
     training = Training(stacked, loss, rows, seen, schedule, 0, [1.0] * len(seen), dropout=dropout)
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()

@@ -137,11 +137,11 @@ DETAILED_ROWS = 5000
 NOISY, NOISY_WIDTH = 0.1, 0.5
 """Mean squared error in the trial, relative to the target variance, from which targets count as noisy. Factor of the
 number of units for noisy targets of many rows. Noise hides the detail that wider nets would learn."""
-NOISE_TRIAL = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)), 400, 150
-CLASS_TRIAL = ((0.0, 0.0), (0.1, 0.15)), 200, 500
-"""Trials that select a regularisation, with normal noise and for classes and counts: candidates, maximum number of
-steps, and minimum number of held-out rows. A candidate is a prior precision and a probability of dropout."""
-STRONGEST_PRIOR = max(prior for prior, _ in NOISE_TRIAL[0])
+TRIAL = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.15), (0.1, 0.15), (0.5, 0.15), (2.0, 0.15)), 400, 150
+CLASS_TRIAL = ((0.0, 0.0), (0.1, 0.15), (2.0, 0.15)), 200, 500
+"""Trials that select a regularisation, for numeric targets and for classes: candidates, maximum number of steps, and
+minimum number of held-out rows. A candidate is a prior precision and a probability of dropout."""
+STRONGEST_PRIOR = max(prior for prior, _ in TRIAL[0])
 """Maximum prior precision in training."""
 MOST_INPUTS = 512
 """Maximum number of encoded inputs. With many columns, each column has fewer bins."""

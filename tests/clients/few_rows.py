@@ -29,7 +29,7 @@ SMALL: dict[tuple[ModuleType, str], Any] = {
     (recipe, "STEPS_AT_1000"): (60, 40),
     (stream, "BUFFER_ROWS"): 1024,
     (checkpoint, "EVERY"): 0.05,
-    (train_members, "NOISE_TRIAL"): (((0.1, 0.0),), 400, 150),
+    (train_members, "TRIAL"): (((0.1, 0.0),), 400, 150),
     (train_members, "CLASS_TRIAL"): (((0.1, 0.0),), 400, 150),
 }
 NEW_ROWS = 1000

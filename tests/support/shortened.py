@@ -37,7 +37,7 @@ SHORT: dict[tuple[ModuleType, str], Any] = {
     (noise_model, "QUICK"): replace(noise_model.QUICK, steps=STEPS),
     (noise_model, "LEVELS"): noise_model.LEVELS[::14],
     (recipe, "STEPS_AT_1000"): (50, 45),
-    (train_members, "NOISE_TRIAL"): (((0.1, 0.0),), 400, 150),
+    (train_members, "TRIAL"): (((0.1, 0.0),), 400, 150),
     (train_members, "CLASS_TRIAL"): (((0.1, 0.0),), 400, 150),
     (cache, "MAP_NEUTRAL"): cache.MAP_NEUTRAL | {"random_state": 1},  # other keys than those of complete trainings
 }
@@ -65,7 +65,7 @@ def shorten(patch: pytest.MonkeyPatch, *steps: int) -> None:
 
 def skip_choices(patch: pytest.MonkeyPatch) -> None:
     """Let the trial of regularisations have one candidate, and a joint ensemble no nets with exact steps."""
-    for name in ("NOISE_TRIAL", "CLASS_TRIAL"):
+    for name in ("TRIAL", "CLASS_TRIAL"):
         patch.setattr(train_members, name, SHORT[train_members, name])
     patch.setattr(train_members, "affords_exact_net", lambda *args: False)
 

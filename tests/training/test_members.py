@@ -438,7 +438,7 @@ def test_a_few_rows_without_an_error_leave_out_no_repeat():
 def test_regularisation_is_tried_where_rows_are_noisy(fitted, monkeypatch):
     """Friedman's function is smooth: without prior and dropout the error on new rows is larger."""
     X, y = friedman(1000, seed=1)
-    monkeypatch.setattr(train, "NOISE_TRIAL", (((0.0, 0.0),), *train.NOISE_TRIAL[1:]))
+    monkeypatch.setattr(train, "TRIAL", (((0.0, 0.0),), *train.TRIAL[1:]))
     without = clone(fitted).fit(*friedman(N_ROWS))
     assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((without.predict(X) - y) ** 2)
 
@@ -456,7 +456,7 @@ def test_dropout_is_chosen_where_rows_are_noisy(noise, expected, monkeypatch):
     monkeypatch.setattr(train, "trained_repeat", stop)
     candidates = [(0.1, 0.0), (0.1, 0.15)]
     candidates.sort(key=lambda candidate: candidate[1] == expected)  # of equal errors the first would be taken
-    monkeypatch.setattr(train, "NOISE_TRIAL", (candidates, *train.NOISE_TRIAL[1:]))
+    monkeypatch.setattr(train, "TRIAL", (candidates, *train.TRIAL[1:]))
     with pytest.raises(Chosen) as chosen:
         LaplaceRegressor(random_state=0).fit(*friedman(FEW_ROWS, noise=noise))
     assert chosen.value.args == (expected,)
@@ -466,7 +466,7 @@ def test_members_train_with_the_dropout_of_the_trial(monkeypatch):
     """Each step of the trial and of both repeats has other masks; the linear repeat has none."""
     calls, masks, rate = [], Dropout.masks, 0.3
     monkeypatch.setattr(Dropout, "masks", lambda self, step, n: calls.append((self, step)) or masks(self, step, n))
-    monkeypatch.setattr(train, "NOISE_TRIAL", (((0.1, rate),), *train.NOISE_TRIAL[1:]))
+    monkeypatch.setattr(train, "TRIAL", (((0.1, rate),), *train.TRIAL[1:]))
     few_steps(LaplaceRegressor(random_state=0), *friedman(FEW_ROWS), (50, 45))
     trainings = list(dict.fromkeys(dropout for dropout, _ in calls))
     assert [len(training.widths) for training in trainings] == [2, 2, 2, 0]
