@@ -352,7 +352,7 @@ def test_probabilities_are_worth_more_than_the_frequencies(case):
     assert np.isfinite(std).all() and (std > 0).all()
 
 
-@pytest.mark.parametrize(("rule", "doubt"), [("auto", 1e-6), ("evidence", 1e-4)])
+@pytest.mark.parametrize(("rule", "doubt"), [("auto", 1e-10), ("evidence", 1e-4)])
 @pytest.mark.parametrize("n", [10, 100])
 def test_separable_classes_are_told_apart_and_not_for_certain(n, rule, doubt):
     """Without a prior the weights would be infinite; between the classes the probability is near one half.
