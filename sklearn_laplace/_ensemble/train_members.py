@@ -111,8 +111,7 @@ def train_jointly(request: FitRequest, task: Task) -> JointMembers:
             n_repeats, part = request.saved.result("repeats and part of the steps", timed)
             recipes = of_part(recipes[:n_repeats], part)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(data.X), log_volume=data.scale.log_volume)
-        least_rows = (CLASS_TRIAL if options.likelihood.over_classes else TRIAL)[2]
-        of_trial = held_out[: trial_folds(n_rows, n_members, least_rows)]
+        of_trial = held_out[: trial_folds(n_rows, n_members, _trial(options.likelihood)[2])]
         modules = modules_of(arguments_of(recipes[0], data, options), rows, request.seeds[0], len(of_trial))
         layout_of(trace(modules[0], rows.inputs), rows, options)  # refuse unsupported posteriors before training
         trial = partial(regularisation, modules, options.likelihood, rows, of_trial, recipes[0].schedule)
@@ -163,6 +162,10 @@ def modules_of(arguments: dict[str, Any], rows: TrainingRows, seed: int, count: 
     return [TableMLP(**arguments, seed=seed + k).to(rows.weights) for k in range(count)]
 
 
+def _trial(likelihood: Likelihood) -> tuple[tuple[tuple[float, float], ...], int, int]:
+    return CLASS_TRIAL if likelihood.over_classes else TRIAL
+
+
 def regularisation(
     modules: list[TableMLP],
     likelihood: Likelihood,
@@ -179,7 +182,7 @@ def regularisation(
     ``STRONGEST_PRIOR``. The overdispersion is (C,) or ().
     """
     loss, n_nets = loss_of(likelihood), len(modules)
-    candidates, most_steps, _ = CLASS_TRIAL if likelihood.over_classes else TRIAL
+    candidates, most_steps, _ = _trial(likelihood)
     priors, dropouts = np.repeat(candidates, n_nets, 0).T.tolist()
     weights, stacked = held_out * rows.weights, Stacked(modules * len(candidates))
 
@@ -351,7 +354,7 @@ def _in_time(
             fit_of(network, few, options)
         needed += step * schedule.n_steps
         if n_repeats == 0:  # the trial, with other numbers of nets and steps
-            candidates, most_steps, least_rows = CLASS_TRIAL if options.likelihood.over_classes else TRIAL
+            candidates, most_steps, least_rows = _trial(options.likelihood)
             ratio = len(candidates) * trial_folds(len(rows), n_members, least_rows) / n_members
             needed += step * ratio * min(schedule.n_steps, most_steps)
         passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)

@@ -2,8 +2,8 @@ r"""Variance added to outputs outside the range of the training rows.
 
 Outside this range, a net's function is determined by the prior, not by the data. Random functions are therefore added
 to its outputs. These functions are zero inside, so their posterior equals their prior (similar to Kristiadi, Hein &
-Hennig 2021). Let :math:`e_{j\pm}` be the distance of column j's value beyond the upper (+) or lower (−) end of its
-range plus margin, in widths of the range of the training rows without margins. The term for an output with scale s is
+Hennig 2021). The range of a column is extended by margins. Let :math:`e_{j\pm}` be the distance of column j's value
+beyond its upper (+) or lower (−) end, in widths of the range without margins. The term for an output with scale s is
 
 .. math:: \sum_{j, \pm} s\, w_{j\pm}\, e_{j\pm}^{3/2}, \qquad w_{j\pm} \sim N(0, 1),
           \qquad \text{with the variance } s^2 \sum_{j, \pm} e_{j\pm}^3 .

@@ -34,8 +34,7 @@ def not_finite(
             finding = _in_backward(network, None, inputs)
         if finding is not None:
             what, bad = finding
-            of_rows = bad.ndim > 0 and len(bad) == len(inputs)
-            rows = inputs[bad.flatten(1).any(1) if bad.ndim > 1 else bad] if of_rows else inputs[:0]
+            rows = inputs[bad.reshape(len(bad), -1).any(1)] if bad.ndim and len(bad) == len(inputs) else inputs[:0]
             return NonFiniteError(f"{what} is NaN or infinite. {ADVICE}", rows)
     dtype = next(network.module.parameters()).dtype
     return NonFiniteError(
